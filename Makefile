@@ -1,0 +1,56 @@
+# `make` lists the targets. Everything runs in .venv, set up on first use from constraints.txt.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+READY   = $(VENV)/.ready
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-all proof check golden figures bench coverage clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## make the virtual environment
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "chimerac needs Python 3.11 or newer, found " + sys.version.split()[0] + ": make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	touch $(READY)
+
+train: $(READY) ## train a small GPT with Chimera on two ranks (CPU)
+	$(BIN)/torchrun --nproc-per-node 2 interpreter/run.py schedules/chimera.sched -p D=2 -p N=8
+
+test: $(READY) ## run everything that needs only Python
+	$(BIN)/python -m pytest -n $(JOBS) -m "not proof and not root and not browser and not gpu" $(ARGS)
+
+test-all: $(READY) ## run everything, the tests that need root, a browser or a GPU too
+	$(BIN)/python -m pytest -n $(JOBS) -m "not proof" $(ARGS)
+
+proof: $(READY) ## run the long proofs
+	$(BIN)/python -m pytest -n $(JOBS) -m proof $(ARGS)
+
+check: $(READY) ## lint, types, import contracts, fast tests: under a minute, before every commit
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit tests/golden tests/contract
+
+golden: $(READY) ## write the golden files anew
+	$(BIN)/python -m pytest -q tests/golden --golden
+
+figures: $(READY) ## write every drawing and table in README and docs anew
+	$(BIN)/python tests/figures.py --write
+
+bench: $(READY) ## measure the compiler
+	$(BIN)/python tests/bench.py
+
+coverage: $(READY) ## measure which lines the tests reach
+	$(BIN)/coverage run -m pytest -q -m "not proof and not root and not browser and not gpu"
+	$(BIN)/coverage report
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache runs

@@ -1,0 +1,120 @@
+"""Findings: one value for every error of the project, one exception that carries all findings of a pass, one renderer.
+
+    error[E210]: 5 micro-batches cannot be split across 2 pipes
+     --> schedules/chimera.sched:5:21
+      |
+    5 | param N = D          require N % D == 0
+      |                      ^^^^^^^^^^^^^^^^^^ N = 5, D = 4
+      = note: N was given on the command line: -p N=5
+      = help: give a multiple of 4
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text that findings can point into. name: what the user calls it, usually a path."""
+
+    name: str
+    text: str
+
+    def line(self, number: int) -> str:
+        """Return line `number` (from 1) without its newline, or nothing past the end."""
+        lines = self.text.split("\n")
+        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in a source. line, column: from 1; end_line, end_column: just past its end."""
+
+    source: Source
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def to(self, other: Span) -> Span:
+        """Return the span from here to the end of `other`."""
+        return replace(self, end_line=other.end_line, end_column=other.end_column)
+
+    def __str__(self) -> str:
+        return f"{self.source.name}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding. message: the fact, with both numbers; label: what is at `span`; notes: how it came about;
+    help: one change to make."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    label: str = ""
+    notes: tuple[str, ...] = ()
+    help: str = ""
+
+
+class ChimeraError(Exception):
+    """All findings of one pass. diagnostics: at least one."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]):
+        self.diagnostics = tuple(diagnostics)
+        assert self.diagnostics, "an error without a finding"
+        super().__init__("\n".join(f"{d.code}: {d.message}" for d in self.diagnostics))
+
+
+def refuse(code: str, message: str, span: Span | None = None, **more: object) -> ChimeraError:
+    """Return the error that carries this single finding, ready to raise."""
+    return ChimeraError([Diagnostic(code, message, span, **more)])  # type: ignore[arg-type]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a help that names the nearest known word, or all of them where none is near."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"known: {', '.join(names[:20])}" if names else ""
+
+
+MAX_SHOWN = 20  # findings rendered in full; the rest are counted, so that a broken big program stays readable
+
+
+def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
+    """Return the findings as the text a person reads, `colour` with ANSI escapes."""
+    shown = [_render_one(d, colour) for d in diagnostics[:MAX_SHOWN]]
+    if len(diagnostics) > MAX_SHOWN:
+        shown.append(f"... and {len(diagnostics) - MAX_SHOWN} more findings\n")
+    return "\n".join(shown)
+
+
+def _render_one(d: Diagnostic, colour: bool) -> str:
+    red, blue, bold, off = ("\x1b[31;1m", "\x1b[34;1m", "\x1b[1m", "\x1b[0m") if colour else ("", "", "", "")
+    lines = [f"{red}error[{d.code}]{off}{bold}: {d.message}{off}"]
+    margin = ""
+    if d.span is not None:
+        text = d.span.source.line(d.span.line)
+        number = str(d.span.line)
+        margin = " " * len(number)
+        end = d.span.end_column if d.span.end_line == d.span.line else len(text) + 1
+        # Tabs stay tabs, so that the caret stands under its word whatever the terminal's tab width.
+        indent = "".join("\t" if c == "\t" else " " for c in text[: d.span.column - 1])
+        caret = "^" * max(1, end - d.span.column)
+        lines += [
+            f"{blue}{margin}-->{off} {d.span}",
+            f"{blue}{margin} |{off}",
+            f"{blue}{number} |{off} {text}".rstrip(),
+            f"{blue}{margin} |{off} {indent}{red}{caret} {d.label}{off}".rstrip(),
+        ]
+    # A note of several lines (a drawing, a cycle) keeps its own indentation under the first line.
+    for kind, text in [("note", n) for n in d.notes] + ([("help", d.help)] if d.help else []):
+        first, *rest = text.split("\n")
+        lines.append(f"{blue}{margin} ={off} {bold}{kind}{off}: {first}")
+        lines += [f"{margin}   {line}" for line in rest]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,273 @@
+"""Programs: what every rank executes, one stream per global rank.
+
+A stream reads as a tuple of instruction values (`Program.stream`). It is stored as columns, one row per instruction,
+rank after rank: the passes over a program of a million instructions are then a few numpy calls each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, Field
+
+from chimera_ir.instructions import (
+    STRICT,
+    TASK_CLASS,
+    AllReduce,
+    Free,
+    Fwd,
+    Id,
+    Ids,
+    Instruction,
+    Name,
+    Op,
+    Recv,
+    Send,
+    Value,
+    instruction_text,
+)
+
+Ints = npt.NDArray[np.int64]
+
+FORMAT = "chimera-program"
+VERSION = 1
+Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Number = Annotated[int, Field(ge=-(2**62), le=2**62)]
+StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Field(min_length=1)]
+
+# Bits of the column `flags`.
+RECOMPUTE = 1
+OVERLAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """One directed copy of the model. placement: stage -> rank (of one replica); micro_batches: their ids."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: Name
+    placement: Ids
+    micro_batches: tuple[Id, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """Parameters that several stages share, synchronized as one group."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: Name
+    stages: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    FWD: StageCosts
+    BWD: StageCosts
+    BWD_INPUT: StageCosts
+    BWD_WEIGHT: StageCosts
+    hop: Annotated[int, Field(ge=0, le=2**40)] = 0
+
+    @staticmethod
+    def uniform(stages: int, F: int = 1, I: int = 1, W: int = 1, B: int | None = None, hop: int = 0) -> Costs:  # noqa: E741, N803
+        """Return the same costs for every stage; B is I + W unless given."""
+        b = I + W if B is None else B
+        return Costs((F,) * stages, (b,) * stages, (I,) * stages, (W,) * stages, hop)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Everything a program says besides its streams: what they are verified against.
+
+    width: data-parallel replicas; ranks: of one replica; window: sends of a channel that may be incomplete;
+    machine: the machine (docs/semantics.md) on which the program promises to end; micro_batch_size: numerator and
+    denominator of a micro-batch against the one that N counts; limits: rank-wise bounds by name.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    schedule: Name
+    parameters: Mapping[Name, Number]
+    ranks: Count
+    stages: Count
+    micro_batches: Count
+    pipes: Annotated[tuple[Pipe, ...], Field(min_length=1)]
+    costs: Costs
+    width: Count = 1
+    window: Id = 2
+    machine: Machine = "window"
+    kind: Literal["training", "evaluation"] = "training"
+    micro_batch_size: tuple[Count, Count] = (1, 1)
+    tied: tuple[Tied, ...] = ()
+    limits: Mapping[Name, Id] = field(default_factory=dict)
+
+    def holders(self, stages: Iterable[int]) -> tuple[int, ...]:
+        """Return the global ranks that hold a copy of any of these stages, ascending."""
+        wanted = tuple(stages)
+        local = {pipe.placement[s] for pipe in self.pipes for s in wanted}
+        return tuple(w * self.ranks + r for w in range(self.width) for r in sorted(local))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Instructions as columns of equal length (int64).
+
+    batch: an index into `Program.batches`, or for ALLREDUCE into `Program.collectives`. A column that an operation
+    does not have is 0.
+    """
+
+    op: Ints
+    value: Ints
+    pipe: Ints
+    stage: Ints
+    batch: Ints
+    peer: Ints
+    flags: Ints
+
+    @staticmethod
+    def of(op: Ints, **columns: Ints) -> Table:
+        """Return a table with these columns, the others 0."""
+        zero = np.zeros(len(op), np.int64)
+        return Table(op, *(columns.get(f.name, zero) for f in fields(Table)[1:]))
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def columns(self) -> list[Ints]:
+        return [getattr(self, f.name) for f in fields(Table)]
+
+    def take(self, rows: npt.NDArray[Any]) -> Table:
+        """Return the rows selected by an index or a mask."""
+        return Table(*(c[rows] for c in self.columns()))
+
+    @staticmethod
+    def concatenate(tables: Sequence[Table]) -> Table:
+        return Table(*(np.concatenate(c) for c in zip(*(t.columns() for t in tables), strict=True)))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A header and its streams. offsets: stream g is rows offsets[g] to offsets[g + 1] of `table`.
+
+    batches: the distinct tuples of micro-batch ids; collectives: the distinct ALLREDUCE instructions.
+    """
+
+    header: Header
+    table: Table
+    offsets: Ints
+    batches: tuple[tuple[int, ...], ...]
+    collectives: tuple[AllReduce, ...]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def world(self) -> int:
+        """Return the number of streams: width x ranks."""
+        return len(self.offsets) - 1
+
+    @cached_property
+    def rank_of(self) -> Ints:
+        """Return the global rank of every row."""
+        return np.repeat(np.arange(self.world), np.diff(self.offsets))
+
+    @cached_property
+    def pipe_names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.header.pipes)
+
+    def instructions(self, rows: Iterable[int]) -> list[Instruction]:
+        """Return the instructions at these rows as values."""
+        wanted = np.fromiter(rows, np.int64)
+        columns = zip(*(c[wanted].tolist() for c in self.table.columns()), strict=True)
+        return [self._instruction(*row) for row in columns]
+
+    def _instruction(self, op: int, value: int, pipe: int, stage: int, batch: int, peer: int, flags: int) -> Instruction:
+        match op:
+            case Op.ALLREDUCE:
+                return self.collectives[batch]
+            case Op.SEND:
+                return Send(Value(value).name, pipe, stage, self.batches[batch], peer)  # type: ignore[arg-type]
+            case Op.RECV:
+                return Recv(Value(value).name, pipe, stage, self.batches[batch], peer)  # type: ignore[arg-type]
+            case Op.FREE:
+                return Free(Value(value).name, pipe, stage, self.batches[batch])  # type: ignore[arg-type]
+            case Op.FWD:
+                overlap = bool(flags & OVERLAP)
+                return Fwd(pipe, stage, self.batches[batch], recompute=bool(flags & RECOMPUTE), overlap=overlap)
+            case _:
+                return TASK_CLASS[Op(op)](pipe, stage, self.batches[batch], overlap=bool(flags & OVERLAP))
+
+    def stream(self, rank: int) -> tuple[Instruction, ...]:
+        """Return the instructions of one global rank, in order."""
+        return tuple(self.instructions(range(self.offsets[rank], self.offsets[rank + 1])))
+
+    def text(self, row: int) -> str:
+        """Return the compact text of one instruction."""
+        return instruction_text(self.instructions([row])[0], self.pipe_names)
+
+    def place(self, row: int) -> str:
+        """Return where a row stands, for messages: its rank, its number in the stream and its text."""
+        rank = int(self.rank_of[row])
+        return f"rank {rank}, instruction {row - int(self.offsets[rank])}: {self.text(row)}"
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the SHA-256 of the canonical JSON form: equal exactly for equal programs. Ranks compare it."""
+        from chimera_ir.jsonform import program_to_json
+
+        return hashlib.sha256(program_to_json(self).encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def with_header(self, **changes: Any) -> Program:
+        """Return this program under a changed header."""
+        return replace(self, header=replace(self.header, **changes))
+
+
+def program_of(header: Header, streams: Iterable[Iterable[Instruction]]) -> Program:
+    """Return the program of these streams, one per global rank.
+
+    Ids are stored as they are; whether they exist is for the verifier to say.
+    """
+    # Single micro-batches are interned first, so that batch m is (m,) in every program that the compiler makes.
+    batches: dict[tuple[int, ...], int] = {(m,): m for m in range(header.micro_batches)}
+    collectives: dict[AllReduce, int] = {}
+    rows: list[tuple[int, int, int, int, int, int, int]] = []
+    offsets = [0]
+    for stream in streams:
+        for i in stream:
+            match i:
+                case AllReduce():
+                    index = collectives.setdefault(i, len(collectives))
+                    rows.append((Op.ALLREDUCE, 0, 0, i.stage, index, 0, 0))
+                case Send() | Recv():
+                    batch = batches.setdefault(i.micro_batches, len(batches))
+                    rows.append((Op[i.op], Value[i.value], i.pipe, i.stage, batch, i.peer, 0))
+                case Free():
+                    batch = batches.setdefault(i.micro_batches, len(batches))
+                    rows.append((Op.FREE, Value[i.value], i.pipe, i.stage, batch, 0, 0))
+                case _:
+                    batch = batches.setdefault(i.micro_batches, len(batches))
+                    flags = RECOMPUTE * (isinstance(i, Fwd) and i.recompute) + OVERLAP * i.overlap
+                    rows.append((Op[i.op], 0, i.pipe, i.stage, batch, 0, flags))
+        offsets.append(len(rows))
+    columns = np.array(rows, np.int64).reshape(len(rows), 7).T
+    return Program(
+        header,
+        Table(*(np.ascontiguousarray(c) for c in columns)),
+        np.array(offsets, np.int64),
+        tuple(batches),
+        tuple(collectives),
+    )

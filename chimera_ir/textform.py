@@ -1,0 +1,185 @@
+"""The compact text form of a program, made for reading and reviewing; it round-trips.
+
+    chimera-program 1
+    schedule chimera  D=4 N=4 f=1
+    sizes width=1 ranks=4 stages=4 micro_batches=4 window=2 machine=window kind=training micro_batch_size=1/1
+    costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+    pipe down[0]  on 0 1 2 3  micro_batches 0 1
+
+    rank 0:
+      RECV grad down[0] s0 m0 <- 1; RECV act up[0] s3 m2 <- 1
+      FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1
+
+A line of a stream is a task with the transfers and collectives that follow it. Reading goes through the JSON form, so
+that one reader decides what a program may hold.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from chimera_ir.diagnostics import Source, Span, did_you_mean, refuse
+from chimera_ir.instructions import Op, Task, instruction_text, stage_group
+from chimera_ir.jsonform import program_from_json
+from chimera_ir.program import FORMAT, VERSION, Program
+
+_SIZES = ("width", "ranks", "stages", "micro_batches", "window", "machine", "kind")
+
+
+def program_to_text(program: Program) -> str:
+    """Return the compact text of a program."""
+    return "\n".join(_lines(program)) + "\n"
+
+
+def _lines(program: Program) -> Iterator[str]:
+    h = program.header
+    yield f"{FORMAT} {VERSION}"
+    yield f"schedule {h.schedule}  {_pairs(h.parameters)}".rstrip()
+    sizes = {k: getattr(h, k) for k in _SIZES} | {"micro_batch_size": "/".join(map(str, h.micro_batch_size))}
+    yield f"sizes {_pairs(sizes)}"
+    costs = {f.name: getattr(h.costs, f.name) for f in fields(h.costs)}
+    yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in costs.items()})}"
+    if h.limits:
+        yield f"limits {_pairs(h.limits)}"
+    for pipe in h.pipes:
+        yield f"pipe {pipe.name}  on {_words(pipe.placement)}  micro_batches {_words(pipe.micro_batches)}".rstrip()
+    for tied in h.tied:
+        yield f"tied {tied.name}  stages {_words(tied.stages)}"
+    for g in range(program.world):
+        yield f"\nrank {g}:"
+        line: list[str] = []
+        for i in program.stream(g):
+            if isinstance(i, Task) and line:
+                yield f"  {'; '.join(line)}"
+                line = []
+            line.append(instruction_text(i, program.pipe_names))
+        if line:
+            yield f"  {'; '.join(line)}"
+
+
+def _pairs(values: Any) -> str:
+    return " ".join(f"{k}={v}" for k, v in values.items())
+
+
+def _words(numbers: tuple[int, ...]) -> str:
+    return " ".join(map(str, numbers))
+
+
+def _stages(costs: tuple[int, ...]) -> str:
+    return str(costs[0]) if len(set(costs)) == 1 else ",".join(map(str, costs))
+
+
+_N = r"-?\d+"
+_INSTRUCTION = re.compile(
+    rf"""(?P<op>[A-Z_]+)\s+(?:
+      (?:(?P<value>act|grad)\s+)? (?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?) \s+ s(?P<stage>\d+) \s+ m(?P<ids>\d+(?:,\d+)*)
+      (?:\s*(?:->|<-)\s*(?P<peer>\d+))? (?P<flags>(?:\s+(?:recompute|overlap))*)
+    | (?:(?P<group>[A-Za-z_]\w*)\s+)? s(?P<gstage>\d+) \s+ over \s+ (?P<ranks>\d+(?:,\d+)*)
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+def program_from_text(text: str, name: str = "<streams>") -> Program:
+    """Return the program that a compact text holds. Its streams are not verified yet.
+
+    Raises ChimeraError: E602 not this format, E605 a line that does not read, E603 and E604 as for JSON.
+    """
+    source = Source(name, text)
+    file: dict[str, Any] = {"format": FORMAT, "version": VERSION, "pipes": [], "tied": [], "limits": {}, "streams": []}
+    lines = text.split("\n")
+    if lines[0].split() != [FORMAT, str(VERSION)]:
+        raise refuse("E602", f"{name} does not begin with '{FORMAT} {VERSION}'", _span(source, 1, lines[0]))
+    for number, line in enumerate(lines[1:], 2):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            if words[0] == "rank":
+                _rank_line(line, file)
+            elif line[0].isspace():
+                names = {pipe["name"]: p for p, pipe in enumerate(file["pipes"])}
+                file["streams"][-1] += [_instruction(part.strip(), names) for part in line.split(";")]
+            else:
+                _header_line(words, file)
+        except (ValueError, LookupError, AttributeError) as error:
+            known = "a header line, 'rank G:' or instructions joined by ';'"
+            message = str(error) if isinstance(error, _Unreadable) else f"line {number} does not read as {known}"
+            raise refuse("E605", message, _span(source, number, line)) from None
+    for kind, costs in file.get("costs", {}).items():
+        if kind != "hop" and len(costs) == 1:
+            file["costs"][kind] = costs * max(0, min(int(file.get("stages", 1)), 2**16))
+    return program_from_json(json.dumps(file), name)
+
+
+class _Unreadable(ValueError):
+    """A line whose fault is known better than that it does not read."""
+
+
+def _span(source: Source, number: int, line: str) -> Span:
+    start = len(line) - len(line.lstrip()) + 1
+    return Span(source, number, start, number, len(line.rstrip()) + 1)
+
+
+def _rank_line(line: str, file: dict[str, Any]) -> None:
+    found = re.fullmatch(r"rank\s+(\d+):\s*", line, re.ASCII)
+    if not found or int(found[1]) != len(file["streams"]):
+        raise _Unreadable(f"expected 'rank {len(file['streams'])}:', the streams stand in the order of their ranks")
+    file["streams"].append([])
+
+
+def _header_line(words: list[str], file: dict[str, Any]) -> None:
+    key, *rest = words
+    match key:
+        case "schedule":
+            file["schedule"] = rest[0]
+            file["parameters"] = {k: int(v) for k, v in _split(rest[1:])}
+        case "sizes":
+            for k, v in _split(rest):
+                size: Any = [int(x) for x in v.split("/")] if k == "micro_batch_size" else v
+                file[k] = int(v) if re.fullmatch(_N, v, re.ASCII) else size
+        case "costs":
+            file["costs"] = {k: int(v) if k == "hop" else [int(x) for x in v.split(",")] for k, v in _split(rest)}
+        case "limits":
+            file["limits"] = {k: int(v) for k, v in _split(rest)}
+        case "pipe":
+            on, ids = rest.index("on"), rest.index("micro_batches")
+            placement, micro_batches = [int(x) for x in rest[on + 1 : ids]], [int(x) for x in rest[ids + 1 :]]
+            file["pipes"].append({"name": rest[0], "placement": placement, "micro_batches": micro_batches})
+        case "tied":
+            file["tied"].append({"name": rest[0], "stages": [int(x) for x in rest[2:]]})
+        case _:
+            known = ["schedule", "sizes", "costs", "limits", "pipe", "tied", "rank"]
+            raise _Unreadable(f"unknown header line '{key}': {did_you_mean(key, known)}")
+
+
+def _split(words: list[str]) -> list[tuple[str, str]]:
+    return [(k, v) for k, _, v in (word.partition("=") for word in words)]
+
+
+def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
+    found = _INSTRUCTION.fullmatch(text)
+    if not found:
+        raise _Unreadable(f"'{text}' does not read as an instruction")
+    part = found.groupdict()
+    if part["op"] not in Op.__members__:
+        raise _Unreadable(f"unknown instruction '{part['op']}': {did_you_mean(part['op'], Op.__members__)}")
+    if part["ranks"]:
+        stage = int(part["gstage"])
+        ranks = [int(x) for x in part["ranks"].split(",")]
+        return {"op": part["op"], "group": part["group"] or stage_group(stage), "stage": stage, "ranks": ranks}
+    if part["pipe"] not in pipes:
+        raise _Unreadable(f"unknown pipe '{part['pipe']}': {did_you_mean(part['pipe'], pipes)}")
+    result: dict[str, Any] = {"op": part["op"], "pipe": pipes[part["pipe"]], "stage": int(part["stage"])}
+    result["micro_batches"] = [int(x) for x in part["ids"].split(",")]
+    if part["value"]:
+        result["value"] = part["value"]
+    if part["peer"]:
+        result["peer"] = int(part["peer"])
+    return result | {flag: True for flag in part["flags"].split()}
+
+

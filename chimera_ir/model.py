@@ -1,0 +1,279 @@
+"""Model descriptions: all that the compiler knows of a model, and the one place that decides where its stages are cut.
+
+A description is measured once, without weights (models/describe.py), and travels as JSON:
+
+    {"format": "chimera-model", "version": 1, "name": "gpt-nano", "samples": 4,
+    "layers": [{"name": "embedding", "parameters": 12288, "weight_bytes": 49152, ...},
+      ...],
+    "tied": []}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache, cached_property
+from itertools import pairwise
+from math import prod
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
+from chimera_ir.instructions import STRICT
+
+FORMAT = "chimera-model"
+VERSION = 1
+MAX_LAYERS = 1024  # cutting takes layers^2 x stages operations: a second or two at this size
+MAX_CHARACTERS = 2**25
+
+Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+ITEM_BYTES: dict[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+Amount = Annotated[int, Field(ge=0, le=2**53)]
+Size = Annotated[int, Field(ge=0, le=2**31)]
+LayerId = Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
+LayerName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a boundary value. gradient: whether a gradient of the same shape travels back."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    shape: Annotated[tuple[Size, ...], Field(max_length=16)]
+    dtype: Dtype
+    gradient: bool
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of one such tensor."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one layer needs for one micro-batch.
+
+    kept_bytes: activations kept from F to I (or B); weight_kept_bytes: what W still needs after I;
+    boundary: the tensors of its output; cost: of its forward, in one unit for all layers.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: LayerName
+    parameters: Amount
+    weight_bytes: Amount
+    kept_bytes: Amount
+    weight_kept_bytes: Amount
+    boundary: Annotated[tuple[Tensor, ...], Field(min_length=1, max_length=256)]
+    cost: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class TiedLayers:
+    """Parameters that several layers share; each of these layers counts them in its own sizes."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: LayerName
+    layers: Annotated[tuple[LayerId, ...], Field(min_length=2)]
+    parameters: Amount
+    weight_bytes: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class StageSum:
+    """What a stage needs for one micro-batch: the sums over its layers, and the boundary value it hands on."""
+
+    layers: range
+    parameters: int
+    weight_bytes: int
+    kept_bytes: int
+    weight_kept_bytes: int
+    boundary: tuple[Tensor, ...]
+    cost: int
+
+    @property
+    def act_bytes(self) -> int:
+        """Return the bytes of the value that goes to the next stage."""
+        return sum(t.bytes for t in self.boundary)
+
+    @property
+    def grad_bytes(self) -> int:
+        """Return the bytes of the gradient that comes back from the next stage."""
+        return sum(t.bytes for t in self.boundary if t.gradient)
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A model as a list of layers. samples: how many samples the micro-batch has that all sizes are for."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: LayerName
+    samples: Annotated[int, Field(ge=1, le=2**31)]
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
+    tied: tuple[TiedLayers, ...] = ()
+
+    @cached_property
+    def parameters(self) -> int:
+        """Return the number of parameters, each tied one counted once."""
+        return self._sum(range(len(self.layers))).parameters
+
+    def cut(self, stages: int) -> tuple[range, ...]:
+        """Return which layers each of `stages` stages has.
+
+        Contiguous, none empty; the largest cost of a stage is the least possible, then the sum of squares is.
+        Raises ChimeraError E705 for more stages than layers.
+        """
+        if stages > len(self.layers):
+            raise refuse(
+                "E705",
+                f"{stages} stages cannot be cut from the {len(self.layers)} layers of {self.name}",
+                notes=("a stage has at least one layer",),
+                help="take fewer stages or a deeper model",
+            )
+        return cut([layer.cost for layer in self.layers], stages)
+
+    def stage_sums(self, stages: int) -> tuple[StageSum, ...]:
+        """Return what each of `stages` stages needs."""
+        return tuple(self._sum(layers) for layers in self.cut(stages))
+
+    def _sum(self, ids: range) -> StageSum:
+        layers = [self.layers[k] for k in ids]
+        # A set of tied parameters is held once by a stage, however many of its layers the stage has.
+        again = [(max(0, sum(k in ids for k in t.layers) - 1), t) for t in self.tied]
+        return StageSum(
+            layers=ids,
+            parameters=sum(k.parameters for k in layers) - sum(n * t.parameters for n, t in again),
+            weight_bytes=sum(k.weight_bytes for k in layers) - sum(n * t.weight_bytes for n, t in again),
+            kept_bytes=sum(k.kept_bytes for k in layers),
+            weight_kept_bytes=sum(k.weight_kept_bytes for k in layers),
+            boundary=layers[-1].boundary,
+            cost=sum(k.cost for k in layers),
+        )
+
+
+def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
+    """Return the cut of these costs into `stages` contiguous, non-empty ranges; 1 <= stages <= len(costs).
+
+    Two dynamic programs over the number of stages (the linear partition problem): the least largest sum, then, under
+    that bound, the least sum of squares. Of equal cuts, the one with the later stages longer.
+    """
+    total, last = sum(costs), len(costs)
+    # Scaled so that the sum of squares stays exact in 64 bits.
+    scaled = [c * 2**30 // total for c in costs] if total > 2**30 else list(costs)
+    sums = np.concatenate([[0], np.cumsum(np.array(scaled, np.int64))])
+    never = np.int64(2**61)
+    piece = np.where(np.tri(last + 1, k=-1, dtype=bool).T, sums[None, :] - sums[:, None], never)  # [from, to]
+    largest = piece[0]
+    for _ in range(stages - 1):
+        largest = np.maximum(largest[:, None], piece).min(axis=0)
+    fits = piece <= largest[last]
+    squares = np.where(fits, np.where(fits, piece, 0) ** 2, never)
+    best, choices = squares[0], []
+    for _ in range(stages - 1):
+        sum_of_squares = best[:, None] + squares
+        choices.append(sum_of_squares.argmin(axis=0))
+        best = np.minimum(sum_of_squares.min(axis=0), never)
+    ends = [last]
+    for choice in reversed(choices):
+        ends.append(int(choice[ends[-1]]))
+    return tuple(range(a, b) for a, b in pairwise([0, *reversed(ends)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFile(ModelDescription):
+    """A model description as JSON."""
+
+    format: Literal["chimera-model"]
+    version: Literal[1]
+
+
+@cache
+def _adapter() -> TypeAdapter[ModelFile]:
+    return TypeAdapter(ModelFile)
+
+
+def model_to_json(model: ModelDescription) -> str:
+    """Return the canonical JSON text of a model description: one layer a line."""
+    return "".join(_lines(model))
+
+
+def _lines(model: ModelDescription) -> Iterator[str]:
+    yield f'{{"format": "{FORMAT}", "version": {VERSION}, '
+    yield f'"name": {json.dumps(model.name)}, "samples": {model.samples},\n'
+    yield '"layers": [' + ",\n  ".join(json.dumps(asdict(layer)) for layer in model.layers) + "],\n"
+    yield '"tied": [' + ",\n  ".join(json.dumps(asdict(tied)) for tied in model.tied) + "]}\n"
+
+
+def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
+    """Return the model description that a JSON text holds. name: what the user calls the text.
+
+    Raises ChimeraError: E701 not JSON, E702 not a chimera model of version 1, E703 a field that is missing, unknown or
+    out of range, E704 a text that is too long.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {MAX_CHARACTERS}")
+    try:
+        file = _adapter().validate_json(text)
+    except ValidationError as error:
+        raise _explain(error, text, name) from None
+    for n, tied in enumerate(file.tied):
+        if max(tied.layers) >= len(file.layers):
+            message = f"layer {max(tied.layers)} does not exist, the model has {len(file.layers)} layers"
+            raise refuse("E703", f"{name}: tied[{n}].layers: {message}")
+        if len(set(tied.layers)) < len(tied.layers):
+            raise refuse("E703", f"{name}: tied[{n}].layers: a layer is named twice in {list(tied.layers)}")
+    return ModelDescription(**{f.name: getattr(file, f.name) for f in fields(ModelDescription)})
+
+
+def _explain(error: ValidationError, text: str, name: str) -> ChimeraError:
+    """Return the findings that say what is wrong with a file, in this project's words."""
+    found = error.errors(include_url=False)
+    if found[0]["type"] == "json_invalid":
+        return _not_json(text, name)
+    wrong = next((e for e in found if e["loc"] in ((), ("format",), ("version",))), None)
+    if wrong:
+        where = f"'{wrong['loc'][0]}': " if wrong["loc"] else ""
+        return refuse(
+            "E702",
+            f"{name} is not a chimera model description of version {VERSION}: {where}{_reason(wrong)}",
+            help="write one with: python -m models describe --model gpt-small",
+        )
+    return ChimeraError(Diagnostic("E703", f"{name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:100])
+
+
+def _not_json(text: str, name: str) -> ChimeraError:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as e:
+        span = Span(Source(name, text), e.lineno, e.colno, e.lineno, e.colno + 1)
+        return refuse("E701", f"{name} is not JSON: {e.msg[0].lower()}{e.msg[1:]}", span, label="here")
+    except (RecursionError, ValueError):
+        pass
+    return refuse("E701", f"{name} is not JSON that a model description can be read from")
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc).lstrip(".")
+
+
+def _reason(e: Any) -> str:
+    match e["type"]:
+        case "missing":
+            return "this field is missing"
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return "this field is unknown"
+        case _:
+            given = repr(e["input"])
+            given = given if len(given) <= 60 else given[:57] + "..."
+            return f"{e['msg'][0].lower()}{e['msg'][1:]}, found {given}"

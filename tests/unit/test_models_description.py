@@ -1,0 +1,148 @@
+"""Model descriptions: the cut against brute force, the sums, the JSON form and its refusals."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.model import (
+    Layer,
+    ModelDescription,
+    Tensor,
+    TiedLayers,
+    cut,
+    model_from_json,
+    model_to_json,
+)
+
+BOUNDARY = (Tensor((2, 3), "float32", True), Tensor((5,), "bool", False))
+
+
+def layer(name: str = "a", cost: int = 1, parameters: int = 10) -> Layer:
+    return Layer(name, parameters, 4 * parameters, 100, 30, BOUNDARY, cost)
+
+
+def model(*costs: int, tied: tuple[TiedLayers, ...] = ()) -> ModelDescription:
+    return ModelDescription("m", 2, tuple(layer(f"l{k}", c) for k, c in enumerate(costs)), tied)
+
+
+def every_cut(layers: int, stages: int) -> list[tuple[range, ...]]:
+    inner = itertools.combinations(range(1, layers), stages - 1)
+    return [tuple(range(a, b) for a, b in itertools.pairwise((0, *at, layers))) for at in inner]
+
+
+@given(st.lists(st.integers(0, 2**52), min_size=1, max_size=8), st.data())
+def test_the_cut_is_the_best_of_all(costs: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(costs)))
+
+    def largest(ranges: tuple[range, ...]) -> int:
+        return max(sum(costs[k] for k in r) for r in ranges)
+
+    found = cut(costs, stages)
+    assert [k for r in found for k in r] == list(range(len(costs))) and all(found) and len(found) == stages
+    least = min(map(largest, every_cut(len(costs), stages)))
+    # Large costs are rounded to 1 in 2^30 of their sum.
+    assert largest(found) <= least + (0 if sum(costs) <= 2**30 else sum(costs) // 2**30 * len(costs) + len(costs))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=8), st.data())
+def test_under_the_least_bound_the_squares_are_least(costs: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(costs)))
+
+    def rank(ranges: tuple[range, ...]) -> tuple[int, int]:
+        sums = [sum(costs[k] for k in r) for r in ranges]
+        return max(sums), sum(x * x for x in sums)
+
+    assert rank(cut(costs, stages)) == min(map(rank, every_cut(len(costs), stages)))
+
+
+def test_equal_layers_are_cut_evenly() -> None:
+    assert [len(r) for r in cut([7] * 12, 4)] == [3, 3, 3, 3]
+    assert [len(r) for r in cut([5] * 7, 3)] == [2, 2, 3]
+
+
+def test_more_stages_than_layers_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ChimeraError, match="4 stages cannot be cut from the 3 layers of m"):
+        model(1, 1, 1).cut(4)
+
+
+def test_stage_sums_add_layers_and_hold_tied_parameters_once() -> None:
+    tied = TiedLayers("embedding", (0, 2), parameters=6, weight_bytes=24)
+    whole = model(1, 1, 1, tied=(tied,))
+    (alone,) = whole.stage_sums(1)
+    assert (alone.parameters, alone.weight_bytes, alone.kept_bytes, alone.cost) == (24, 96, 300, 3)
+    assert whole.parameters == 24
+    assert [s.parameters for s in whole.stage_sums(3)] == [10, 10, 10]
+    # Bool travels forward only: 2 x 3 x 4 bytes each way, 5 bytes forward.
+    assert (alone.act_bytes, alone.grad_bytes) == (29, 24)
+
+
+amounts = st.integers(0, 2**53)
+tensors = st.builds(
+    Tensor,
+    st.lists(st.integers(0, 2**31), max_size=4).map(tuple),
+    st.sampled_from(["bool", "int64", "float32", "bfloat16"]),
+    st.booleans(),
+)
+layers = st.builds(
+    Layer,
+    st.text(min_size=1, max_size=9),
+    amounts,
+    amounts,
+    amounts,
+    amounts,
+    st.lists(tensors, min_size=1, max_size=3).map(tuple),
+    amounts,
+)
+
+
+@given(st.lists(layers, min_size=2, max_size=4).map(tuple), st.booleans())
+def test_the_json_form_round_trips(layers: tuple[Layer, ...], is_tied: bool) -> None:
+    tied = (TiedLayers("e", (0, 1), 1, 4),) if is_tied else ()
+    description = ModelDescription("m", 3, layers, tied)
+    assert model_from_json(model_to_json(description)) == description
+
+
+def changed(**fields: object) -> str:
+    return json.dumps(json.loads(model_to_json(model(1, 1))) | fields)
+
+
+LAYER = json.loads(model_to_json(model(1)))["layers"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("{", "E701", "m.json is not JSON"),
+        ("[" * 100000, "E701", "not JSON that a model description can be read from"),
+        ("[]", "E702", "not a chimera model description of version 1"),
+        (changed(format="chimera-program"), "E702", "'format'"),
+        (changed(version=2), "E702", "'version'"),
+        (changed(layers=[]), "E703", "m.json: layers: "),
+        (changed(colour=1), "E703", "m.json: colour: this field is unknown"),
+        (changed(layers=[LAYER | {"cost": -1}]), "E703", r"layers\[0\].cost: .*greater than or equal to 0, found -1"),
+        (changed(layers=[LAYER | {"cost": "1"}]), "E703", r"layers\[0\].cost: .*integer, found '1'"),
+        (changed(layers=[{}]), "E703", r"layers\[0\].name: this field is missing"),
+        (changed(tied=[{"name": "e", "layers": [0, 2], "parameters": 1, "weight_bytes": 4}]), "E703", "layer 2 does"),
+        (changed(tied=[{"name": "e", "layers": [0, 0], "parameters": 1, "weight_bytes": 4}]), "E703", "named twice"),
+    ],
+)
+def test_a_file_from_outside_is_refused_with_the_place(text: str, code: str, message: str) -> None:
+    with pytest.raises(ChimeraError, match=message) as error:
+        model_from_json(text, "m.json")
+    assert error.value.diagnostics[0].code == code
+
+
+def test_a_text_too_long_is_not_parsed() -> None:
+    with pytest.raises(ChimeraError, match="E704"):
+        model_from_json(" " * (2**25 + 1))
+
+
+def test_a_changed_field_changes_the_text() -> None:
+    one = model(1, 2)
+    other = replace(one, layers=(one.layers[0], replace(one.layers[1], cost=3)))
+    assert model_to_json(one) != model_to_json(other)

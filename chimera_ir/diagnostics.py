@@ -1,12 +1,12 @@
 """Findings: one value for every error of the project, one exception that carries all findings of a pass, one renderer.
 
-    error[E210]: 5 micro-batches cannot be split across 2 pipes
-     --> schedules/chimera.sched:5:21
-      |
-    5 | param N = D          require N % D == 0
-      |                      ^^^^^^^^^^^^^^^^^^ N = 5, D = 4
-      = note: N was given on the command line: -p N=5
-      = help: give a multiple of 4
+error[E210]: 5 micro-batches cannot be split across 2 pipes
+ --> schedules/chimera.sched:5:21
+  |
+5 | param N = D          require N % D == 0
+  |                      ^^^^^^^^^^^^^^^^^^ N = 5, D = 4
+  = note: N was given on the command line: -p N=5
+  = help: give a multiple of 4
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(names[:20])}" if names else ""
 
 
+MAX_WIDTH = 160  # characters of a source line shown
 MAX_SHOWN = 20  # findings rendered in full; the rest are counted, so that a broken big program stays readable
 
 
@@ -103,9 +104,12 @@ def _render_one(d: Diagnostic, colour: bool) -> str:
         number = str(d.span.line)
         margin = " " * len(number)
         end = d.span.end_column if d.span.end_line == d.span.line else len(text) + 1
+        # A line too long to read is cut around its caret.
+        first = max(0, d.span.column - 1 - MAX_WIDTH // 2) if len(text) > MAX_WIDTH else 0
+        column, end, text = d.span.column - first, end - first, text[first : first + MAX_WIDTH]
         # Tabs stay tabs, so that the caret stands under its word whatever the terminal's tab width.
-        indent = "".join("\t" if c == "\t" else " " for c in text[: d.span.column - 1])
-        caret = "^" * max(1, end - d.span.column)
+        indent = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
+        caret = "^" * max(1, min(end, len(text) + 1) - column)
         lines += [
             f"{blue}{margin}-->{off} {d.span}",
             f"{blue}{margin} |{off}",

@@ -85,7 +85,15 @@ _FLAGS = {
 
 
 def _row(
-    op: int, value: int, pipe: int, stage: int, batch: int, peer: int, flags: int, batches: list[str], collectives: list[str]
+    op: int,
+    value: int,
+    pipe: int,
+    stage: int,
+    batch: int,
+    peer: int,
+    flags: int,
+    batches: list[str],
+    collectives: list[str],
 ) -> str:
     # Written by hand, not from instruction values: a program of a million instructions is written in seconds.
     if op == Op.ALLREDUCE:
@@ -145,9 +153,7 @@ def _explain(error: ValidationError, text: str, source: Source) -> ChimeraError:
             )
     if found[0]["loc"] == ():
         return refuse("E602", f"{source.name} is not a chimera program: {found[0]['msg']}")
-    return ChimeraError(
-        Diagnostic("E603", f"{source.name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:100]
-    )
+    return ChimeraError(Diagnostic("E603", f"{source.name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:100])
 
 
 def _place(loc: tuple[int | str, ...]) -> str:

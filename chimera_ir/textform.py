@@ -75,7 +75,7 @@ def _stages(costs: tuple[int, ...]) -> str:
 
 _N = r"-?\d+"
 _INSTRUCTION = re.compile(
-    rf"""(?P<op>[A-Z_]+)\s+(?:
+    r"""(?P<op>[A-Z_]+)\s+(?:
       (?:(?P<value>act|grad)\s+)? (?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?) \s+ s(?P<stage>\d+) \s+ m(?P<ids>\d+(?:,\d+)*)
       (?:\s*(?:->|<-)\s*(?P<peer>\d+))? (?P<flags>(?:\s+(?:recompute|overlap))*)
     | (?:(?P<group>[A-Za-z_]\w*)\s+)? s(?P<gstage>\d+) \s+ over \s+ (?P<ranks>\d+(?:,\d+)*)
@@ -180,6 +180,4 @@ def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
         result["value"] = part["value"]
     if part["peer"]:
         result["peer"] = int(part["peer"])
-    return result | {flag: True for flag in part["flags"].split()}
-
-
+    return result | dict.fromkeys(part["flags"].split(), True)

@@ -1,0 +1,1 @@
+"""syntax tree -> spec: names, types, parameters, requirements, sizes, placements (E2xx)."""

@@ -1,0 +1,48 @@
+"""The verifier: judges a final program against what its own header demands.
+
+It needs only the program, and shares no code with the passes that build programs. Each check is a function from a
+program, seen through `View`, to findings (E4xx); the first two make sure that the others can look things up.
+"""
+
+from __future__ import annotations
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.program import Program
+from compiler.verify.collectives import check_gradient_sync
+from compiler.verify.dataflow import check_dataflow
+from compiler.verify.matching import check_matching
+from compiler.verify.memory import Peaks, check_limits, peaks
+from compiler.verify.progress import check_progress
+from compiler.verify.tasks import check_exactly_once
+from compiler.verify.view import View
+from compiler.verify.wellformed import check_wellformed
+
+__all__ = ["Peaks", "findings", "peaks", "verify"]
+
+# Those of one line stand on the same ground: all of them are tried before any of the next.
+_CHECKS = (
+    (check_exactly_once,),
+    (check_dataflow, check_matching, check_gradient_sync),
+    (check_progress, check_limits),
+)
+
+
+def findings(program: Program) -> list[Diagnostic]:
+    """Return what is wrong with a program; nothing if it is proved right."""
+    found = check_wellformed(program)
+    if found:
+        return found
+    view = View(program)
+    for checks in _CHECKS:
+        found = [d for check in checks for d in check(view)]
+        if found:
+            return found
+    return []
+
+
+def verify(program: Program) -> Program:
+    """Return the program if every check holds; else raise ChimeraError with the findings of the first that do not."""
+    found = findings(program)
+    if found:
+        raise ChimeraError(found)
+    return program

@@ -1,0 +1,47 @@
+"""What carries values between ranks: one protocol, one file per transport.
+
+A transport knows ranks and buffers, and nothing of stages or micro-batches. Channels are directed and first-in
+first-out: nothing depends on tags (docs/semantics.md, "Channels").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Pending(Protocol):
+    """A transfer or a collective that has been posted."""
+
+    def wait(self) -> object:
+        """Return when it is complete."""
+
+
+class Transport(Protocol):
+    """How one rank reaches the others."""
+
+    rank: int
+    world: int
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Post a send, after waiting for the oldest of its channel where the window is full."""
+
+    def recv(self, peer: int, buffer: Tensor) -> Pending:
+        """Post a receive into `buffer`."""
+
+    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+        """Launch the sum of `buffer`, in place, over these ranks."""
+
+    def flush(self) -> None:
+        """Wait for every send."""
+
+    def sum_all(self, buffer: Tensor) -> None:
+        """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
+
+    def copy_from(self, rank: int, buffer: Tensor) -> None:
+        """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
+
+    def tell_all(self, words: str) -> Sequence[str]:
+        """Return what each rank said; called by all ranks together, outside the streams."""

@@ -1,0 +1,98 @@
+"""An ALLREDUCE for every parameter group on every rank that holds it.
+
+    at end             after the rank's last task
+    eager              right after the rank's last weight gradient of the group
+    eager where idle   the same where the rank idles between then and its last task, in the first such gap; else at the
+                       end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
+
+All collectives follow one total order, by the time at which their last member launches them; on every rank each waits its turn, so two ranks never
+meet them in different orders. Groups of a single rank are dropped later, when the width is known (width.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chimera_ir.instructions import AllReduce, Op, stage_group
+from chimera_ir.program import Ints, Program, Table
+from compiler.lower.weave import Insertion
+from compiler.syntax.nodes import SyncPolicy
+from compiler.tasks import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """One member of a collective: on `rank`, before row `slot` of the program, at `time`."""
+
+    group: int
+    rank: int
+    slot: int
+    time: int
+
+
+def gradient_sync(program: Program, timing: Timing, policy: SyncPolicy) -> tuple[Insertion, tuple[AllReduce, ...]]:
+    """Return the gradient sync of a program of tasks, and the collectives that its batches number.
+
+    timing: of this program, as `earliest` gives it.
+    """
+    h = program.header
+    groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
+    members = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
+    launches = _launches(program, timing, policy, [stages for stages, _ in groups], members)
+    # A collective runs when its last member has launched it.
+    complete: dict[int, int] = {}
+    for x in launches:
+        complete[x.group] = max(complete.get(x.group, 0), x.time)
+    launches.sort(key=lambda x: (complete[x.group], x.group, x.rank))
+    slot = np.array([x.slot for x in launches], np.int64)
+    for rank in range(h.ranks):
+        mine = np.flatnonzero([x.rank == rank for x in launches])
+        slot[mine] = np.maximum.accumulate(slot[mine])  # each waits its turn
+    table = Table.of(
+        np.full(len(launches), Op.ALLREDUCE),
+        stage=np.array([members[x.group].stage for x in launches], np.int64),
+        batch=np.array([x.group for x in launches], np.int64),
+    )
+    rank_of = np.array([x.rank for x in launches], np.int64)
+    return Insertion(table, rank_of, slot, tie=np.arange(len(launches))), members
+
+
+def _launches(
+    program: Program,
+    timing: Timing,
+    policy: SyncPolicy,
+    groups: list[tuple[int, ...]],
+    members: tuple[AllReduce, ...],
+) -> list[_Launch]:
+    h, t = program.header, program.table
+    last = np.full((h.ranks, h.stages), -1, np.int64)  # row of the last weight gradient, -1 where there is none
+    weight = np.flatnonzero((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
+    np.maximum.at(last, (program.rank_of[weight], t.stage[weight]), weight)
+    gaps = _gaps(program, timing) if policy == "eager where idle" else {}
+    result = []
+    for g, stages in enumerate(groups):
+        for rank in members[g].ranks:
+            begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
+            ready = max(int(last[rank, s]) for s in stages) + 1 or begin
+            slot = end
+            if policy == "eager":
+                slot = ready
+            elif policy == "eager where idle":
+                idle = gaps[rank]
+                place = int(np.searchsorted(idle, ready))
+                slot = int(idle[place]) if place < len(idle) else end
+            time = int(timing.end[slot - 1]) if slot > begin else 0
+            result.append(_Launch(g, rank, slot, time))
+    return result
+
+
+def _gaps(program: Program, timing: Timing) -> dict[int, Ints]:
+    """Return for each rank the rows before which it idles, ascending."""
+    result = {}
+    for rank in range(program.world):
+        begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
+        before = np.concatenate([[0], timing.end[begin : end - 1]]) if end > begin else np.zeros(0, np.int64)
+        result[rank] = begin + np.flatnonzero(timing.start[begin:end] > before)
+    return result

@@ -1,0 +1,110 @@
+"""A SEND and a RECV for every value that crosses from one rank to another.
+
+A SEND stands right after the task that makes its value. A RECV is posted as early as its buffer allowance permits: at
+most `ahead` values of a channel are posted and not yet read, so transfers overlap with the task before their reader:
+
+    rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2
+
+Where that alone could hang, a RECV is posted earlier still. On the window machine SEND number i + K of a channel waits
+until RECV number i is posted, so each RECV stands, in one total order of all tasks that every stream agrees with,
+before the task whose SEND would wait for it. Then every wait points backwards in that order, and nothing can hang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chimera_ir.instructions import Op, Value
+from chimera_ir.program import Ints, Program, Table
+from compiler.lower.weave import Insertion
+from compiler.tasks import TaskIndex, Timing, expand
+
+AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """One entry per message, sorted by channel and, within it, by the order of sending.
+
+    producer: row of the task that makes the value; reader: the first row that reads it; channel: source x ranks +
+    target; number: place in the channel, from 0.
+    """
+
+    value: Ints
+    stage: Ints
+    producer: Ints
+    reader: Ints
+    channel: Ints
+    number: Ints
+
+
+def transfers(program: Program, timing: Timing, ahead: int = AHEAD) -> Insertion:
+    """Return the transfers of a program of tasks. timing: of this program, as `earliest` gives it."""
+    messages = _messages(program)
+    pipe, batch = program.table.pipe[messages.producer], program.table.batch[messages.producer]
+    source, target = np.divmod(messages.channel, program.header.ranks)
+    columns = {"value": messages.value, "pipe": pipe, "stage": messages.stage, "batch": batch}
+    send = Table.of(np.full(len(pipe), Op.SEND), **columns, peer=target)
+    receive = Table.of(np.full(len(pipe), Op.RECV), **columns, peer=source)
+    return Insertion(
+        Table.concatenate([receive, send]),
+        rank=np.concatenate([target, source]),
+        slot=np.concatenate([_receive_slots(program, timing, messages, ahead), messages.producer + 1]),
+        tie=np.tile(messages.channel * len(program) + messages.number, 2),
+    )
+
+
+def _messages(program: Program) -> _Messages:
+    h, t, index = program.header, program.table, TaskIndex.of(program)
+    placement = np.array([p.placement for p in h.pipes], np.int64)
+    rows = np.flatnonzero((t.op == Op.FWD) | (t.op == Op.BWD) | (t.op == Op.BWD_INPUT))
+    forward = t.op[rows] == Op.FWD
+    stage = t.stage[rows] + np.where(forward, 1, -1)  # the consumer's
+    rows, forward, stage = (x[(stage >= 0) & (stage < h.stages)] for x in (rows, forward, stage))
+    source, target = program.rank_of[rows], placement[t.pipe[rows], stage]
+    rows, forward, stage, source, target = (x[source != target] for x in (rows, forward, stage, source, target))
+    # A message to a group's tasks is read first by the earliest of them.
+    position, ids = expand(program, rows)
+    keys = stage[position] * h.micro_batches + ids
+    reader = np.full(len(rows), len(t))
+    np.minimum.at(reader, position, np.where(forward[position], index.forward[keys], index.backward[keys]))
+    channel = source * h.ranks + target
+    order = np.lexsort((rows, channel))
+    channel = channel[order]
+    number = np.arange(len(order)) - np.searchsorted(channel, channel)
+    value = np.where(forward, Value.act, Value.grad)
+    return _Messages(value[order], stage[order], rows[order], reader[order], channel, number)
+
+
+def _receive_slots(program: Program, timing: Timing, m: _Messages, ahead: int) -> Ints:
+    """Return the row before which each RECV is posted. Along a channel these never decrease: first in, first out."""
+    count, target = len(m.channel), m.channel % program.header.ranks
+    # A RECV stands before its reader and before those of all later messages of its channel. Channels are kept apart by
+    # an offset larger than any row, so that one running minimum serves all of them.
+    apart = m.channel * (len(program) + 1)
+    latest = np.minimum.accumulate((m.reader + apart)[::-1])[::-1] - apart
+    # As early as the allowance permits: when all but `ahead` - 1 of the values before it have been read.
+    read = m.reader[np.lexsort((m.reader, m.channel))]
+    free = program.offsets[target].copy()
+    later = m.number >= ahead
+    free[later] = read[np.flatnonzero(later) - ahead] + 1
+    # Early enough for the sender's window: before the first task that comes after the producer of message i + window.
+    total = np.empty(len(program), np.int64)
+    total[np.lexsort((_rank_in(timing.sequence), timing.end))] = np.arange(len(program))
+    following = np.arange(count) + program.header.window
+    same = np.flatnonzero(following < count)
+    same = same[m.channel[following[same]] == m.channel[same]]
+    ranked = program.rank_of * len(program) + total  # ascending: every stream agrees with the total order
+    limit = target[same] * len(program) + total[m.producer[following[same]]]
+    forced = np.full(count, len(program))
+    forced[same] = np.searchsorted(ranked, limit)
+    return np.minimum(np.minimum(latest, free), forced)
+
+
+def _rank_in(sequence: Ints) -> Ints:
+    """Return the inverse of a permutation."""
+    place = np.empty(len(sequence), np.int64)
+    place[sequence] = np.arange(len(sequence))
+    return place

@@ -1,0 +1,217 @@
+"""What an expression means: its type, checked once, and its value, for one point or for many points at a time.
+
+A variable is an integer, a truth value or an array of them, one entry per point (stage, micro-batch). Only the branch
+that a point takes is computed for it, so `if m > 0 then N // m else 0` is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from chimera_ir.diagnostics import Diagnostic, did_you_mean, refuse
+from compiler.syntax import nodes as n
+
+Type = Literal["integer", "truth value"]
+Array = npt.NDArray[Any]
+Scalar = int | bool
+Variable = int | bool | Array
+Env = Mapping[str, Variable]
+
+LIMIT = 2**61  # magnitude of any value: sums of two stay inside 64 bits
+FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]] = {
+    "min": (min, np.minimum),
+    "max": (max, np.maximum),
+}
+
+
+def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagnostic]) -> None:
+    """Add what is wrong with an expression under these names to `found` (E201 unknown name, E202 types)."""
+    actual = _type(e, scope, found)
+    if actual is not None and actual != wanted:
+        found.append(Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span))
+
+
+def _a(t: Type) -> str:
+    return "an integer" if t == "integer" else "a truth value"
+
+
+def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type | None:
+    """Return the type of an expression, or None where a finding says why it has none."""
+    match e:
+        case n.Int():
+            return "integer"
+        case n.Name():
+            if e.name in scope:
+                return scope[e.name]
+            found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=did_you_mean(e.name, scope)))
+            return None
+        case n.Unary():
+            kind: Type = "integer" if e.op == "-" else "truth value"
+            check(e.operand, scope, kind, found)
+            return kind
+        case n.Binary():
+            inputs: Type = "truth value" if e.op in ("and", "or") else "integer"
+            check(e.left, scope, inputs, found)
+            check(e.right, scope, inputs, found)
+            return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
+        case n.IfElse():
+            check(e.condition, scope, "truth value", found)
+            first, second = _type(e.then, scope, found), _type(e.otherwise, scope, found)
+            if first and second and first != second:
+                found.append(Diagnostic("E202", f"one branch is {_a(first)}, the other {_a(second)}", e.span))
+            return first or second
+        case n.Call():
+            if e.function not in FUNCTIONS:
+                help = did_you_mean(e.function, FUNCTIONS)
+                found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
+            for argument in e.arguments:
+                check(argument, scope, "integer", found)
+            return "integer"
+
+
+def scalar(e: n.Expr, env: Env) -> int:
+    """Return the value of a checked integer expression without point variables."""
+    return int(evaluate(e, env))  # type: ignore[arg-type]
+
+
+def evaluate(e: n.Expr, env: Env) -> Variable:
+    """Return the value of a checked expression.
+
+    Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point.
+    """
+    match e:
+        case n.Int():
+            return e.value
+        case n.Name():
+            return env[e.name]
+        case n.Unary():
+            value = evaluate(e.operand, env)
+            if e.op == "-":
+                return -value
+            return np.logical_not(value) if isinstance(value, np.ndarray) else not value
+        case n.Binary(op="and" | "or"):
+            left = evaluate(e.left, env)
+            decided = left if e.op == "or" else _invert(left)
+            return _choose(decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest), env)
+        case n.Binary():
+            return _arithmetic(e, evaluate(e.left, env), evaluate(e.right, env), env)
+        case n.IfElse():
+            condition = evaluate(e.condition, env)
+            return _choose(
+                condition, lambda rest: evaluate(e.then, rest), lambda rest: evaluate(e.otherwise, rest), env
+            )
+        case n.Call():
+            on_ints, on_arrays = FUNCTIONS[e.function]
+            result, *rest = (evaluate(a, env) for a in e.arguments)
+            for value in rest:
+                result = (
+                    on_arrays(result, value)
+                    if isinstance(result, np.ndarray) or isinstance(value, np.ndarray)
+                    else on_ints(result, value)
+                )
+            return result
+
+
+def _invert(value: Variable) -> Variable:
+    return np.logical_not(value) if isinstance(value, np.ndarray) else not value
+
+
+def _choose(
+    condition: Variable, then: Callable[[Env], Variable], otherwise: Callable[[Env], Variable], env: Env
+) -> Variable:
+    """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed on its own points only."""
+    if not isinstance(condition, np.ndarray):
+        return then(env) if condition else otherwise(env)
+    if condition.all():
+        return then(env)
+    if not condition.any():
+        return otherwise(env)
+    yes, no = then(subset(env, condition)), otherwise(subset(env, ~condition))
+    result = np.empty(len(condition), np.asarray(yes).dtype)
+    result[condition] = yes
+    result[~condition] = no
+    return result
+
+
+def subset(env: Env, mask: Array) -> Env:
+    """Return the variables at the points of a mask."""
+    return {k: v[mask] if isinstance(v, np.ndarray) else v for k, v in env.items()}
+
+
+def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Variable:
+    match e.op:
+        case "+":
+            return _bounded(left + right, e, env)
+        case "-":
+            return _bounded(left - right, e, env)
+        case "*":
+            if _magnitude(left) * _magnitude(right) > LIMIT:
+                raise refuse(
+                    "E206",
+                    f"the product is larger than {LIMIT}",
+                    e.span,
+                    label=f"up to {_magnitude(left)} times {_magnitude(right)}",
+                )
+            return left * right
+        case "//" | "%":
+            zero = right == 0
+            if np.any(zero):
+                raise refuse("E205", "division by zero", e.right.span, label=_values(e, env, zero))
+            return left // right if e.op == "//" else left % right
+        case "==":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right
+        case "<=":
+            return left <= right
+        case ">":
+            return left > right
+        case _:
+            return left >= right
+
+
+def _magnitude(value: Variable) -> int:
+    if isinstance(value, np.ndarray):
+        return max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
+    return abs(value)
+
+
+def _bounded(value: Variable, e: n.Binary, env: Env) -> Variable:
+    if _magnitude(value) > LIMIT:
+        raise refuse("E206", f"the value is larger than {LIMIT}", e.span, label=_values(e, env, np.abs(value) > LIMIT))
+    return value
+
+
+def names_in(e: n.Expr) -> list[str]:
+    """Return the names an expression uses, each once, in order."""
+    match e:
+        case n.Int():
+            return []
+        case n.Name():
+            return [e.name]
+        case n.Unary():
+            return names_in(e.operand)
+        case n.Binary():
+            parts = [e.left, e.right]
+        case n.IfElse():
+            parts = [e.condition, e.then, e.otherwise]
+        case n.Call():
+            parts = list(e.arguments)
+    return list(dict.fromkeys(name for part in parts for name in names_in(part)))
+
+
+def _values(e: n.Expr, env: Env, where: Any) -> str:
+    """Return 'a = 1, b = 2': the values of an expression's names at the first point of a mask."""
+    first = int(np.argmax(where)) if isinstance(where, np.ndarray) else 0
+    return values_of(e, {k: int(v[first]) if isinstance(v, np.ndarray) else v for k, v in env.items()})
+
+
+def values_of(e: n.Expr, env: Mapping[str, Any]) -> str:
+    """Return 'a = 1, b = 2' for the names of an expression."""
+    return ", ".join(f"{name} = {env[name]}" for name in names_in(e) if name in env)

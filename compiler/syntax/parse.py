@@ -1,0 +1,266 @@
+"""text -> syntax tree (E1xx).
+
+lark does the work. A statement with a syntax error is blanked and the rest read again, so that one run shows all of
+them; the depth of a tree is checked before anything recursive walks it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from lark import Lark, Token, Transformer, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
+from lark.tree import Meta
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
+from compiler.syntax import nodes as n
+
+MAX_TEXT = 1_000_000  # characters of a schedule
+MAX_DEPTH = 100  # nesting of an expression
+MAX_INT = 2**61
+MAX_SYNTAX_ERRORS = 10
+
+
+def parse(source: Source) -> n.Schedule:
+    """Return the syntax tree of a schedule. Raises ChimeraError with every syntax error that can be told apart."""
+    if len(source.text) > MAX_TEXT:
+        raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {MAX_TEXT}")
+    found: list[Diagnostic] = []
+    text = source.text
+    while True:
+        try:
+            tree = _grammar().parse(text)
+            break
+        except UnexpectedInput as error:
+            if not found or not _at_end(error):  # a later error at the end follows from what was blanked
+                found.append(_explain(error, source))
+            text = "" if _at_end(error) else _without_statement_at(text, _position(error, text))
+            if not text or len(found) == MAX_SYNTAX_ERRORS:
+                raise ChimeraError(found) from None
+    found += _too_large(source, tree)
+    if found:
+        raise ChimeraError(found)
+    result: n.Schedule = _Builder(source).transform(tree)
+    return result
+
+
+@cache
+def _grammar() -> Lark:
+    text = resources.files("compiler.syntax").joinpath("grammar.lark").read_text(encoding="utf-8")
+    # The basic lexer: the contextual one reports wrong columns (lark 1.3.1).
+    return Lark(text, parser="lalr", lexer="basic", propagate_positions=True)
+
+
+@cache
+def keywords() -> frozenset[str]:
+    """Return the words that cannot be names."""
+    return frozenset(t.pattern.value for t in _grammar().terminals if t.pattern.value.isidentifier())
+
+
+def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
+    """Return findings for numbers and nesting that later passes could not bear. Iterative: any depth is safe here."""
+    found: list[Diagnostic] = []
+    stack: list[tuple[Any, int]] = [(tree, 0)]
+    while stack:
+        node, depth = stack.pop()
+        if isinstance(node, Tree):
+            if depth > MAX_DEPTH:
+                span, help = _span(source, node.meta), "give parts of it a name with let"
+                return [Diagnostic("E104", f"an expression nested more than {MAX_DEPTH} deep", span, help=help)]
+            stack += [(child, depth + 1) for child in node.children]
+        elif isinstance(node, Token) and node.type == "INT" and (len(node) > 20 or int(node) > MAX_INT):
+            span = _token_span(source, node)
+            found.append(Diagnostic("E103", f"a number of {len(node)} digits; at most {MAX_INT} is allowed", span))
+    return found
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+_STARTS = re.compile(
+    r"\b(?:schedule|param|require|let|ranks|stages|pipe|order|cost|sync|tied|window)\b|(?m:^[ \t]*[A-Z]\b(?=.*\bat\b))|[{}]"
+)
+
+
+def _without_statement_at(text: str, position: int) -> str:
+    """Return the text with the statement around `position` blanked, or nothing where braces make that unsafe."""
+    bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
+    starts = [m.start() for m in _STARTS.finditer(bare)]
+    if not starts:
+        return ""
+    # An error that shows at the start of a statement was made in the one before it.
+    begin = max((s for s in starts if s < position), default=0)
+    end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
+    if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
+        return ""
+    return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]
+
+
+def _at_end(error: UnexpectedInput) -> bool:
+    return isinstance(error, UnexpectedToken) and error.token.type == "$END"
+
+
+def _position(error: UnexpectedInput, text: str) -> int:
+    return len(text) if _at_end(error) or error.pos_in_stream is None else error.pos_in_stream
+
+
+def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
+    if isinstance(error, UnexpectedCharacters):
+        character = source.text[error.pos_in_stream or 0]
+        span = Span(source, error.line, error.column, error.line, error.column + 1)
+        hints = {"/": "integer division is written //", "=": "equality is written ==", "!": "inequality is written !=, negation 'not'",
+                 "&": "use 'and'", "|": "use 'or'", ".": "ranges are written low .. high; there are no decimals",
+                 '"': "the language has no strings", "'": "the language has no strings", ";": "statements need no separator"}  # fmt: skip
+        return Diagnostic(
+            "E101", f"the character {character!r} has no meaning here", span, help=hints.get(character, "")
+        )
+    assert isinstance(error, UnexpectedToken)
+    token = error.token
+    if token.type == "$END":
+        lines = source.text.rstrip().split("\n")
+        span = Span(source, len(lines), len(lines[-1]) + 1, len(lines), len(lines[-1]) + 2)
+        return Diagnostic("E102", "the text ends too early", span, f"expected {_expected(error.expected)}")
+    span = _token_span(source, token)
+    label = f"expected {_expected(error.expected)}"
+    help = ""
+    if error.expected == {"NAME"} and token in keywords():
+        help = f"'{token}' is a word of the language; choose another name"
+    elif token == "=":
+        help = "equality is written =="
+    elif token in ("/", "<", ">", "==", "!=", "<=", ">=") and "COMPARE" not in error.expected:
+        help = "comparisons do not chain; join them with 'and'"
+    return Diagnostic("E102", f"unexpected '{token}'", span, label, help=help)
+
+
+def _expected(terminals: set[str]) -> str:
+    """Return what may stand here, in words: an expression, an operator, a statement are one word each."""
+    patterns = {t.name: t.pattern.value for t in _grammar().terminals}
+    operators = {"PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"}
+    if {"INT", "NAME", "LPAR"} <= terminals:
+        return "an expression"
+    words: list[str] = []
+    rest = set(terminals)
+    if len(operators & rest) > 2:
+        words.append("an operator")
+        rest -= operators
+    if "PARAM" in rest:
+        words.append("the next statement")
+        rest = set()  # LALR merges states: what closes a bracket or a block is listed even where none is open
+    names = {"NAME": "a name", "INT": "a number", "$END": "the end of the text", "_DOTDOT": "'..'", "__ANON_0": "'..'"}
+    words += sorted(names.get(t) or f"'{patterns.get(t, t)}'".replace("\\", "") for t in rest)
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+# --- tree -> nodes --------------------------------------------------------------------------------------------------
+
+
+def _span(source: Source, meta: Meta) -> Span:
+    return Span(source, meta.line, meta.column, meta.end_line, meta.end_column)
+
+
+def _token_span(source: Source, t: Token) -> Span:
+    line, column = t.line or 1, t.column or 1
+    return Span(source, line, column, t.end_line or line, t.end_column or column + len(t))
+
+
+@v_args(meta=True)
+class _Builder(Transformer[Token, Any]):
+    """Build nodes only; whether they make sense is checked later."""
+
+    def __init__(self, source: Source):
+        super().__init__()
+        self.source = source
+
+    def _at(self, meta: Meta) -> Span:
+        return _span(self.source, meta)
+
+    def _binder(self, token: Token) -> n.Binder:
+        return n.Binder(str(token), span=_token_span(self.source, token))
+
+    def start(self, meta: Meta, c: list[Any]) -> n.Schedule:
+        return n.Schedule(self._binder(c[0]), tuple(c[1:]), span=self._at(meta))
+
+    def param(self, meta: Meta, c: list[Any]) -> n.Param:
+        return n.Param(self._binder(c[0]), c[1], span=self._at(meta))
+
+    def require(self, meta: Meta, c: list[Any]) -> n.Require:
+        return n.Require(c[0], span=self._at(meta))
+
+    def let(self, meta: Meta, c: list[Any]) -> n.Let:
+        return n.Let(self._binder(c[0]), c[1], span=self._at(meta))
+
+    def ranks(self, meta: Meta, c: list[Any]) -> n.Setting:
+        return n.Setting("ranks", c[0], span=self._at(meta))
+
+    def stages(self, meta: Meta, c: list[Any]) -> n.Setting:
+        return n.Setting("stages", c[0], span=self._at(meta))
+
+    def window(self, meta: Meta, c: list[Any]) -> n.Setting:
+        return n.Setting("window", c[0], span=self._at(meta))
+
+    def pipe(self, meta: Meta, c: list[Any]) -> n.PipeDecl:
+        name, family, *stages, micro_batches = c
+        return n.PipeDecl(self._binder(name), family, tuple(stages), micro_batches, span=self._at(meta))
+
+    def family(self, meta: Meta, c: list[Any]) -> n.Family:
+        return n.Family(self._binder(c[0]), n.Range(c[1], c[2], span=c[1].span.to(c[2].span)), span=self._at(meta))
+
+    def stage_clause(self, meta: Meta, c: list[Any]) -> n.StageClause:
+        name, low, high, rank = c
+        bounds = None if low is None else n.Range(low, high, span=low.span.to(high.span))
+        return n.StageClause(self._binder(name), bounds, rank, span=self._at(meta))
+
+    def ticks(self, meta: Meta, c: list[Any]) -> n.Ticks:
+        lets = tuple(x for x in c if isinstance(x, n.Let))
+        rules = tuple(x for x in c if isinstance(x, n.Rule))
+        return n.Ticks(lets, rules, span=self._at(meta))
+
+    def rule(self, meta: Meta, c: list[Any]) -> n.Rule:
+        kind, pipe, stage, micro_batch, condition, tick = c
+        binders = self._binder(stage), self._binder(micro_batch)
+        return n.Rule(self._binder(kind), pipe, *binders, condition, tick, span=self._at(meta))
+
+    def pipe_ref(self, meta: Meta, c: list[Any]) -> n.PipeRef:
+        return n.PipeRef(self._binder(c[0]), c[1], span=self._at(meta))
+
+    def costs(self, meta: Meta, c: list[Any]) -> n.CostStatement:
+        return n.CostStatement(tuple(c), span=self._at(meta))
+
+    def cost(self, meta: Meta, c: list[Any]) -> n.Cost:
+        kind, stage, value = c
+        return n.Cost(self._binder(kind), None if stage is None else self._binder(stage), value, span=self._at(meta))
+
+    def sync_at_end(self, meta: Meta, _: list[Any]) -> n.Sync:
+        return n.Sync("at end", span=self._at(meta))
+
+    def sync_eager(self, meta: Meta, _: list[Any]) -> n.Sync:
+        return n.Sync("eager", span=self._at(meta))
+
+    def sync_eager_where_idle(self, meta: Meta, _: list[Any]) -> n.Sync:
+        return n.Sync("eager where idle", span=self._at(meta))
+
+    def tied(self, meta: Meta, c: list[Any]) -> n.TiedDecl:
+        return n.TiedDecl(self._binder(c[0]), tuple(c[1:]), span=self._at(meta))
+
+    def integer(self, meta: Meta, c: list[Any]) -> n.Int:
+        return n.Int(int(c[0]), span=self._at(meta))
+
+    def name(self, meta: Meta, c: list[Any]) -> n.Name:
+        return n.Name(str(c[0]), span=self._at(meta))
+
+    def unary(self, meta: Meta, c: list[Any]) -> n.Unary:
+        return n.Unary(str(c[0]), c[1], span=self._at(meta))
+
+    def binary(self, meta: Meta, c: list[Any]) -> n.Binary:
+        return n.Binary(str(c[1]), c[0], c[2], span=self._at(meta))
+
+    def if_else(self, meta: Meta, c: list[Any]) -> n.IfElse:
+        return n.IfElse(*c, span=self._at(meta))
+
+    def call(self, meta: Meta, c: list[Any]) -> n.Call:
+        return n.Call(str(c[0]), tuple(c[1:]), span=self._at(meta))
+
+    def parenthesized(self, _: Meta, c: list[Any]) -> n.Expr:
+        result: n.Expr = c[0]
+        return result

@@ -1,0 +1,84 @@
+"""syntax tree -> text: the canonical spelling, which parses to the same tree. Parentheses stand only where needed."""
+
+from __future__ import annotations
+
+from compiler.syntax import nodes as n
+
+_BINDS = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
+          "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}  # fmt: skip
+_NEGATE = 7
+
+
+def print_schedule(schedule: n.Schedule) -> str:
+    """Return the text of a tree."""
+    return "\n".join([f"schedule {schedule.name.name}", *map(_statement, schedule.statements)]) + "\n"
+
+
+def _statement(s: n.Statement) -> str:
+    match s:
+        case n.Param():
+            return f"param {s.name.name}" + (f" = {expression(s.default)}" if s.default is not None else "")
+        case n.Require():
+            return f"require {expression(s.condition)}"
+        case n.Let():
+            return f"let {s.name.name} = {expression(s.value)}"
+        case n.Setting():
+            return f"{s.what} {expression(s.value)}"
+        case n.PipeDecl():
+            family = f"[{s.family.binder.name} in {_range(s.family.range)}]" if s.family else ""
+            clauses = "".join(f"    {_stage_clause(c)}\n" for c in s.stages)
+            return f"pipe {s.name.name}{family} {{\n{clauses}    micro_batches {expression(s.micro_batches)}\n}}"
+        case n.Ticks():
+            body = [_statement(x) for x in s.lets] + [_rule(r) for r in s.rules]
+            return "order ticks {\n" + "".join(f"    {line}\n" for line in body) + "}"
+        case n.CostStatement():
+            return "cost " + ", ".join(map(_cost, s.costs))
+        case n.Sync():
+            return f"sync {s.policy}"
+        case n.TiedDecl():
+            return f"tied {s.name.name} on stages {', '.join(map(expression, s.stages))}"
+
+
+def _range(r: n.Range) -> str:
+    return f"{expression(r.low)} .. {expression(r.high)}"
+
+
+def _stage_clause(c: n.StageClause) -> str:
+    bounds = f" in {_range(c.range)}" if c.range else ""
+    return f"stage {c.binder.name}{bounds} on rank {expression(c.rank)}"
+
+
+def _cost(c: n.Cost) -> str:
+    stage = f"({c.stage.name})" if c.stage else ""
+    return f"{c.kind.name}{stage} = {expression(c.value)}"
+
+
+def _rule(r: n.Rule) -> str:
+    pipe = ""
+    if r.pipe:
+        pipe = " " + r.pipe.name.name + (f"[{expression(r.pipe.index)}]" if r.pipe.index else "")
+    when = f" when {expression(r.condition)}" if r.condition else ""
+    return f"{r.kind.name}{pipe}({r.stage.name}, {r.micro_batch.name}){when} at {expression(r.tick)}"
+
+
+def expression(e: n.Expr, binds: int = 0) -> str:
+    """Return the text of an expression that stands where an operator of strength `binds` holds it."""
+    match e:
+        case n.Int():
+            return str(e.value)
+        case n.Name():
+            return e.name
+        case n.Call():
+            return f"{e.function}({', '.join(map(expression, e.arguments))})"
+        case n.IfElse():
+            text = f"if {expression(e.condition)} then {expression(e.then)} else {expression(e.otherwise)}"
+            return f"({text})" if binds else text
+        case n.Unary():
+            mine = _NEGATE if e.op == "-" else _BINDS["not"]
+            text = e.op + ("" if e.op == "-" else " ") + expression(e.operand, mine)
+        case n.Binary():
+            mine = _BINDS[e.op]
+            # Comparisons do not chain, so both sides need more; the others associate to the left.
+            left = mine + 1 if mine == _BINDS["=="] else mine
+            text = f"{expression(e.left, left)} {e.op} {expression(e.right, mine + 1)}"
+    return f"({text})" if mine < binds else text

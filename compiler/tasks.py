@@ -1,0 +1,168 @@
+"""Where each task of a program stands, and what tasks wait for each other. Shared by the passes that build programs.
+
+The verifier has its own idea of both (compiler/verify/), so that a bug must be made twice to get through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chimera_ir.instructions import Op
+from chimera_ir.program import Ints, Program
+
+
+def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
+    """Return (position in `rows`, micro-batch id), one entry per micro-batch of each row's batch."""
+    batch = program.table.batch[rows]
+    if (batch < program.header.micro_batches).all():  # batch m is (m,) there: the common case, without groups
+        return np.arange(len(rows)), batch
+    sizes = np.array([len(b) for b in program.batches], np.int64)
+    ids = np.concatenate([np.array(b, np.int64) for b in program.batches])
+    starts = np.cumsum(sizes) - sizes
+    count = sizes[batch]
+    position = np.repeat(np.arange(len(rows)), count)
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return position, ids[starts[batch][position] + within]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIndex:
+    """Rows of tasks by key = (replica x stages + stage) x micro-batches + id; -1 where there is none.
+
+    backward: the row that computes the input gradient (BWD or BWD_INPUT); weight: the weight gradient (BWD or
+    BWD_WEIGHT). rows, keys: every task row with each of its keys.
+    """
+
+    forward: Ints
+    backward: Ints
+    weight: Ints
+    rows: Ints
+    keys: Ints
+
+    @staticmethod
+    def of(program: Program) -> TaskIndex:
+        h, t = program.header, program.table
+        rows = np.flatnonzero(t.op <= Op.BWD_WEIGHT)
+        position, ids = expand(program, rows)
+        rows = rows[position]
+        keys = (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
+        op = t.op[rows]
+
+        def at(*ops: Op) -> Ints:
+            where = np.full(h.width * h.stages * h.micro_batches, -1, np.int64)
+            mask = np.isin(op, ops)
+            where[keys[mask]] = rows[mask]
+            return where
+
+        return TaskIndex(at(Op.FWD), at(Op.BWD, Op.BWD_INPUT), at(Op.BWD, Op.BWD_WEIGHT), rows, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Waits: row `target` starts no earlier than `delay` after row `source` ends."""
+
+    source: Ints
+    target: Ints
+    delay: Ints
+
+    @staticmethod
+    def concatenate(*edges: Edges) -> Edges:
+        return Edges(
+            np.concatenate([e.source for e in edges]),
+            np.concatenate([e.target for e in edges]),
+            np.concatenate([e.delay for e in edges]),
+        )
+
+
+def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
+    """Return what every task waits for, `hop` later where the value comes from another rank.
+
+    FWD waits for the forward of the stage before, a backward for its forward and for the backward of the stage after,
+    BWD_WEIGHT for its BWD_INPUT.
+    """
+    h, op = program.header, program.table.op[index.rows]
+    stage = program.table.stage[index.rows]
+    pairs = []
+    for mask, where, step in (
+        ((op == Op.FWD) & (stage > 0), index.forward, -1),
+        ((op == Op.BWD) | (op == Op.BWD_INPUT), index.forward, 0),
+        (((op == Op.BWD) | (op == Op.BWD_INPUT)) & (stage < h.stages - 1), index.backward, 1),
+        (op == Op.BWD_WEIGHT, index.backward, 0),
+    ):
+        source = where[index.keys[mask] + step * h.micro_batches]
+        pairs.append((source, index.rows[mask]))
+    source = np.concatenate([s for s, _ in pairs])
+    target = np.concatenate([t for _, t in pairs])
+    delay = np.where(program.rank_of[source] != program.rank_of[target], hop, 0)
+    return Edges(source, target, delay)
+
+
+def task_costs(program: Program) -> Ints:
+    """Return what every row costs: a task over k micro-batches k times its stage's cost, everything else nothing."""
+    t, costs = program.table, program.header.costs
+    by_op = np.array([costs.FWD, costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT], np.int64)
+    task = t.op <= Op.BWD_WEIGHT
+    count = np.array([len(b) for b in program.batches], np.int64)
+    result = np.zeros(len(t), np.int64)
+    result[task] = by_op[t.op[task], t.stage[task]] * count[t.batch[task]]
+    again = (t.flags & 1).astype(bool) & (t.op == Op.FWD)
+    if again.any():  # the forward runs once more before its backwards
+        index = TaskIndex.of(program)
+        forward = index.forward[index.keys]
+        backward = np.isin(t.op[index.rows], (Op.BWD, Op.BWD_INPUT)) & again[forward]
+        np.add.at(result, index.rows[backward], by_op[Op.FWD, t.stage[index.rows[backward]]])
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When each row runs. sequence: a total order of the rows that every stream and every wait agrees with.
+
+    stuck: the first row of each stream that can never start; where there is any, the times of later rows are -1.
+    """
+
+    start: Ints
+    end: Ints
+    sequence: Ints
+    stuck: tuple[int, ...]
+
+
+def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
+    """Return the earliest times of all rows: each rank runs its stream in order, each row as soon as its waits allow."""
+    order = np.argsort(edges.target, kind="stable")
+    first = np.searchsorted(edges.target[order], np.arange(len(program) + 1)).tolist()
+    source, delay = edges.source[order].tolist(), edges.delay[order].tolist()
+    costs, stops = cost.tolist(), program.offsets[1:].tolist()
+    position = program.offsets[:-1].tolist()
+    clock = [0] * program.world
+    start, end = [-1] * len(program), [-1] * len(program)
+    sleeping: dict[int, list[int]] = {}  # row -> ranks that wait for it to end
+    ready = list(range(program.world))[::-1]
+    sequence: list[int] = []
+    while ready:
+        rank = ready.pop()
+        now, row, stop = clock[rank], position[rank], stops[rank]
+        while row < stop:
+            for e in range(first[row], first[row + 1]):
+                s = source[e]
+                done = end[s] if s >= 0 else -1
+                if done < 0:
+                    sleeping.setdefault(s, []).append(rank)
+                    break
+                if done + delay[e] > now:
+                    now = done + delay[e]
+            else:
+                start[row] = now
+                now += costs[row]
+                end[row] = now
+                sequence.append(row)
+                if row in sleeping:
+                    ready += sleeping.pop(row)
+                row += 1
+                continue
+            break
+        clock[rank], position[rank] = now, row
+    stuck = tuple(row for row, stop in zip(position, stops, strict=True) if row < stop)
+    return Timing(np.array(start, np.int64), np.array(end, np.int64), np.array(sequence, np.int64), stuck)

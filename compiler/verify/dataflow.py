@@ -1,0 +1,100 @@
+"""Has every task what it reads, made by whom it should be, and not given up? (E420 to E426)
+
+The rank of a task is known to be right by now, so a value that must cross is one whose maker and reader live apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from chimera_ir.diagnostics import Diagnostic
+from chimera_ir.instructions import Op, Value
+from chimera_ir.program import Ints
+from compiler.verify.view import MAX_FOUND, View
+
+Mask = npt.NDArray[np.bool_]
+
+
+def check_dataflow(view: View) -> list[Diagnostic]:
+    """Return findings for values that are not there when they are read."""
+    found: list[Diagnostic] = []
+    if view.header.kind == "training":
+        found += _before(view, view.forward, view.input_gradient, "the backward stands before its forward")
+        found += _before(view, view.input_gradient, view.weight_gradient, "the weight gradient stands before the input gradient")
+    for value in Value:
+        if value == Value.act or view.header.kind == "training":
+            found += _value(view, value)
+    return found
+
+
+def _before(view: View, first: Ints, second: Ints, fact: str) -> list[Diagnostic]:
+    """Return findings where `second` stands before `first`; both are of one rank. One row may do both."""
+    wrong = np.flatnonzero((first >= 0) & (second >= 0) & (second < first))
+    p = view.program
+    return [
+        Diagnostic("E420", f"{fact}: {p.place(int(second[k]))}", notes=(f"what it needs is {p.place(int(first[k]))}",))
+        for k in wrong[:MAX_FOUND].tolist()
+    ]
+
+
+def _value(view: View, value: Value) -> list[Diagnostic]:
+    """Return findings about all activations, or all gradients, that go from one stage to the next."""
+    h, p = view.header, view.program
+    keys = np.arange(view.keys_total)
+    stage = keys // h.micro_batches % h.stages
+    # The consumer's key; its maker is the stage before it for an activation, after it for a gradient.
+    keys = keys[stage > 0] if value == Value.act else keys[stage < h.stages - 1]
+    reader = view.reader(value)[keys]
+    maker = view.reader(value)[keys + (-h.micro_batches if value == Value.act else h.micro_batches)]
+    source, target = view.rank[maker], view.rank[reader]
+    crosses = source != target
+    found = []
+
+    def say(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
+        for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
+            note = f"it is made at {p.place(int(maker[i]))}"
+            message = f"{p.place(int(row[i]))}: {fact.format(value=f'{value.name} {view.name(int(keys[i]))}')}"
+            found.append(Diagnostic(code, message, notes=(note,), help=help))
+
+    say("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made")
+    for op, verb in ((Op.SEND, "sent"), (Op.RECV, "received")):
+        rows, at = view.transfers[op, value]
+        count = np.bincount(at, minlength=view.keys_total)[keys]
+        say("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
+        say("E422", count > crosses, view.by_key((rows, at))[keys], f"{{value}} is {verb} once more than it is needed")
+    if found:
+        return found
+    send, receive = (view.by_key(view.transfers[op, value])[keys] for op in (Op.SEND, Op.RECV))
+    peer = p.table.peer
+    say("E423", crosses & (view.rank[send] != source), send, "{value} is sent from a rank that does not make it")
+    say("E423", crosses & (peer[send] != target), send, "{value} is sent to a rank that does not read it")
+    say("E423", crosses & (view.rank[receive] != target), receive, "{value} is received on a rank that does not read it")
+    say("E423", crosses & (peer[receive] != source), receive, "{value} is received from a rank that does not make it")
+    if found:
+        return found
+    say("E424", crosses & (send < maker), send, "{value} is sent before it is made")
+    say("E425", crosses & (receive > reader), receive, "{value} is received after it is read")
+    return found or _freed(view, value, keys, reader, receive, crosses)
+
+
+def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, crosses: Mask) -> list[Diagnostic]:
+    """Return findings where FREE gives a buffer back that is not there, twice, or before its last reader."""
+    rows, at = view.transfers[Op.FREE, value]
+    if not len(rows):
+        return []
+    last = np.full(view.keys_total, -1, np.int64)
+    last[keys] = reader if value == Value.grad or view.header.kind == "evaluation" else view.weight_gradient[keys]
+    there = np.zeros(view.keys_total, bool)
+    there[keys] = crosses
+    twice = np.bincount(at, minlength=view.keys_total) > 1
+    wrong = ~there[at] | twice[at] | (view.rank[rows] != view.rank[last[at]]) | (rows < last[at])
+    return [
+        Diagnostic(
+            "E426",
+            f"{view.program.place(int(rows[i]))}: the buffer is given back "
+            + ("twice" if twice[at[i]] else "too early" if there[at[i]] else "but was never received"),
+            notes=(f"it is last read at {view.program.place(int(last[at[i]]))}",),
+        )
+        for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist()
+    ]

@@ -1,0 +1,55 @@
+"""Are the sends and the receives of every channel the same values in the same order? (E430)
+
+A channel is a directed pair of ranks, first in, first out: nothing else tells messages apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chimera_ir.diagnostics import Diagnostic
+from chimera_ir.instructions import Op
+from chimera_ir.program import Ints
+from compiler.verify.view import MAX_FOUND, View
+
+
+def channels(view: View) -> tuple[Ints, Ints, Ints]:
+    """Return matched (channel, SEND row, RECV row), sorted by channel and place in it; counts per channel are equal."""
+    send, receive = view.rows(Op.SEND), view.rows(Op.RECV)
+    peer, world = view.program.table.peer, view.program.world
+    sent = view.rank[send] * world + peer[send]
+    received = peer[receive] * world + view.rank[receive]
+    by_send, by_receive = np.argsort(sent, kind="stable"), np.argsort(received, kind="stable")
+    return sent[by_send], send[by_send], receive[by_receive]
+
+
+def check_matching(view: View) -> list[Diagnostic]:
+    """Return the first mismatch of every channel whose two ends do not agree."""
+    p, t = view.program, view.program.table
+    send, receive = view.rows(Op.SEND), view.rows(Op.RECV)
+    sent = view.rank[send] * p.world + t.peer[send]
+    received = t.peer[receive] * p.world + view.rank[receive]
+    send, receive = send[np.argsort(sent, kind="stable")], receive[np.argsort(received, kind="stable")]
+    sent, received = np.sort(sent), np.sort(received)
+    same = len(send) == len(receive) and (sent == received).all()
+    if same and all((c[send] == c[receive]).all() for c in (t.value, t.stage, t.batch)):
+        return []
+    found = []
+    for channel in np.unique(np.concatenate([sent, received])).tolist():
+        a, b = send[sent == channel].tolist(), receive[received == channel].tolist()
+        name = f"channel {channel // p.world} -> {channel % p.world}"
+        wrong = next((i for i in range(min(len(a), len(b))) if _what(view, a[i]) != _what(view, b[i])), None)
+        if wrong is not None:
+            notes = (p.place(a[wrong]), p.place(b[wrong]))
+            message = f"{name}: message {wrong} is sent as one value and received as another"
+            found.append(Diagnostic("E430", message, notes=notes, help="order the receives as the sends"))
+        elif len(a) != len(b):
+            extra = max(a, b, key=len)[min(len(a), len(b))]
+            message = f"{name}: {len(a)} sends, {len(b)} receives"
+            found.append(Diagnostic("E430", message, notes=(f"without a partner: {p.place(extra)}",)))
+    return found[:MAX_FOUND]
+
+
+def _what(view: View, row: int) -> tuple[int, int, int]:
+    t = view.program.table
+    return int(t.value[row]), int(t.stage[row]), int(t.batch[row])

@@ -1,0 +1,105 @@
+"""How the checks see a program: tasks and transfers by what they are about, not by where they stand."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from chimera_ir.instructions import Op, Value
+from chimera_ir.program import Ints, Program
+
+MAX_FOUND = 10  # findings of one kind that a check reports
+
+FORWARD, INPUT, WEIGHT = 0, 1, 2  # what a task does; BWD does the last two
+
+
+class View:
+    """A well-formed program, looked up by key.
+
+    key = (replica x stages + stage) x micro-batches + id: one stage's work on one micro-batch. For a transfer the stage
+    is the consumer's. Arrays by key hold rows, -1 where there is none.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.header = program.header
+        self.op = program.table.op
+        self.rank = program.rank_of
+        self.keys_total = self.header.width * self.header.stages * self.header.micro_batches
+
+    def entries(self, rows: npt.NDArray[np.int64]) -> tuple[Ints, Ints]:
+        """Return (row, key), one entry per micro-batch of these rows."""
+        h, t = self.header, self.program.table
+        batch = t.batch[rows]
+        base = (self.rank[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches
+        if not len(rows) or int(batch.max()) < h.micro_batches:
+            # The single micro-batches are interned first (chimera_ir.program), batch m being (m,).
+            return rows, base + batch
+        members = self.program.batches
+        count = np.array([len(members[b]) for b in batch.tolist()], np.int64)
+        ids = np.array([m for b in batch.tolist() for m in members[b]], np.int64)
+        return np.repeat(rows, count), np.repeat(base, count) + ids
+
+    def rows(self, *ops: Op) -> Ints:
+        return np.flatnonzero(np.isin(self.op, ops))
+
+    @cached_property
+    def tasks(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints], tuple[Ints, Ints]]:
+        """Return the entries of forwards, input gradients and weight gradients."""
+        return (
+            self.entries(self.rows(Op.FWD)),
+            self.entries(self.rows(Op.BWD, Op.BWD_INPUT)),
+            self.entries(self.rows(Op.BWD, Op.BWD_WEIGHT)),
+        )
+
+    def by_key(self, entries: tuple[Ints, Ints]) -> Ints:
+        """Return the row of each key."""
+        rows, keys = entries
+        where = np.full(self.keys_total, -1, np.int64)
+        where[keys] = rows
+        return where
+
+    @cached_property
+    def forward(self) -> Ints:
+        return self.by_key(self.tasks[FORWARD])
+
+    @cached_property
+    def input_gradient(self) -> Ints:
+        return self.by_key(self.tasks[INPUT])
+
+    @cached_property
+    def weight_gradient(self) -> Ints:
+        return self.by_key(self.tasks[WEIGHT])
+
+    def transfer_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
+        """Return (row, key) of the SENDs or RECVs of one kind of value."""
+        return self.entries(np.flatnonzero((self.op == op) & (self.program.table.value == value)))
+
+    @cached_property
+    def transfers(self) -> dict[tuple[Op, Value], tuple[Ints, Ints]]:
+        return {(op, value): self.transfer_entries(op, value) for op in (Op.SEND, Op.RECV, Op.FREE) for value in Value}
+
+    def reader(self, value: Value) -> Ints:
+        """Return, by key, the row that first reads a value of this kind."""
+        return self.forward if value == Value.act else self.input_gradient
+
+    @cached_property
+    def owner(self) -> Ints:
+        """Return, by key, the global rank where the task belongs: where its pipe puts its stage."""
+        h = self.header
+        placement = np.array([p.placement for p in h.pipes], np.int64)  # [pipes, stages]
+        pipe_of = np.zeros(h.micro_batches, np.int64)
+        for p, pipe in enumerate(h.pipes):
+            pipe_of[list(pipe.micro_batches)] = p
+        local = placement[pipe_of].T.reshape(-1)  # [stages x micro-batches]
+        return (np.arange(h.width)[:, None] * h.ranks + local).reshape(-1)
+
+    def name(self, key: int) -> str:
+        """Return what a key is about, for messages."""
+        h = self.header
+        rest, m = divmod(int(key), h.micro_batches)
+        replica, stage = divmod(rest, h.stages)
+        pipe = next(p.name for p in h.pipes if m in p.micro_batches)
+        return f"{pipe} s{stage} m{m}" + (f" of replica {replica}" if h.width > 1 else "")

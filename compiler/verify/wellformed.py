@@ -1,0 +1,96 @@
+"""Does everything that the program names exist? (E401 the header, E402 an instruction)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from chimera_ir.diagnostics import Diagnostic
+from chimera_ir.instructions import Op, Value, stage_group
+from chimera_ir.program import Program
+from compiler.verify.view import MAX_FOUND
+
+
+def check_wellformed(program: Program) -> list[Diagnostic]:
+    """Return findings about ids out of range. The other checks rely on there being none."""
+    found = [Diagnostic("E401", message) for message in _header(program)]
+    return found or [Diagnostic("E402", message) for message in _rows(program)]
+
+
+def _header(program: Program) -> Iterator[str]:
+    h = program.header
+    if program.world != h.width * h.ranks:
+        yield f"the program has {program.world} streams, but {h.width} replicas x {h.ranks} ranks = {h.width * h.ranks}"
+    seen: list[int] = []
+    for pipe in h.pipes:
+        if len(pipe.placement) != h.stages:
+            yield f"pipe {pipe.name} places {len(pipe.placement)} stages, but the program has {h.stages}"
+        outside = [r for r in pipe.placement if not 0 <= r < h.ranks]
+        if outside:
+            yield f"pipe {pipe.name} places a stage on rank {outside[0]}, but ranks are 0 .. {h.ranks - 1}"
+        seen += pipe.micro_batches
+    if sorted(seen) != list(range(h.micro_batches)):
+        yield f"the pipes' micro-batch ids must be 0 .. {h.micro_batches - 1}, each in one pipe; found {len(seen)}"
+    names = [pipe.name for pipe in h.pipes]
+    if len(set(names)) < len(names):
+        yield f"pipe {next(x for x in names if names.count(x) > 1)} is defined twice"
+    for kind in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT"):
+        costs = getattr(h.costs, kind)
+        if len(costs) != h.stages:
+            yield f"the costs of {kind} are given for {len(costs)} stages, but the program has {h.stages}"
+    groups = [stage_group(s) for s in range(h.stages)] + [t.name for t in h.tied]
+    if len(set(groups)) < len(groups):
+        yield "two sets of tied parameters have one name"
+    for tied in h.tied:
+        if not tied.stages or not all(0 <= s < h.stages for s in tied.stages):
+            yield f"tied {tied.name} names stages {tied.stages}, but stages are 0 .. {h.stages - 1}"
+    if h.kind == "evaluation" and np.isin(program.table.op, (Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.ALLREDUCE)).any():
+        yield "an evaluation program holds only forwards and their transfers"
+
+
+def _rows(program: Program) -> Iterator[str]:
+    h, t, rank = program.header, program.table, program.rank_of
+    collective = t.op == Op.ALLREDUCE
+    pipe_of = np.full(h.micro_batches, -1, np.int64)
+    for p, pipe in enumerate(h.pipes):
+        pipe_of[list(pipe.micro_batches)] = p
+    # The pipe that a whole batch belongs to; -1 for a batch that names an unknown id, one id twice, or two pipes.
+    batch_pipe = np.full(len(program.batches) + 1, -1, np.int64)
+    for b, batch in enumerate(program.batches):
+        known = all(0 <= m < h.micro_batches for m in batch) and len(set(batch)) == len(batch)
+        pipes = {int(pipe_of[m]) for m in batch} if known else {-1}
+        batch_pipe[b] = pipes.pop() if len(pipes) == 1 else -1
+    yield from _say(program, (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
+    yield from _say(program, ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
+    batch = np.where(collective, len(program.batches), t.batch)
+    yield from _say(program, ~collective & (batch_pipe[batch] != t.pipe), "these micro-batches are not of this pipe")
+    transfer = (t.op == Op.SEND) | (t.op == Op.RECV)
+    yield from _say(program, transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
+    yield from _say(program, transfer & (t.peer == rank), "a value that stays on its rank needs no transfer")
+    yield from _say(program, transfer & (t.peer // h.ranks != rank // h.ranks), "the peer is in another replica")
+    moved = transfer | (t.op == Op.FREE)
+    yield from _say(program, moved & (t.value == Value.act) & (t.stage == 0), "stage 0 receives no activation")
+    yield from _say(program, moved & (t.value == Value.grad) & (t.stage == h.stages - 1), "the last stage receives no gradient")
+    groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
+    for c, i in enumerate(program.collectives):
+        rows = collective & (t.batch == c)
+        if groups.get(i.group) != i.stage:
+            yield from _say(program, rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
+        elif list(i.ranks) != sorted(set(i.ranks)) or not 0 <= i.ranks[0] <= i.ranks[-1] < program.world:
+            yield from _say(program, rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
+        else:
+            yield from _say(program, rows & ~np.isin(rank, i.ranks), "this rank is not a member")
+
+
+def _say(program: Program, wrong: np.ndarray, fact: str) -> Iterator[str]:  # type: ignore[type-arg]
+    for row in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
+        yield f"{_place(program, row)}: {fact}"
+
+
+def _place(program: Program, row: int) -> str:
+    """Return where a row stands. Its text may not be printable, since its pipe may not exist."""
+    rank = int(program.rank_of[row])
+    known = program.table.op[row] == Op.ALLREDUCE or program.table.pipe[row] < len(program.header.pipes)
+    text = program.text(row) if known else f"{Op(program.table.op[row]).name} of pipe {program.table.pipe[row]}"
+    return f"rank {rank}, instruction {row - int(program.offsets[rank])}: {text}"

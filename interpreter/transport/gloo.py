@@ -1,0 +1,98 @@
+"""Real ranks over gloo, on CPUs.
+
+Every channel and every collective has a process group of its own, created and used once in one global order before the
+first iteration: the connections then exist, and no later call can meet another rank's set-up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from chimera_ir.instructions import Op
+from chimera_ir.program import Program
+from interpreter.transport import Pending
+
+
+class Gloo:
+    """One rank's channels and collectives. timeout_s: how long a wait may last before it is an error."""
+
+    def __init__(self, program: Program, timeout_s: float) -> None:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._window = program.header.window
+        sends = program.table.op == Op.SEND
+        channels = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
+        # All ranks create all groups, in this order: new_group is itself a collective.
+        self._channels = {(a, b): dist.new_group([a, b], backend="gloo") for a, b in channels.tolist()}
+        sets = sorted({c.ranks for c in program.collectives})
+        self._collectives = {ranks: dist.new_group(list(ranks), backend="gloo") for ranks in sets}
+        receivers = [b for a, b in self._channels if a == self.rank]
+        self._sends: dict[int, deque[tuple[dist.Work, Tensor]]] = {b: deque() for b in receivers}
+        self._use_once()
+
+    def _use_once(self) -> None:
+        for sender, receiver in self._channels:
+            if self.rank == sender:
+                self.send(receiver, torch.zeros(1))
+                self.flush()
+            elif self.rank == receiver:
+                self.recv(sender, torch.zeros(1)).wait()
+        for ranks in self._collectives:
+            if self.rank in ranks:
+                self.sum(ranks, torch.zeros(1)).wait()
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Post a send, after waiting for the oldest of its channel where the window is full."""
+        queue = self._sends[peer]
+        while queue and len(queue) >= self._window:
+            queue.popleft()[0].wait()
+        work = dist.isend(buffer, peer, group=self._channels[self.rank, peer])
+        assert work is not None
+        # The buffer belongs to the send until it is complete.
+        queue.append((work, buffer))
+        if self._window == 0:
+            queue.popleft()[0].wait()
+
+    def recv(self, peer: int, buffer: Tensor) -> Pending:
+        """Post a receive into `buffer`."""
+        work = dist.irecv(buffer, peer, group=self._channels[peer, self.rank])
+        assert work is not None
+        return work
+
+    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+        """Launch the sum of `buffer`, in place, over these ranks."""
+        work = dist.all_reduce(buffer, group=self._collectives[ranks], async_op=True)
+        assert work is not None
+        return work
+
+    def flush(self) -> None:
+        """Wait for every send."""
+        for queue in self._sends.values():
+            while queue:
+                queue.popleft()[0].wait()
+
+    def sum_all(self, buffer: Tensor) -> None:
+        """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
+        dist.all_reduce(buffer)
+
+    def copy_from(self, rank: int, buffer: Tensor) -> None:
+        """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
+        dist.broadcast(buffer, rank)
+
+    def tell_all(self, words: str) -> Sequence[str]:
+        """Return what each rank said; called by all ranks together, outside the streams."""
+        heard = [""] * self.world
+        dist.all_gather_object(heard, words)
+        return heard
+
+    def close(self) -> None:
+        """Leave together, so that nobody's connections close under another's last message."""
+        dist.barrier()
+        dist.destroy_process_group()

@@ -1,0 +1,40 @@
+"""`python -m models describe`: write a model description for the compiler, which has no torch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from chimera_ir.diagnostics import ChimeraError, render
+from chimera_ir.model import model_to_json
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
+    command = parser.add_subparsers(required=True, metavar="describe")
+    describing = command.add_parser("describe", help="print the JSON description of a model")
+    describing.add_argument("--model", default="gpt-small", help="a preset (default: %(default)s)")
+    describing.add_argument("--seq-len", type=int, default=128, help="bytes of a sample (default: %(default)s)")
+    describing.add_argument(
+        "--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)"
+    )
+    given = parser.parse_args(arguments)
+    if min(given.seq_len, given.micro_batch) < 1:
+        describing.error("--seq-len and --micro-batch are at least 1")
+    # torch is slow to import: a mistyped option should not wait for it.
+    from models.describe import describe
+    from models.gpt import gpt
+
+    try:
+        description = describe(gpt(given.model, given.seq_len), given.micro_batch)
+    except ChimeraError as error:
+        print(render(error.diagnostics), end="", file=sys.stderr)
+        return 1
+    print(model_to_json(description), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

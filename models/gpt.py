@@ -1,0 +1,125 @@
+"""A GPT: a pre-norm decoder on bytes, as a list of layers (embedding, blocks, head).
+
+Presets go from a few thousand parameters (tests) to hundreds of millions. No bias: the gradient of a key's bias is zero
+in exact arithmetic, which no comparison of gradients can judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chimera_ir.diagnostics import did_you_mean, refuse
+from models.draws import Dropout
+from models.model import IGNORED, Model, Values
+
+VOCABULARY = 256  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a GPT. width: of the residual stream; blocks: attention and MLP each."""
+
+    blocks: int
+    width: int
+    heads: int
+
+
+PRESETS = {
+    "gpt-nano": Sizes(blocks=2, width=32, heads=2),
+    "gpt-micro": Sizes(blocks=4, width=64, heads=4),
+    "gpt-small": Sizes(blocks=4, width=128, heads=4),
+    "gpt-medium": Sizes(blocks=8, width=256, heads=8),
+    "gpt-large": Sizes(blocks=12, width=768, heads=12),
+    "gpt-huge": Sizes(blocks=24, width=1024, heads=16),
+}
+
+
+class Embedding(nn.Module):
+    """Bytes to vectors: what a byte is, and where it stands."""
+
+    def __init__(self, width: int, sequence_length: int, dropout: Dropout) -> None:
+        super().__init__()
+        self.byte = nn.Embedding(VOCABULARY, width)
+        self.position = nn.Embedding(sequence_length, width)
+        self.dropout = dropout
+        for table in (self.byte, self.position):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)  # (L,)
+        x = self.byte(tokens) + self.position(positions)  # (b, L, width)
+        return self.dropout(x)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Causal attention, then an MLP, each added to the residual stream."""
+
+    def __init__(self, sizes: Sizes, layer: int, dropout: float) -> None:
+        super().__init__()
+        width, self.heads = sizes.width, sizes.heads
+        self.norm_1 = nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.merge = nn.Linear(width, width, bias=False)
+        self.norm_2 = nn.LayerNorm(width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+        self.dropout_1, self.dropout_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
+        # What is added to the residual stream 2 x blocks times is drawn smaller (GPT-2, Radford et al. 2019, 2.3).
+        added = 0.02 / (2 * sizes.blocks) ** 0.5
+        for linear, std in ((self.qkv, 0.02), (self.up, 0.02), (self.merge, added), (self.down, added)):
+            nn.init.normal_(linear.weight, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, length, width = x.shape
+        qkv = self.qkv(self.norm_1(x)).view(b, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (b, heads, L, width / heads) each
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (b, heads, L, width / heads)
+        x = x + self.dropout_1(self.merge(y.transpose(1, 2).reshape(b, length, width)))  # (b, L, width)
+        return x + self.dropout_2(self.down(F.gelu(self.up(self.norm_2(x)))))  # type: ignore[no-any-return]
+
+
+class Head(nn.Module):
+    """Vectors to the logits of the next byte."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.logits = nn.Linear(width, VOCABULARY, bias=False)
+        nn.init.normal_(self.logits.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.norm(x))  # type: ignore[no-any-return]  # (b, L, 256)
+
+
+def next_byte_loss(outputs: Values, targets: Tensor) -> Tensor:
+    """Return the sum of the cross-entropies of all valid targets, in nats."""
+    (logits,) = outputs  # (b, L, 256)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> Model:
+    """Return the GPT of a preset for sequences of at most `sequence_length` bytes.
+
+    Raises ChimeraError E801 for an unknown preset.
+    """
+    if name not in PRESETS:
+        raise refuse("E801", f"unknown model '{name}'", help=did_you_mean(name, PRESETS))
+    sizes = PRESETS[name]
+    blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
+
+    def embedding() -> nn.Module:
+        return Embedding(sizes.width, sequence_length, Dropout(dropout, 0, 0))
+
+    def example(samples: int) -> tuple[Values, Tensor]:
+        tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)  # (b, L)
+        return (tokens,), torch.zeros_like(tokens)
+
+    layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
+    layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes.width)))
+    return Model(name, layers, next_byte_loss, example)

@@ -1,0 +1,64 @@
+"""Models as lists of layers, and the stages that a cut makes of them.
+
+A layer is built from (seed, layer) and nothing else: every copy of a stage, on whatever rank, starts with the same
+weights without any message. A layer takes and returns the tensors of one boundary value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+IGNORED = -100  # a target that does not count: neither in the loss nor in the number it is divided by
+
+Values = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that can be cut between any two of its layers.
+
+    layers: a name and a maker each; a maker draws its weights from torch's generator. loss: output of the last layer
+    and targets -> the *sum* of the losses of all valid targets. example: number of samples -> inputs and targets, of
+    the shapes and dtypes of real ones.
+    """
+
+    name: str
+    layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
+    loss: Callable[[Values, Tensor], Tensor]
+    example: Callable[[int], tuple[Values, Tensor]]
+
+
+class Stage(nn.Module):
+    """Some consecutive layers, applied to the tensors of one boundary value."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, *values: Tensor) -> Values:
+        for layer in self.layers:
+            result = layer(*values)
+            values = result if isinstance(result, tuple) else (result,)
+        return values
+
+
+def number_from(*words: int) -> int:
+    """Return a seed that depends on these numbers and their order: the same on every machine, 63 bits."""
+    return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=8).digest(), "big") >> 1
+
+
+def build_layer(model: Model, layer: int, seed: int) -> nn.Module:
+    """Build one layer with its initial weights, leaving torch's own generator as it was."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(number_from(seed, layer))
+        return model.layers[layer][1]()
+
+
+def build_stage(model: Model, layers: range, seed: int) -> Stage:
+    """Build the stage of these layers with its initial weights."""
+    return Stage([build_layer(model, k, seed) for k in layers])

@@ -17,9 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     describing = command.add_parser("describe", help="print the JSON description of a model")
     describing.add_argument("--model", default="gpt-small", help="a preset (default: %(default)s)")
     describing.add_argument("--seq-len", type=int, default=128, help="bytes of a sample (default: %(default)s)")
-    describing.add_argument(
-        "--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)"
-    )
+    describing.add_argument("--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)")
     given = parser.parse_args(arguments)
     if min(given.seq_len, given.micro_batch) < 1:
         describing.error("--seq-len and --micro-batch are at least 1")

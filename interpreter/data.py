@@ -9,7 +9,7 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 
 from chimera_ir.diagnostics import refuse
+from models.draws import Draws
 
 Bytes = npt.NDArray[np.uint8]
 Values = tuple[Tensor, ...]
 
 DEFAULT_BYTES = 4_000_000  # of the standard library: enough that a short run sees no sample twice
 HELD_OUT = 20  # the last byte in so many is held out
-_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3"}
+# Others' code, tests, and files that are tables rather than text.
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 
 
 class Samples(Protocol):
@@ -72,10 +74,40 @@ def _order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def sample_numbers(iteration: int, replica: int, micro_batch: int, width: int, micro_batches: int, size: int) -> range:
-    """Return the numbers of one micro-batch's samples: ((t W + w) N + m) b + j for j < b."""
-    first = ((iteration * width + replica) * micro_batches + micro_batch) * size
-    return range(first, first + size)
+@dataclass(frozen=True)
+class Batch:
+    """What one replica trains on in one iteration. size: samples of a micro-batch."""
+
+    source: Samples
+    seed: int
+    iteration: int
+    replica: int
+    width: int
+    micro_batches: int
+    size: int
+
+    def numbers(self, micro_batch: int) -> range:
+        """Return the numbers of a micro-batch's samples: ((t W + w) N + m) b + j for j < b."""
+        place = (self.iteration * self.width + self.replica) * self.micro_batches + micro_batch
+        return range(place * self.size, (place + 1) * self.size)
+
+    def inputs(self, micro_batch: int) -> Values:
+        """Return the inputs of a micro-batch."""
+        return self.source.read(self.numbers(micro_batch))[0]
+
+    def targets(self, micro_batch: int) -> Tensor:
+        """Return the targets of a micro-batch."""
+        return self.source.read(self.numbers(micro_batch))[1]
+
+    def draws(self, micro_batch: int) -> Draws:
+        """Return what a micro-batch's random numbers depend on."""
+        return Draws(self.seed, self.iteration, tuple(self.numbers(micro_batch)))
+
+    @cached_property
+    def valid_targets(self) -> int:
+        """Return the number of valid targets of the whole iteration: all micro-batches of all replicas."""
+        samples = self.width * self.micro_batches * self.size
+        return self.source.valid_targets(range(self.iteration * samples, (self.iteration + 1) * samples))
 
 
 def load_text(path: Path | None) -> Bytes:

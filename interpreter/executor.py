@@ -33,18 +33,20 @@ from chimera_ir.instructions import (
     stage_group,
 )
 from chimera_ir.program import Program
-from interpreter.batch import Batch
+from interpreter.data import Batch
 from interpreter.messages import Specs, message_bytes, pack, with_gradient
 from interpreter.store import Key, Store, Values
 from interpreter.transport import Pending, Transport
+from models.draws import drawing
 from models.model import Model, Stage
 
 
-class InstructionError(Exception):
-    """What went wrong at one instruction of one rank."""
+class RankError(Exception):
+    """What went wrong at one place of one rank."""
 
-    def __init__(self, rank: int, number: int, text: str, cause: Exception) -> None:
-        super().__init__(f"rank {rank}, instruction {number}: {text}: {str(cause.args[0]) if cause.args else cause!r}")
+    def __init__(self, rank: int, place: str, cause: Exception) -> None:
+        text = cause.args[0] if len(cause.args) == 1 and isinstance(cause.args[0], str) else repr(cause)
+        super().__init__(f"rank {rank}, {place}: {text}")
 
 
 @dataclass(slots=True)
@@ -75,22 +77,30 @@ class Executor:
     def run(self, batch: Batch) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
-        Afterwards every parameter has its whole gradient. Raises InstructionError.
+        Afterwards every parameter has its whole gradient. Raises RankError, which names the instruction.
         """
         self.batch, self.loss = batch, torch.zeros((), dtype=torch.float64)
-        for number, i in enumerate(self.stream):
-            try:
+        place = ""
+        try:
+            for number, i in enumerate(self.stream):
+                place = f"instruction {number}: {instruction_text(i, self.pipes)}"
                 self._execute(i)
-            except Exception as cause:
-                raise InstructionError(self.transport.rank, number, instruction_text(i, self.pipes), cause) from cause
+            place = "epilogue"
+            self._finish()
+        except Exception as cause:
+            raise RankError(self.transport.rank, place, cause) from cause
+        return float(self.loss)
+
+    def _finish(self) -> None:
+        """Wait for sends and sums, and hand the sums back to their parameters."""
         self.transport.flush()
         for pending, total, parameters in self.sums:
             pending.wait()
-            for p, grad in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+            for p, grad in zip(parameters, torch.split(total, [p.numel() for p in parameters]), strict=True):
                 p.grad = grad.view_as(p)
         self.sums.clear()
-        assert not self.store.left() and not self.kept, "a verified stream ends with nothing left in the store"
-        return float(self.loss)
+        left = self.store.left()
+        assert not left and not self.kept, f"a stream left {left} and {list(self.kept)} behind: it was not verified"
 
     def _execute(self, i: Instruction) -> None:
         match i:
@@ -120,7 +130,7 @@ class Executor:
                 self.sums.append((self.transport.sum(i.ranks, total), total, parameters))
             case Free():
                 for m in i.micro_batches:
-                    self.store.drop(Key(i.value, i.pipe, i.stage, m))
+                    self.store.take(Key(i.value, i.pipe, i.stage, m))
             case _:
                 assert_never(i)
 
@@ -136,21 +146,68 @@ class Executor:
                 outputs = self._compute(stage, m, inputs)
             self.kept[pipe, stage, m] = Kept(inputs, None)
         else:
-            inputs = self._leaves(stage, inputs)
-            outputs = self._compute(stage, m, inputs)
-            self.kept[pipe, stage, m] = Kept(inputs, outputs)
+            self.kept[pipe, stage, m] = kept = self._with_graph(stage, m, inputs)
+            assert kept.outputs is not None
+            outputs = kept.outputs
         if stage < self.last:
             self.store.put(Key("act", pipe, stage + 1, m), tuple(t.detach() for t in outputs))
         else:
             self.loss += outputs[0].detach()
             self.store.put(Key("grad", pipe, stage, m), (torch.ones_like(outputs[0]),))
 
+    def _compute(self, stage: int, m: int, inputs: Values) -> Values:
+        """Run a stage; the last one's output is its share of the iteration's loss."""
+        with drawing(self.batch.draws(m)):
+            outputs: Values = self.stages[stage](*inputs)
+        if stage == self.last:
+            return (self.model.loss(outputs, self.batch.targets(m)) / self.batch.valid_targets,)
+        return outputs
+
+    def _with_graph(self, stage: int, m: int, inputs: Values) -> Kept:
+        """Run a stage so that its backward ends at its own inputs."""
+        gradient = [False for _ in inputs] if stage == 0 else [spec.gradient for spec in self.table[stage - 1]]
+        leaves = tuple(t.detach().requires_grad_(g) for t, g in zip(inputs, gradient, strict=True))
+        return Kept(leaves, self._compute(stage, m, leaves))
+
+    def _opened(self, pipe: int, stage: int, m: int) -> tuple[Kept, list[Tensor]]:
+        """Return what a forward kept and the outputs that its backward begins at."""
+        kept = self.kept[pipe, stage, m]
+        if kept.outputs is None:
+            kept = self.kept[pipe, stage, m] = self._with_graph(stage, m, kept.inputs)
+        assert kept.outputs is not None
+        return kept, [t for t in kept.outputs if t.requires_grad]
+
     def _backward(self, pipe: int, stage: int, m: int) -> None:
-        kept = self._open(pipe, stage, m)
-        torch.autograd.backward(_differentiable(kept.outputs), self.store.take(Key("grad", pipe, stage, m)))
-        self._close(pipe, stage, m, [_grad(t) for t in kept.inputs if t.requires_grad])
+        kept, outputs = self._opened(pipe, stage, m)
+        torch.autograd.backward(outputs, self.store.take(Key("grad", pipe, stage, m)))
+        self._hand_back(pipe, stage, m, [_grad(t) for t in kept.inputs if t.requires_grad])
+        self._close(pipe, stage, m)
 
     def _backward_input(self, pipe: int, stage: int, m: int) -> None:
-        kept = self._open(pipe, stage, m)
+        kept, outputs = self._opened(pipe, stage, m)
         kept.grads = self.store.take(Key("grad", pipe, stage, m))
-        ...
+        wanted = [t for t in kept.inputs if t.requires_grad]
+        if wanted:
+            torch.autograd.backward(outputs, kept.grads, retain_graph=True, inputs=wanted)
+        self._hand_back(pipe, stage, m, [_grad(t) for t in wanted])
+
+    def _backward_weight(self, pipe: int, stage: int, m: int) -> None:
+        kept, outputs = self._opened(pipe, stage, m)
+        wanted = [p for p in self.stages[stage].parameters() if p.requires_grad]
+        if wanted:
+            torch.autograd.backward(outputs, kept.grads, inputs=wanted)
+        self._close(pipe, stage, m)
+
+    def _hand_back(self, pipe: int, stage: int, m: int, grads: Sequence[Tensor]) -> None:
+        if stage > 0:
+            self.store.put(Key("grad", pipe, stage - 1, m), tuple(grads))
+
+    def _close(self, pipe: int, stage: int, m: int) -> None:
+        """Give up what the last backward of a stage has read."""
+        del self.kept[pipe, stage, m]
+        self.store.drop(Key("act", pipe, stage, m))
+
+
+def _grad(t: Tensor) -> Tensor:
+    """Return the gradient added up so far: zeros where nothing has been added."""
+    return torch.zeros_like(t) if t.grad is None else t.grad

@@ -7,7 +7,9 @@ first iteration: the connections then exist, and no later call can meet another 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
@@ -18,6 +20,29 @@ from torch import Tensor
 from chimera_ir.instructions import Op
 from chimera_ir.program import Program
 from interpreter.transport import Pending
+
+
+@contextmanager
+def _talking(what: str) -> Iterator[None]:
+    """Turn gloo's error into one that says whom this rank was talking to."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionError(f"{what} failed: {str(error).splitlines()[0]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A transfer or a collective that gloo has taken on."""
+
+    work: dist.Work | None
+    what: str
+
+    def wait(self) -> None:
+        """Return when it is complete. Raises ConnectionError where a peer has gone or does not answer in time."""
+        assert self.work is not None, "this rank is in the group"
+        with _talking(self.what):
+            self.work.wait()
 
 
 class Gloo:
@@ -34,7 +59,7 @@ class Gloo:
         sets = sorted({c.ranks for c in program.collectives})
         self._collectives = {ranks: dist.new_group(list(ranks), backend="gloo") for ranks in sets}
         receivers = [b for a, b in self._channels if a == self.rank]
-        self._sends: dict[int, deque[tuple[dist.Work, Tensor]]] = {b: deque() for b in receivers}
+        self._sends: dict[int, deque[tuple[Posted, Tensor]]] = {b: deque() for b in receivers}
         self._use_once()
 
     def _use_once(self) -> None:
@@ -53,24 +78,25 @@ class Gloo:
         queue = self._sends[peer]
         while queue and len(queue) >= self._window:
             queue.popleft()[0].wait()
-        work = dist.isend(buffer, peer, group=self._channels[self.rank, peer])
-        assert work is not None
+        what = f"the send to rank {peer}"
+        with _talking(what):
+            work = dist.isend(buffer, peer, group=self._channels[self.rank, peer])
         # The buffer belongs to the send until it is complete.
-        queue.append((work, buffer))
+        queue.append((Posted(work, what), buffer))
         if self._window == 0:
             queue.popleft()[0].wait()
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
         """Post a receive into `buffer`."""
-        work = dist.irecv(buffer, peer, group=self._channels[peer, self.rank])
-        assert work is not None
-        return work
+        what = f"the receive from rank {peer}"
+        with _talking(what):
+            return Posted(dist.irecv(buffer, peer, group=self._channels[peer, self.rank]), what)
 
     def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch the sum of `buffer`, in place, over these ranks."""
-        work = dist.all_reduce(buffer, group=self._collectives[ranks], async_op=True)
-        assert work is not None
-        return work
+        what = f"the sum over ranks {', '.join(map(str, ranks))}"
+        with _talking(what):
+            return Posted(dist.all_reduce(buffer, group=self._collectives[ranks], async_op=True), what)
 
     def flush(self) -> None:
         """Wait for every send."""
@@ -80,16 +106,19 @@ class Gloo:
 
     def sum_all(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
-        dist.all_reduce(buffer)
+        with _talking("a sum over all ranks"):
+            dist.all_reduce(buffer)
 
     def copy_from(self, rank: int, buffer: Tensor) -> None:
         """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
-        dist.broadcast(buffer, rank)
+        with _talking(f"the copy of rank {rank}'s weights"):
+            dist.broadcast(buffer, rank)
 
     def tell_all(self, words: str) -> Sequence[str]:
         """Return what each rank said; called by all ranks together, outside the streams."""
         heard = [""] * self.world
-        dist.all_gather_object(heard, words)
+        with _talking("the comparison of all ranks"):
+            dist.all_gather_object(heard, words)
         return heard
 
     def close(self) -> None:

@@ -62,9 +62,7 @@ def _lines(program: Program) -> Iterator[str]:
         else:
             yield f'"{f.name}": {json.dumps(dict(value) if f.name in ("parameters", "limits") else value)},\n'
     batches = [json.dumps(b) for b in program.batches]
-    collectives = [
-        json.dumps({"op": c.op, "group": c.group, "stage": c.stage, "ranks": c.ranks}) for c in program.collectives
-    ]
+    collectives = [json.dumps({"op": c.op, "group": c.group, "stage": c.stage, "ranks": c.ranks}) for c in program.collectives]
     yield '"streams": [\n'
     for g in range(program.world):
         rows = program.table.take(np.s_[program.offsets[g] : program.offsets[g + 1]])  # type: ignore[arg-type]

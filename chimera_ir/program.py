@@ -189,9 +189,7 @@ class Program:
         columns = zip(*(c[wanted].tolist() for c in self.table.columns()), strict=True)
         return [self._instruction(*row) for row in columns]
 
-    def _instruction(
-        self, op: int, value: int, pipe: int, stage: int, batch: int, peer: int, flags: int
-    ) -> Instruction:
+    def _instruction(self, op: int, value: int, pipe: int, stage: int, batch: int, peer: int, flags: int) -> Instruction:
         match op:
             case Op.ALLREDUCE:
                 return self.collectives[batch]

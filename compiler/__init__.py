@@ -1,0 +1,56 @@
+"""The compiler: a schedule's text becomes a verified program. compiler/pipeline.py is the file to read first.
+
+    from compiler import compile_schedule
+    compiled = compile_schedule("schedules/chimera.sched", {"D": 4, "N": 8})
+    compiled.program.stream(0)      # what rank 0 executes
+
+Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a pass; `render` makes them readable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from chimera_ir.diagnostics import Source
+from chimera_ir.jsonform import program_from_json
+from chimera_ir.program import FORMAT, Program
+from chimera_ir.textform import program_from_text
+from compiler.library import find
+from compiler.pipeline import Compiled, compile_source
+from compiler.simulate import Simulation, simulate
+from compiler.verify import verify
+
+__all__ = ["Compiled", "Simulation", "compile_schedule", "compile_text", "load_program", "simulate", "verify"]
+
+
+def compile_schedule(schedule: str | os.PathLike[str], parameters: Mapping[str, int] | None = None, width: int = 1) -> Compiled:
+    """Return the verified program of a schedule file, or of a schedule of the library by name.
+
+    parameters: values by name, the others take their defaults; width: data-parallel replicas.
+    """
+    return compile_source(find(schedule), parameters or {}, width)
+
+
+def compile_text(text: str, parameters: Mapping[str, int] | None = None, width: int = 1, name: str = "<text>") -> Compiled:
+    """Return the verified program of a schedule's text. name: what errors call it."""
+    return compile_source(Source(name, text), parameters or {}, width)
+
+
+def load_program(path: str | os.PathLike[str]) -> Program:
+    """Return the program of a JSON or compact text file, verified again."""
+    source = find(path)
+    return verify(read_program(source))
+
+
+def is_program(source: Source) -> bool:
+    """Return whether a text is a compiled program, in either form, and no schedule."""
+    start = source.text.lstrip()[: len(FORMAT)]
+    return start.startswith(("{", "[")) or start == FORMAT or source.name.endswith(".json")
+
+
+def read_program(source: Source) -> Program:
+    """Return the program of a JSON or compact text, not verified yet."""
+    if source.text.lstrip().startswith(FORMAT):
+        return program_from_text(source.text.lstrip(), source.name)
+    return program_from_json(source.text, source.name)

@@ -106,9 +106,7 @@ def _twice(spec: Spec, mine: list[_Placed], counts: Ints, pipe: int) -> list[Dia
     rules = [spec.order[x.formula] for x in mine if x.op == op and ((x.stage == s) & (x.micro_batch == ids[m])).any()]
     name = f"{LETTERS[Op(op)]} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
     notes = tuple(f"also by {r.span}" for r in rules[1:])
-    return [
-        Diagnostic("E302", f"two formulas place {name}", rules[0].span, "one of them", notes, "narrow one with 'when'")
-    ]
+    return [Diagnostic("E302", f"two formulas place {name}", rules[0].span, "one of them", notes, "narrow one with 'when'")]
 
 
 def _collisions(spec: Spec, program: Program, rows: Ints, tick: Ints, formula: Ints) -> list[Diagnostic]:

@@ -101,9 +101,7 @@ def evaluate(e: n.Expr, env: Env) -> Variable:
             return _arithmetic(e, evaluate(e.left, env), evaluate(e.right, env), env)
         case n.IfElse():
             condition = evaluate(e.condition, env)
-            return _choose(
-                condition, lambda rest: evaluate(e.then, rest), lambda rest: evaluate(e.otherwise, rest), env
-            )
+            return _choose(condition, lambda rest: evaluate(e.then, rest), lambda rest: evaluate(e.otherwise, rest), env)
         case n.Call():
             on_ints, on_arrays = FUNCTIONS[e.function]
             result, *rest = (evaluate(a, env) for a in e.arguments)
@@ -120,9 +118,7 @@ def _invert(value: Variable) -> Variable:
     return np.logical_not(value) if isinstance(value, np.ndarray) else not value
 
 
-def _choose(
-    condition: Variable, then: Callable[[Env], Variable], otherwise: Callable[[Env], Variable], env: Env
-) -> Variable:
+def _choose(condition: Variable, then: Callable[[Env], Variable], otherwise: Callable[[Env], Variable], env: Env) -> Variable:
     """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed on its own points only."""
     if not isinstance(condition, np.ndarray):
         return then(env) if condition else otherwise(env)

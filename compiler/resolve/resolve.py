@@ -104,15 +104,11 @@ def _known_parameters(schedule: n.Schedule, given: Mapping[str, int], found: lis
     for name, s in params.items():
         if s.default is None and name not in given:
             found.append(
-                Diagnostic(
-                    "E204", f"parameter '{name}' has no value", s.span, "no default", help=f"give one: -p {name}=4"
-                )
+                Diagnostic("E204", f"parameter '{name}' has no value", s.span, "no default", help=f"give one: -p {name}=4")
             )
 
 
-def _define(
-    scope: dict[str, Type], binder: n.Binder, kind: Type, seen: dict[str, Span], found: list[Diagnostic]
-) -> None:
+def _define(scope: dict[str, Type], binder: n.Binder, kind: Type, seen: dict[str, Span], found: list[Diagnostic]) -> None:
     if binder.name in scope:
         note = f"first at {seen[binder.name]}" if binder.name in seen else ""
         found.append(
@@ -182,9 +178,7 @@ def _check_types(schedule: n.Schedule, scope: dict[str, Type], found: list[Diagn
             case n.PipeDecl():
                 if s.name.name in families:
                     note = f"first at {families[s.name.name].name.span}"
-                    found.append(
-                        Diagnostic("E207", f"pipe '{s.name.name}' is defined twice", s.name.span, notes=(note,))
-                    )
+                    found.append(Diagnostic("E207", f"pipe '{s.name.name}' is defined twice", s.name.span, notes=(note,)))
                 families[s.name.name] = s
                 inner = scope
                 if s.family:
@@ -217,9 +211,7 @@ def _check_types(schedule: n.Schedule, scope: dict[str, Type], found: list[Diagn
             _check_ticks(s, scope, families, found)
 
 
-def _check_ticks(
-    ticks: n.Ticks, scope: dict[str, Type], families: Mapping[str, n.PipeDecl], found: list[Diagnostic]
-) -> None:
+def _check_ticks(ticks: n.Ticks, scope: dict[str, Type], families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> None:
     used: set[str] = set()
     for rule in ticks.rules:
         if rule.kind.name not in KINDS:
@@ -233,9 +225,7 @@ def _check_ticks(
                 help = did_you_mean(rule.pipe.name.name, families)
                 found.append(Diagnostic("E201", f"unknown pipe '{rule.pipe.name.name}'", rule.pipe.span, help=help))
             elif index is not None and decl.family is None:
-                found.append(
-                    Diagnostic("E202", f"pipe '{decl.name.name}' is not a family and takes no index", rule.pipe.span)
-                )
+                found.append(Diagnostic("E202", f"pipe '{decl.name.name}' is not a family and takes no index", rule.pipe.span))
             elif (binder := _index_binder(rule.pipe, scope)) is not None:
                 binders.append(binder)
             elif index is not None:
@@ -252,9 +242,7 @@ def _check_ticks(
         check(rule.tick, inner, "integer", found)
     for let in ticks.lets:
         if let.name.name not in used:
-            found.append(
-                Diagnostic("E209", f"no formula uses '{let.name.name}'", let.span, help="remove it, or use it")
-            )
+            found.append(Diagnostic("E209", f"no formula uses '{let.name.name}'", let.span, help="remove it, or use it"))
 
 
 def _index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Binder | None:
@@ -398,16 +386,12 @@ def _members(decl: n.PipeDecl, env: Env) -> Iterator[tuple[int, str, Env]]:
         return
     low, high = scalar(decl.family.range.low, env), scalar(decl.family.range.high, env)
     if low < 0 or high > MAX_RANKS:
-        raise refuse(
-            "E211", f"the family's index runs from {low} to {high}; allowed is 0 to {MAX_RANKS}", decl.family.span
-        )
+        raise refuse("E211", f"the family's index runs from {low} to {high}; allowed is 0 to {MAX_RANKS}", decl.family.span)
     for i in range(low, high + 1):
         yield i, f"{decl.name.name}[{i}]", {**env, decl.family.binder.name: i}
 
 
-def _placement(
-    decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, found: list[Diagnostic]
-) -> tuple[int, ...]:
+def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, found: list[Diagnostic]) -> tuple[int, ...]:
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
         low, high = 0, stages - 1
@@ -422,9 +406,7 @@ def _placement(
         outside = (rank < 0) | (rank >= ranks)
         if outside.any():
             s = int(at[np.argmax(outside)])
-            message = (
-                f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks - 1}"
-            )
+            message = f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks - 1}"
             label = values_of(clause.rank, {**env, clause.binder.name: s})
             found.append(Diagnostic("E220", message, clause.rank.span, label))
             continue
@@ -432,9 +414,7 @@ def _placement(
         if twice.any():
             s = int(at[np.argmax(twice)])
             message = f"stage {s} of pipe {pipe} is placed twice, on rank {placement[s]} and on rank {rank[s - low]}"
-            found.append(
-                Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own")
-            )
+            found.append(Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own"))
         placement[at] = rank
     missing = np.flatnonzero(placement < 0)
     if missing.size and not found:
@@ -442,9 +422,7 @@ def _placement(
         if missing.size > 1:
             message = f"stages {missing[0]} .. {missing[-1]} of pipe {pipe}: {missing.size} are never placed"
         found.append(
-            Diagnostic(
-                "E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ..."
-            )
+            Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
         )
     return tuple(placement.tolist())
 

@@ -112,9 +112,7 @@ def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
         hints = {"/": "integer division is written //", "=": "equality is written ==", "!": "inequality is written !=, negation 'not'",
                  "&": "use 'and'", "|": "use 'or'", ".": "ranges are written low .. high; there are no decimals",
                  '"': "the language has no strings", "'": "the language has no strings", ";": "statements need no separator"}  # fmt: skip
-        return Diagnostic(
-            "E101", f"the character {character!r} has no meaning here", span, help=hints.get(character, "")
-        )
+        return Diagnostic("E101", f"the character {character!r} has no meaning here", span, help=hints.get(character, ""))
     assert isinstance(error, UnexpectedToken)
     token = error.token
     if token.type == "$END":

@@ -21,7 +21,9 @@ def check_dataflow(view: View) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     if view.header.kind == "training":
         found += _before(view, view.forward, view.input_gradient, "the backward stands before its forward")
-        found += _before(view, view.input_gradient, view.weight_gradient, "the weight gradient stands before the input gradient")
+        found += _before(
+            view, view.input_gradient, view.weight_gradient, "the weight gradient stands before the input gradient"
+        )
     for value in Value:
         if value == Value.act or view.header.kind == "training":
             found += _value(view, value)

@@ -1,0 +1,229 @@
+"""chimerac, the command: a schedule's text in, a product out.
+
+Products go to stdout, findings to stderr. Exit status 0; 1 for findings; 2 for a command line that means nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse, render
+
+EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
+
+DESCRIPTION = """\
+Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
+instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is proved right."""
+
+EXAMPLES = """\
+examples:
+  chimerac chimera                                    the streams, for the schedule's own parameters
+  chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
+  chimerac chimera --emit timeline                    a drawing in the terminal
+  chimerac dapple -p policy=2 --emit report --cost hop=0.5
+  chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
+  chimerac p.json --emit report                       read a program, verify it again, report on it
+  chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
+
+what --emit makes:
+  streams    the compact text of every rank's instructions (the default)
+  json       the same program as JSON, version 1
+  schema     the JSON Schema of that format; needs no schedule
+  dag        the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv
+  timeline   the simulated timeline, a row per rank
+  report     makespan, bubbles, critical path, activations, buffers, machines; with --model bytes of memory
+
+exit status: 0; 1 if the schedule or program has findings; 2 if the command line means nothing or a file cannot be read"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        product = _product(options, parser)
+        _write(product, options.output)
+    except ChimeraError as error:
+        colour = _colour(options.color, sys.stderr)
+        sys.stderr.write(render(error.diagnostics, colour))
+        return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
+    except BrokenPipeError:  # the reader, head for instance, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        "chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("schedule", nargs="?", help="a .sched file, the name of a schedule of the library, or a compiled program")
+    p.add_argument(
+        "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
+    )
+    p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+    p.add_argument("--emit", choices=EMITS, default="streams", help="what to print, default streams")
+    p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
+    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
+                   help="simulate with F, B, I, W or hop at this cost, 0.5 or 1/3 too; repeatable")  # fmt: skip
+    p.add_argument("--model", metavar="PATH", help="a model description (JSON): the report says bytes per rank")
+    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline, default the terminal's")
+    p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
+    p.add_argument("--list", action="store_true", help="list the schedules of the library")
+    p.add_argument("--version", action="version", version=f"chimerac {_version()}")
+    return p
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("chimerac")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "(not installed)"
+
+
+def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
+    if options.list:
+        return _list()
+    if options.emit == "schema":
+        from chimera_ir.jsonform import json_schema
+
+        return json_schema()
+    if options.schedule is None:
+        parser.error("give a schedule, for instance: chimerac chimera; or --list")
+    parameters = {name: _integer("-p", name, value) for name, value in _pairs("-p", options.parameters)}
+    costs = _costs(options.costs)
+    if options.model and options.emit != "report":
+        raise refuse("E002", "--model is for --emit report, which then says bytes of memory")
+    if costs and options.emit not in ("timeline", "report"):
+        raise refuse("E002", "--cost is for --emit timeline and --emit report; a schedule's own costs are written in its text")
+
+    from compiler import compile_source, is_program, read_program, verify
+    from compiler.library import find
+
+    source = find(options.schedule)
+    if is_program(source):
+        if parameters or options.width is not None:
+            raise refuse("E002", "a compiled program has its parameters and its width; -p and --width are for schedules")
+        program = verify(read_program(source))
+    else:
+        program = compile_source(source, parameters, 1 if options.width is None else options.width).program
+    match options.emit:
+        case "streams":
+            from chimera_ir.textform import program_to_text
+
+            return program_to_text(program)
+        case "json":
+            from chimera_ir.jsonform import program_to_json
+
+            return program_to_json(program)
+        case "dag":
+            from compiler.graph import dependency_graph, dot, graphml
+
+            graph = dependency_graph(program)
+            return dot(graph) if str(options.output).endswith((".dot", ".gv")) else graphml(graph)
+        case "timeline":
+            from compiler.draw.timeline import draw_timeline
+            from compiler.simulate import simulate
+
+            s = simulate(program, costs)
+            colour, columns = _colour(options.color, sys.stdout) and not options.output, _columns(options)
+            return draw_timeline(program, s.timing, s.scale, columns=columns, colour=colour)
+        case _:
+            from compiler.report import report
+            from compiler.simulate import simulate
+
+            return report(program, simulate(program, costs), _model(options.model))
+
+
+def _list() -> str:
+    from compiler.library import entries
+
+    rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
+    widths = [max(len(r[k]) for r in rows) for k in range(3)]
+    return "".join(f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  {r[2]:<{widths[2]}}  [{r[3]}]\n" for r in rows)
+
+
+def _pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:
+    found: list[Diagnostic] = []
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            found.append(Diagnostic("E002", f"{option} {text}: expected NAME=VALUE, for instance {option} {name or 'D'}=4"))
+        elif name.strip() in pairs:
+            found.append(Diagnostic("E002", f"{option} {text}: {name.strip()} was given before, as {pairs[name.strip()]}"))
+        pairs[name.strip()] = value.strip()
+    if found:
+        raise ChimeraError(found)
+    return list(pairs.items())
+
+
+def _integer(option: str, name: str, value: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", value):
+        raise refuse("E002", f"{option} {name}={value}: '{value}' is not an integer")
+    return int(value)
+
+
+def _costs(given: Sequence[str]) -> Mapping[str, Fraction]:
+    result = {}
+    for name, value in _pairs("--cost", given):
+        if name not in ("F", "B", "I", "W", "hop"):
+            raise refuse("E002", f"--cost {name}={value}: there is no cost '{name}'; known: F, B, I, W, hop")
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6}|/[1-9][0-9]{0,5})?", value):
+            raise refuse("E002", f"--cost {name}={value}: expected a number like 2, 0.5 or 1/3")
+        result[name] = Fraction(value)
+    return result
+
+
+def _model(path: str | None):  # type: ignore[no-untyped-def]
+    from chimera_ir.model import model_from_json
+    from compiler.library import find
+
+    return None if path is None else model_from_json(find(path).text, path)
+
+
+def _colour(choice: str, stream: object) -> bool:
+    if choice != "auto":
+        return choice == "always"
+    return (
+        bool(getattr(stream, "isatty", lambda: False)()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    )
+
+
+def _columns(options: argparse.Namespace) -> int | None:
+    if options.columns is not None:
+        return max(int(options.columns), 20)
+    return shutil.get_terminal_size().columns if not options.output and sys.stdout.isatty() else None
+
+
+def _write(product: str, path: str | None) -> None:
+    if path is None or path == "-":
+        sys.stdout.write(product)
+        sys.stdout.flush()
+        return
+    # Written beside it and moved: a file is never half a program, and one that exists is never lost to an error.
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(product, encoding="utf-8")  # /dev/stdout, a pipe
+            return
+        beside.write_text(product, encoding="utf-8")
+        beside.replace(target)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise refuse("E003", f"{path} cannot be written: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

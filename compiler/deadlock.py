@@ -1,0 +1,53 @@
+"""Explain an order that cannot run: the shortest cycle, who ordered it, and how far the ranks get (E304)."""
+
+from __future__ import annotations
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.instructions import Op
+from chimera_ir.program import Program
+from compiler.draw.timeline import draw_timeline
+from compiler.graph import dependency_graph, shortest_cycle
+from compiler.resolve.spec import Spec
+from compiler.tasks import Timing
+
+MAX_SHOWN = 12
+
+
+def explain_deadlock(spec: Spec, program: Program, timing: Timing) -> ChimeraError:
+    """Return the finding for a program of tasks whose streams wait for each other in a circle."""
+    graph = dependency_graph(program)
+    by_row = {row: node for node, row in graph.nodes(data="row")}
+    cycle = shortest_cycle(graph, [by_row[row] for row in timing.stuck])
+    at = next(k for k in range(len(cycle)) if graph.edges[cycle[k - 1], cycle[k]]["kind"] == "data")
+    cycle = cycle[at:] + cycle[:at]  # begins with a task that waits for a value
+    notes, ranks, first = [], [], cycle[0]
+    for k, node in enumerate(cycle):
+        following = cycle[(k + 1) % len(cycle)]
+        if graph.edges[node, following]["kind"] == "order":
+            continue
+        rank = graph.nodes[node]["rank"]
+        ranks.append(rank)
+        text = f"rank {rank} runs {first} before {node}" if first != node else f"rank {rank} runs {node}"
+        notes.append(f"{text}, which {following} needs")
+        first = following
+    spans = {(f.kind, f.pipe): f.span for f in spec.order}
+    start = cycle[0]
+    span = spans[Op[graph.nodes[start]["op"]], program.pipe_names.index(graph.nodes[start]["pipe"])]
+    places = dict.fromkeys(spans[Op[graph.nodes[n]["op"]], program.pipe_names.index(graph.nodes[n]["pipe"])] for n in cycle)
+    lines = [f"ordered by {s.source.name}:{s.line}: {s.source.line(s.line).strip()}" for s in places]
+    who = f"rank {ranks[0]} waits for itself"
+    if len(set(ranks)) > 1:
+        who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
+    drawing = draw_timeline(program, timing, 1, ranks=sorted(set(ranks))[:MAX_SHOWN], columns=120)
+    return ChimeraError(
+        [
+            Diagnostic(
+                "E304",
+                f"the order deadlocks: {who}",
+                span,
+                f"orders {start}",
+                ("\n".join(notes[:MAX_SHOWN]), *lines, f"as far as the ranks get:\n{drawing.rstrip()}"),
+                "on one of these ranks, let the task that is needed come first",
+            )
+        ]
+    )

@@ -1,0 +1,132 @@
+"""The timeline of a program for the terminal: a row per rank, time to the right, in colour or plain.
+
+rank 0 |F0 F1 F2 B2--- F3 B3--- B0--- B1---|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import groupby
+from math import ceil, gcd
+
+import numpy as np
+
+from chimera_ir.instructions import Op
+from chimera_ir.program import Ints, Program
+from compiler.tasks import Timing
+
+_LETTER = {Op.FWD: "F", Op.BWD: "B", Op.BWD_INPUT: "I", Op.BWD_WEIGHT: "W"}
+# Background colours (256-colour palette) per pipe: forward, backward, input gradient, weight gradient.
+_PALETTE = ((117, 32, 38, 66), (222, 172, 178, 137), (157, 34, 71, 65), (218, 162, 169, 132), (189, 98, 104, 60))
+
+
+Cell = tuple[str, int]  # a character and its background colour, 0 for none
+
+
+def draw_timeline(
+    program: Program,
+    timing: Timing,
+    scale: int,
+    *,
+    ranks: Sequence[int] | None = None,
+    columns: int | None = None,
+    colour: bool = False,
+) -> str:
+    """Return the drawing. scale: units of time per unit of cost; ranks: those to draw, default all; columns: the most
+    characters of a line, where a longer timeline goes on below. Tasks that never start are not drawn."""
+    chosen = range(program.world) if ranks is None else ranks
+    rows = {r: _rows(program, timing, r) for r in chosen}
+    labels = _labels(program, np.concatenate([*rows.values(), np.zeros(0, np.int64)]))
+    margin = len(f"rank {max(chosen, default=0)} |")
+    end = max((int(timing.end[x].max(initial=0)) for x in rows.values()), default=0)
+    per_unit = _characters_per_unit(timing, rows, labels)
+    width = int(end * per_unit)
+    lines = {r: _line(program, timing, x, labels, per_unit, width, colour) for r, x in rows.items()}
+    ruler = _ruler(end, scale, per_unit)
+    band = width if columns is None else max(columns - margin - 1, 20)
+    text = []
+    for a in range(0, max(width, 1), max(band, 1)):
+        text.append((" " * margin + ruler[a : a + band]).rstrip())
+        for r, cells in lines.items():
+            text.append(f"{f'rank {r} |':>{margin}}{_paint(cells[a : a + band])}|")
+    return "\n".join([*text, _legend(program, colour)]) + "\n"
+
+
+def _rows(program: Program, timing: Timing, rank: int) -> Ints:
+    a, b = program.offsets[rank], program.offsets[rank + 1]
+    started = (program.table.op[a:b] <= Op.BWD_WEIGHT) & (timing.end[a:b] >= 0)
+    return a + np.flatnonzero(started)
+
+
+def _labels(program: Program, rows: Ints) -> dict[int, str]:
+    """Return 'F3' for the forward of micro-batch 3; 'F3.5' with its stage where a pipe puts several on one rank."""
+    several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
+    t, result = program.table, {}
+    for row, op, stage, batch in zip(
+        rows.tolist(), t.op[rows].tolist(), t.stage[rows].tolist(), t.batch[rows].tolist(), strict=True
+    ):
+        ids = program.batches[batch]
+        name = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
+        result[row] = f"{_LETTER[Op(op)]}{name}" + (f".{stage}" if several else "")
+    return result
+
+
+def _characters_per_unit(timing: Timing, rows: dict[int, Ints], labels: dict[int, str]) -> Fraction:
+    """Return the least width of a unit of time at which every label fits and every task has whole characters."""
+    every = np.concatenate([*rows.values(), np.zeros(0, np.int64)])
+    step = gcd(*timing.start[every].tolist(), *timing.end[every].tolist()) or 1
+    length = (timing.end[every] - timing.start[every]).tolist()
+    wanted = (Fraction((len(labels[row]) + 1) * step, n) for row, n in zip(every.tolist(), length, strict=True) if n)
+    return Fraction(ceil(max(wanted, default=Fraction(1))), step)
+
+
+def _line(
+    program: Program, timing: Timing, rows: Ints, labels: dict[int, str], per_unit: Fraction, width: int, colour: bool
+) -> list[Cell]:
+    """Return a rank's characters. Idle time is dotted, in colour left empty; a task's end is left empty."""
+    cells: list[Cell] = []
+    for row in rows.tolist():
+        first, last = int(timing.start[row] * per_unit), int(timing.end[row] * per_unit)
+        cells += _idle(first - len(cells), colour)
+        shade = _PALETTE[program.table.pipe[row] % len(_PALETTE)][program.table.op[row]] if colour else 0
+        text = f"{labels[row]:{' ' if colour else '-'}<{max(last - first - 1, 0)}} "
+        cells += [(c, shade) for c in text[: last - first]]
+    return cells + _idle(width - len(cells), colour)
+
+
+def _idle(width: int, colour: bool) -> list[Cell]:
+    return [(" ", 0)] * width if colour else [(c, 0) for c in "." * (width - 1) + " "[:width]]
+
+
+def _paint(cells: list[Cell]) -> str:
+    parts = []
+    for shade, run in groupby(cells, key=lambda cell: cell[1]):
+        text = "".join(c for c, _ in run)
+        parts.append(f"\x1b[38;5;16;48;5;{shade}m{text}\x1b[0m" if shade else text)
+    return "".join(parts)
+
+
+def _ruler(end: int, scale: int, per_unit: Fraction) -> str:
+    """Return the line of times, a number about every ten characters."""
+    total = Fraction(end, scale)
+    step = next(s for k in range(20) for s in (10**k, 2 * 10**k, 5 * 10**k) if s * scale * per_unit >= 10 or s > total)
+    line = ""
+    for t in range(0, int(total) + 1, step):
+        line = f"{line:<{int(t * scale * per_unit)}}" + str(t)
+    return line
+
+
+def _legend(program: Program, colour: bool) -> str:
+    several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
+    used = [letter for op, letter in _LETTER.items() if (program.table.op == op).any()]
+    words = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient"}
+    parts = [words[x] for x in used] + ["numbers are micro-batches" + (", then the stage" if several else "")]
+    pipes = []
+    for k, pipe in enumerate(program.header.pipes[:8]):
+        ids = pipe.micro_batches
+        which = f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else ",".join(map(str, ids)) or "none"
+        name = f"\x1b[38;5;16;48;5;{_PALETTE[k % len(_PALETTE)][0]}m {pipe.name} \x1b[0m" if colour else pipe.name
+        pipes.append(f"{name} {which}")
+    more = ", ..." if len(program.header.pipes) > 8 else ""
+    return "; ".join(parts) + (f"; {', '.join(pipes)}{more}" if len(program.header.pipes) > 1 else "")

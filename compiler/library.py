@@ -1,0 +1,74 @@
+"""The library: the schedule files that come with the project, found by name or by path."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from chimera_ir.diagnostics import Source, did_you_mean, refuse
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import parse
+from compiler.syntax.printer import expression
+
+MAX_BYTES = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One schedule of the library, as its file says it."""
+
+    name: str
+    title: str
+    source: str
+    parameters: str
+
+
+def names() -> list[str]:
+    """Return the names of the library's schedules."""
+    folder = resources.files("schedules")
+    return sorted(f.name.removesuffix(".sched") for f in folder.iterdir() if f.name.endswith(".sched"))
+
+
+def entries() -> Iterator[Entry]:
+    """Yield the library. Title and source are the first line and the `Source:` line of a file's comment."""
+    for name in names():
+        text = _library_text(name)
+        comment = re.findall(r"^#\s?(.*)$", text, re.MULTILINE)
+        source = next((c.removeprefix("Source:").strip() for c in comment if c.startswith("Source:")), "")
+        tree = parse(Source(f"{name}.sched", text))
+        params = [s for s in tree.statements if isinstance(s, n.Param)]
+        values = " ".join(
+            f"{p.name.name}={expression(p.default).replace(' ', '')}" if p.default else p.name.name for p in params
+        )
+        yield Entry(name, comment[0] if comment else "", source, values)
+
+
+def _library_text(name: str) -> str:
+    return resources.files("schedules").joinpath(f"{name}.sched").read_text(encoding="utf-8")
+
+
+def find(wanted: str | os.PathLike[str]) -> Source:
+    """Return the text of a file, or of the library's schedule of that name.
+
+    A path into schedules/ that does not exist here means the library's file, so commands work outside the checkout.
+    Raises ChimeraError E001: no such file, or one that cannot be read.
+    """
+    path = Path(wanted)
+    if not path.exists():
+        name = path.name.removesuffix(".sched")
+        if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
+            return Source(f"schedules/{name}.sched", _library_text(name))
+        known = did_you_mean(name, names())
+        raise refuse("E001", f"there is no file {path}, and no schedule of that name", help=known)
+    try:
+        if path.is_file() and path.stat().st_size > MAX_BYTES:
+            raise refuse("E001", f"{path} has {path.stat().st_size} bytes; at most {MAX_BYTES} are read")
+        return Source(str(path), path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise refuse("E001", f"{path} is not text: byte {error.start} is not UTF-8") from None
+    except OSError as error:
+        raise refuse("E001", f"{path} cannot be read: {error.strerror}") from None

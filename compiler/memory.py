@@ -1,0 +1,93 @@
+"""How many bytes each rank needs at its worst moment, from a model description: known before any run, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chimera_ir.instructions import Op, Value
+from chimera_ir.model import ModelDescription, StageSum
+from chimera_ir.program import RECOMPUTE, Ints, Program
+from compiler.tasks import TaskIndex, expand
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes of one global rank. weights: all its stages once; gradients: as much again; activations: kept between
+    forward and backward, at their peak; buffers: posted or held for received values, at their peak; peak: the most of
+    activations and buffers together, with weights and gradients. Optimizer state and workspace are not counted."""
+
+    weights: int
+    gradients: int
+    activations: int
+    buffers: int
+    peak: int
+
+
+def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
+    """Return the memory of every global rank. Raises ChimeraError E705 for more stages than layers."""
+    h = program.header
+    stages = model.stage_sums(h.stages)
+    activations = _activations(program, stages)
+    buffers = _buffers(program, stages)
+    result = []
+    for g, (a, b) in enumerate(zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False)):
+        held = {s for p in h.pipes for s, r in enumerate(p.placement) if r == g % h.ranks}
+        weights = sum(stages[s].weight_bytes for s in held)
+        both = activations[a:b] + buffers[a:b]
+        tops = [int(x.max(initial=0)) for x in (activations[a:b], buffers[a:b], both)]
+        result.append(RankMemory(weights, weights, tops[0], tops[1], 2 * weights + tops[2]))
+    return tuple(result)
+
+
+def _alive(program: Program, born: list[tuple[Ints, Ints]], died: list[tuple[Ints, Ints]]) -> Ints:
+    """Return what is alive while each row runs, from (rows, bytes) that appear with a row or vanish after it."""
+    change = np.zeros(len(program) + 1, np.int64)
+    for rows, size in born:
+        np.add.at(change, rows, size)
+    for rows, size in died:
+        np.add.at(change, rows + 1, -size)
+    return np.cumsum(change)[:-1]
+
+
+def _activations(program: Program, stages: tuple[StageSum, ...]) -> Ints:
+    t = program.table
+    kept = np.array([s.kept_bytes for s in stages], np.int64)
+    weight_kept = np.array([s.weight_kept_bytes for s in stages], np.int64)
+    inputs = np.array([0] + [s.act_bytes for s in stages[:-1]], np.int64)
+    index = TaskIndex.of(program)
+    stage, op = t.stage[index.rows], t.op[index.rows]
+    again = (t.flags[index.forward[index.keys]] & RECOMPUTE).astype(bool)
+    held = np.where(again, inputs[stage], kept[stage])  # from the forward on
+
+    def of(*ops: Op) -> tuple[Ints, Ints, Ints]:
+        mask = np.isin(op, ops)
+        return index.rows[mask], stage[mask], held[mask]
+
+    forward, backward = of(Op.FWD), of(Op.BWD, Op.BWD_INPUT)
+    rebuilt = kept[backward[1]] - backward[2]  # recomputed at the start of the backward
+    born = [(forward[0], forward[2]), (backward[0], rebuilt)]
+    died = [(backward[0], kept[backward[1]])]
+    inputs_only, weights = of(Op.BWD_INPUT), of(Op.BWD_WEIGHT)
+    born.append((inputs_only[0] + 1, weight_kept[inputs_only[1]]))
+    died.append((weights[0], weight_kept[weights[1]]))
+    if program.header.kind == "evaluation":
+        died.append((forward[0], forward[2]))
+    return _alive(program, born, died)
+
+
+def _buffers(program: Program, stages: tuple[StageSum, ...]) -> Ints:
+    h, t, index = program.header, program.table, TaskIndex.of(program)
+    act = np.array([0] + [s.act_bytes for s in stages[:-1]], np.int64)
+    grad = np.array([s.grad_bytes for s in stages], np.int64)
+    ends = index.weight if h.kind == "training" else index.forward
+    born, died = [], []
+    for value, size, last in ((Value.act, act, ends), (Value.grad, grad, index.backward)):
+        rows = np.flatnonzero((t.op == Op.RECV) & (t.value == value))
+        position, ids = expand(program, rows)
+        rows = rows[position]
+        keys = (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
+        born.append((rows, size[t.stage[rows]]))
+        died.append((last[keys], size[t.stage[rows]]))
+    return _alive(program, born, died)

@@ -1,0 +1,69 @@
+"""The compiler's table of contents: one line per pass, and one function that calls them in order.
+
+parse             text -> syntax tree                               E1xx   syntax/parse.py
+resolve           syntax tree, parameters -> spec                   E2xx   resolve/resolve.py
+order_by_ticks    spec -> program of tasks, one stream per rank     E30x   order/ticks.py
+earliest          program of tasks -> its times, or a deadlock      E304   tasks.py, deadlock.py
+transfers         program, times -> SEND and RECV to insert                lower/transfers.py
+gradient_sync     program, times -> ALLREDUCE to insert                    lower/sync.py
+weave             program, insertions -> program                           lower/weave.py
+widen             program -> program over W replicas                       lower/width.py
+verify            program -> the same, proved                       E4xx   verify/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from chimera_ir.diagnostics import Source, refuse
+from chimera_ir.program import Program
+from compiler.lower.sync import gradient_sync
+from compiler.lower.transfers import transfers
+from compiler.lower.weave import weave
+from compiler.lower.width import widen
+from compiler.order.ticks import order_by_ticks
+from compiler.resolve.resolve import resolve
+from compiler.resolve.spec import Spec
+from compiler.syntax.nodes import Schedule
+from compiler.syntax.parse import parse
+from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
+from compiler.verify import verify
+
+MAX_WIDTH = 2**16
+MAX_INSTRUCTIONS = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Every product of a compilation. tasks: the program before it was lowered; timing: its times; program: the result."""
+
+    schedule: Schedule
+    spec: Spec
+    tasks: Program
+    timing: Timing
+    program: Program
+
+
+def compile_source(source: Source, parameters: Mapping[str, int], width: int = 1) -> Compiled:
+    """Return the verified program of a schedule's text, and all that came before it.
+
+    Raises ChimeraError with the findings of the first pass that has any.
+    """
+    schedule = parse(source)
+    spec = resolve(schedule, parameters)
+    tasks = order_by_ticks(spec)
+    if not 1 <= width <= MAX_WIDTH or width * spec.header.ranks > MAX_WIDTH or width * len(tasks) * 4 > MAX_INSTRUCTIONS:
+        raise refuse(
+            "E211",
+            f"width {width} with {spec.header.ranks} ranks and {len(tasks)} tasks must lie between 1 and {MAX_WIDTH} ranks",
+        )
+    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), spec.header.costs.hop))
+    if timing.stuck:
+        from compiler.deadlock import explain_deadlock  # networkx is imported only where it is needed
+
+        raise explain_deadlock(spec, tasks, timing)
+    sync, collectives = gradient_sync(tasks, timing, spec.sync)
+    woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing), sync])
+    program = verify(widen(woven, width))
+    return Compiled(schedule, spec, tasks, timing, program)

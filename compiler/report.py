@@ -1,0 +1,97 @@
+"""What is known of a program before it runs, as a page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chimera_ir.instructions import Op
+from chimera_ir.model import ModelDescription
+from chimera_ir.program import Program
+from compiler.graph import critical_path, dependency_graph
+from compiler.memory import memory
+from compiler.simulate import Simulation
+from compiler.verify import peaks
+from compiler.verify.progress import machines
+from compiler.verify.view import View
+
+
+def report(program: Program, simulation: Simulation, model: ModelDescription | None = None) -> str:
+    """Return the report of a verified program."""
+    return "\n".join(_lines(program, simulation, model)) + "\n"
+
+
+def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> Iterator[str]:
+    h = program.header
+    given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
+    yield f"{h.schedule} {given}".rstrip()
+    yield (
+        f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches, {len(h.pipes)} pipes, width {h.width};"
+        f" {len(program)} instructions"
+    )
+    yield f"digest {program.digest}"
+    yield ""
+    yield f"costs           {_costs(s)}"
+    yield f"makespan        {s.time(s.makespan)}"
+    yield f"bubble ratio    {s.bubble_ratio:.4f}   (idle over total: sum of wall bubbles / (ranks x makespan))"
+    yield f"wall bubble     {_span(s, s.wall_bubbles)}   (makespan - busy)"
+    yield f"own bubble      {_span(s, s.own_bubbles)}   (last end - first start - busy)"
+    path, length = critical_path(dependency_graph(_costed(program, s)))
+    yield f"critical path   {s.time(length)}   {len(path)} tasks: {_short(path)}"
+    ends = ", ".join(f"{stage.removeprefix('stage ')} at {s.time(t)}" for stage, t in list(s.synced.items())[:16])
+    more = ", ..." if len(s.synced) > 16 else ""
+    yield f"gradients done  stage {ends}{more}"
+    lives = machines(View(program))
+    names = {m: f"window({h.window})" if m == "window" else m for m in lives}
+    yield f"ends on         {', '.join(names[m] for m, ok in lives.items() if ok)}"
+    if not all(lives.values()):
+        yield f"hangs on        {', '.join(names[m] for m, ok in lives.items() if not ok)}"
+    yield ""
+    top = peaks(program)
+    head = ["rank", "busy", "wall bubble", "own bubble", "activations", "receive buffers", "stages"]
+    rows = [
+        [str(g), s.time(s.busy[g]), s.time(s.wall_bubbles[g]), s.time(s.own_bubbles[g])]
+        + [str(x[g]) for x in (top.activations, top.receive_buffers, top.weights)]
+        for g in range(program.world)
+    ]
+    yield from _table(head, rows)
+    yield "activations: micro-batches of one stage alive at the peak; receive buffers: values held or posted for"
+    if model is not None:
+        yield ""
+        yield f"memory of {model.name} in bytes, micro-batches of {model.samples} samples; optimizer state not counted"
+        head = ["rank", "weights", "gradients", "activations", "buffers", "peak"]
+        of = memory(program, model)
+        yield from _table(
+            head,
+            [
+                [str(g)] + [f"{x:,}" for x in (m.weights, m.gradients, m.activations, m.buffers, m.peak)]
+                for g, m in enumerate(of)
+            ],
+        )
+
+
+def _costed(program: Program, s: Simulation) -> Program:
+    return program.with_header(costs=s.costs)
+
+
+def _costs(s: Simulation) -> str:
+    c = s.costs
+    parts = {"F": c.FWD, "B": c.BWD, "I": c.BWD_INPUT, "W": c.BWD_WEIGHT, "hop": (c.hop,)}
+    used = {"F": Op.FWD, "B": Op.BWD, "I": Op.BWD_INPUT, "W": Op.BWD_WEIGHT}
+    op = s.program.table.op
+    shown = {k: v for k, v in parts.items() if k == "hop" or (op == used[k]).any()}
+    return "  ".join(f"{k}={_span(s, v)}" for k, v in shown.items())
+
+
+def _span(s: Simulation, values: tuple[int, ...]) -> str:
+    low, high = min(values), max(values)
+    return s.time(low) if low == high else f"{s.time(low)} to {s.time(high)}"
+
+
+def _short(path: list[str]) -> str:
+    return ", ".join(path) if len(path) <= 6 else ", ".join([*path[:3], "...", *path[-2:]])
+
+
+def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(len(r[k]) for r in [head, *rows]) for k in range(len(head))]
+    for r in [head, *rows]:
+        yield "  ".join(f"{cell:>{w}}" for cell, w in zip(r, widths, strict=True))

@@ -1,0 +1,95 @@
+"""Is every gradient summed once over all copies of its parameters? (E450 to E454)"""
+
+from __future__ import annotations
+
+import graphlib
+
+import numpy as np
+
+from chimera_ir.diagnostics import Diagnostic
+from chimera_ir.instructions import Op, stage_group
+from chimera_ir.program import Ints
+from compiler.verify.view import MAX_FOUND, WEIGHT, View
+
+
+def check_gradient_sync(view: View) -> list[Diagnostic]:
+    """Return findings about groups not covered (E450), joined twice (E451) or too early (E452), and orders that cannot
+    be one (E453)."""
+    if view.header.kind != "training":
+        return []
+    h = view.header
+    groups = {stage_group(s): (s,) for s in range(h.stages)} | {t.name: t.stages for t in h.tied}
+    rows = view.rows(Op.ALLREDUCE)
+    names = [view.program.collectives[b].group for b in view.program.table.batch[rows].tolist()]
+    by_group: dict[str, list[int]] = {}
+    for row, name in zip(rows.tolist(), names, strict=True):
+        by_group.setdefault(name, []).append(row)
+    found: list[Diagnostic] = []
+    last = _last_weight_gradients(view)
+    for name, stages in groups.items():
+        mine = by_group.get(name, [])
+        found += _covered(view, name, h.holders(stages), mine) or _late_enough(view, name, stages, mine, last)
+    return (found or _one_order(view, rows, names))[:MAX_FOUND]
+
+
+def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -> list[Diagnostic]:
+    p = view.program
+    ranks = [int(view.rank[row]) for row in rows]
+    if len(holders) == 1:
+        return [Diagnostic("E450", f"{p.place(row)}: the group lives once and needs no sum") for row in rows]
+    found = [
+        Diagnostic("E450", f"rank {rank} holds a copy of '{name}' but never joins its sum", help=f"it spans ranks {holders}")
+        for rank in holders
+        if rank not in ranks
+    ]
+    found += [
+        Diagnostic("E450", f"{p.place(row)}: the copies of '{name}' live on ranks {holders}")
+        for row in rows
+        if p.collectives[int(p.table.batch[row])].ranks != holders
+    ]
+    twice = [row for i, row in enumerate(rows) if ranks[i] in ranks[:i]]
+    return found + [Diagnostic("E451", f"{p.place(row)}: this rank joins the sum of '{name}' a second time") for row in twice]
+
+
+def _last_weight_gradients(view: View) -> Ints:
+    """Return, per global rank and stage, the row of the last weight gradient; -1 where there is none."""
+    rows, _ = view.tasks[WEIGHT]
+    last = np.full((view.program.world, view.header.stages), -1, np.int64)
+    np.maximum.at(last, (view.rank[rows], view.program.table.stage[rows]), rows)
+    return last
+
+
+def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int], last: Ints) -> list[Diagnostic]:
+    p = view.program
+    found = []
+    for row in rows:
+        after = max(int(last[view.rank[row], s]) for s in stages)
+        if row < after:
+            message = f"{p.place(row)}: gradients of '{name}' are still added after it"
+            found.append(Diagnostic("E452", message, notes=(f"the last is {p.place(after)}",)))
+    return found
+
+
+def _one_order(view: View, rows: Ints, names: list[str]) -> list[Diagnostic]:
+    """Return the cycle of collectives if no total order agrees with every stream.
+
+    Agreement pair by pair is not enough: three ranks with orders 02 01, 01 12, 12 02 hang when collectives are serial.
+    """
+    graph: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    before: dict[int, str] = {}
+    for row, name in zip(rows.tolist(), names, strict=True):
+        rank = int(view.rank[row])
+        graph.add(name, *([before[rank]] if rank in before else []))
+        before[rank] = name
+    try:
+        graph.prepare()
+    except graphlib.CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        notes = []
+        for first, second in zip(cycle, cycle[1:], strict=False):
+            a = [r for r, name in zip(rows.tolist(), names, strict=True) if name == first]
+            b = [r for r, name in zip(rows.tolist(), names, strict=True) if name == second]
+            x, y = next((x, y) for x in a for y in b if view.rank[x] == view.rank[y] and x > y or view.rank[x] == view.rank[y])
+            notes.append(f"rank {view.rank[x]}: {view.program.text(min(x, y))} before {view.program.text(max(x, y))}")
+        return [Diagnostic("E453", "no one order of the collectives agrees with every stream", notes=tuple(notes))]
+    return []

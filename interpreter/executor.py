@@ -126,7 +126,8 @@ class Executor:
                 self.store.expect(keys, self.transport.recv(i.peer, buffer), buffer, specs)
             case AllReduce():
                 parameters = self.groups[i.group]
-                total = torch.cat([_grad(p).flatten() for p in parameters])
+                # A stage without parameters sums nothing, but its ranks may still meet here.
+                total = torch.cat([_grad(p).flatten() for p in parameters] or [torch.zeros(0)])
                 self.sums.append((self.transport.sum(i.ranks, total), total, parameters))
             case Free():
                 for m in i.micro_batches:
@@ -171,6 +172,8 @@ class Executor:
 
     def _opened(self, pipe: int, stage: int, m: int) -> tuple[Kept, list[Tensor]]:
         """Return what a forward kept and the outputs that its backward begins at."""
+        if (pipe, stage, m) not in self.kept:
+            raise KeyError("its forward has not run, or its last backward has")
         kept = self.kept[pipe, stage, m]
         if kept.outputs is None:
             kept = self.kept[pipe, stage, m] = self._with_graph(stage, m, kept.inputs)

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
     from interpreter.data import Windows, load_text, split_text
     from interpreter.training import Settings, Trainer, samples_per_micro_batch
-    from interpreter.transport.gloo import Gloo
+    from interpreter.transport.gloo import Gloo, join, leave
     from models.describe import describe
     from models.gpt import gpt
 
@@ -101,16 +101,16 @@ def run(options: argparse.Namespace) -> int:
     description.cut(program.header.stages)  # whatever can be refused is refused before ranks meet
     parts = split_text(load_text(options.data), options.seq_len)
     source, held_out = (Windows(part, options.seq_len, options.seed) for part in parts)
-    transport = Gloo(program, options.timeout)
-    trainer = Trainer(program, model, description, source, transport, settings)
-    if transport.rank == 0:
+    join(options.timeout)
+    trainer = Trainer(program, model, description, source, Gloo(program), settings)
+    if trainer.transport.rank == 0:
         h = program.header
         print(f"{h.schedule}: {program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches", end="")
         print(f" of {trainer.size} samples of {options.seq_len} bytes")
         print(f"{model.name}: {description.parameters:,} parameters; ", end="")
         print(f"text: {len(source.text):,} bytes, {len(held_out.text):,} held out", flush=True)
     code = train(trainer, held_out, options.check_gradients)
-    transport.close()
+    leave()
     return code
 
 

@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from chimera_ir.model import Layer, ModelDescription, Tensor
+from models.draws import Draws, drawing
 from models.model import Model, Values, build_layer
 
 # torch counts every kernel of fused attention but the one for the CPU.
@@ -33,7 +34,8 @@ def describe(model: Model, samples: int) -> ModelDescription:
     attention, and one operation for every number of the output, in thousands, rounded up.
     """
     layers: list[Layer] = []
-    with FakeTensorMode():
+    # Masks of dropout are kept too; which numbers they hold makes no difference.
+    with FakeTensorMode(), drawing(Draws(0, 0, tuple(range(samples)))):
         values, targets = model.example(samples)
         for k, (name, _) in enumerate(model.layers):
             layer = build_layer(model, k, seed=0)

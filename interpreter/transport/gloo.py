@@ -45,11 +45,21 @@ class Posted:
             self.work.wait()
 
 
-class Gloo:
-    """One rank's channels and collectives. timeout_s: how long a wait may last before it is an error."""
+def join(timeout_s: float) -> None:
+    """Meet the other ranks that torchrun started. timeout_s: how long a wait may last before it is an error."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
 
-    def __init__(self, program: Program, timeout_s: float) -> None:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+
+def leave() -> None:
+    """Part from the others, all together: nobody's connections close under another's last message."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class Gloo:
+    """One rank's channels and collectives, for one program. The ranks have met."""
+
+    def __init__(self, program: Program) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._window = program.header.window
         sends = program.table.op == Op.SEND
@@ -120,8 +130,3 @@ class Gloo:
         with _talking("the comparison of all ranks"):
             dist.all_gather_object(heard, words)
         return heard
-
-    def close(self) -> None:
-        """Leave together, so that nobody's connections close under another's last message."""
-        dist.barrier()
-        dist.destroy_process_group()

@@ -1,0 +1,73 @@
+"""A model whose every sum is exact: small integer weights in float64.
+
+Gradients are then equal bit by bit in whatever order they are added, so that a comparison needs no tolerance. Layers
+pass two tensors, one of them an integer mask without a gradient.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.model import Model, Values
+
+WIDTH, LENGTH = 8, 2
+
+
+class Whole(nn.Module):
+    """A linear layer with small integer weights, applied where the mask is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randint(-1, 2, (WIDTH, WIDTH)).double())
+
+    def forward(self, x: Tensor, mask: Tensor) -> Values:
+        y = x @ self.weight * mask
+        return y + torch.relu(y), mask  # (b, LENGTH, WIDTH), (b, LENGTH, 1)
+
+
+class First(nn.Module):
+    """Integers to vectors, and the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randint(-2, 3, (8, WIDTH)).double())
+
+    def forward(self, tokens: Tensor) -> Values:
+        return self.table[tokens], (tokens > 0).long().unsqueeze(-1)  # (b, LENGTH, WIDTH), (b, LENGTH, 1)
+
+
+class Last(nn.Module):
+    """The masked vectors alone."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * mask
+
+
+def loss(outputs: Values, targets: Tensor) -> Tensor:
+    """Return a sum of small integers."""
+    return (outputs[0] * (targets.unsqueeze(-1) - 3)).sum()
+
+
+def integer_model(middle: int) -> Model:
+    """Return a model of middle + 2 layers."""
+
+    def example(samples: int) -> tuple[Values, Tensor]:
+        tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
+        return (tokens,), tokens.clone()
+
+    layers = [("first", First), *((f"whole {k}", Whole) for k in range(middle)), ("last", Last)]
+    return Model("integers", tuple(layers), loss, example)
+
+
+class IntegerSamples:
+    """Samples that are a function of their number. The loss is divided by a power of two, which is exact."""
+
+    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
+        """Return the inputs and the targets of these samples."""
+        tokens = torch.tensor([[(7 * n + 3 * j + n * n // 5) % 8 for j in range(LENGTH)] for n in numbers])
+        return (tokens,), (tokens * 5 + 1) % 8
+
+    def valid_targets(self, numbers: Sequence[int]) -> int:
+        """Return a power of two."""
+        return 64

@@ -1,0 +1,57 @@
+"""Started by torchrun: runs every program of two ranks in one pair of processes and writes what came out as JSON.
+
+Usage: torchrun --nproc-per-node 2 tests/distributed/ranks.py OUT
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from interpreter.reference import add_gradients, whole_model
+from interpreter.training import Settings, Trainer
+from interpreter.transport.gloo import Gloo, join, leave
+from models.describe import describe
+from models.model import Model
+from tests.distributed.integers import IntegerSamples, integer_model
+from tests.distributed.programs import TWO_RANKS
+
+
+def differing(trainer: Trainer, model: Model, iteration: int) -> list[str]:
+    """Return the parameters of this rank whose gradient is not bit-equal to one process's."""
+    whole = whole_model(model, trainer.settings.seed)
+    add_gradients(whole, trainer, iteration)
+    wrong = []
+    for s, stage in trainer.stages.items():
+        wanted = [p.grad for k in trainer.cut[s] for p in whole.layers[k].parameters()]
+        for n, (p, grad) in enumerate(zip(stage.parameters(), wanted, strict=True)):
+            assert grad is not None and bool(grad.any()), "a comparison with zero says nothing"
+            if p.grad is None or not p.grad.equal(grad):
+                wrong.append(f"s{s} parameter {n}")
+    return wrong
+
+
+def main() -> None:
+    """Run all programs, two iterations each, weights left as they are."""
+    join(timeout_s=30)
+    model = integer_model(middle=3)
+    description = describe(model, samples=2)
+    settings = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-3)
+    results = {}
+    for name, program in TWO_RANKS.items():
+        transport = Gloo(program)
+        trainer = Trainer(program, model, description, IntegerSamples(), transport, settings)
+        found = []
+        for iteration in range(2):
+            loss = trainer.gradients(iteration)
+            found.append({"loss": loss, "differing": differing(trainer, model, iteration)})
+            trainer.optimizer.zero_grad()
+        heard = transport.tell_all(json.dumps(found))
+        one = [add_gradients(whole_model(model, 3), trainer, t) for t in range(2)]
+        results[name] = {"ranks": [json.loads(words) for words in heard], "one process": one}
+    if transport.rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(results))
+    leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Samples: their numbers, their order, the default text, and what is said when there is no text."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera_ir.diagnostics import ChimeraError
+from interpreter.data import Batch, Windows, load_text, split_text, unigram_entropy
+
+TEXT = np.arange(100, dtype=np.uint8)
+
+
+def test_a_sample_is_a_window_and_the_targets_are_one_further() -> None:
+    (inputs,), targets = Windows(TEXT, 9, seed=0).read(range(11))
+    assert inputs.shape == targets.shape == (11, 9)
+    assert targets.equal(inputs + 1)
+    # Eleven windows of nine bytes: each byte but the last is an input once.
+    assert sorted(inputs.flatten().tolist()) == list(range(99))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    def first_bytes(seed: int, numbers: range) -> list[int]:
+        (inputs,), _ = Windows(TEXT, 9, seed).read(numbers)
+        return inputs[:, 0].tolist()
+
+    epoch = first_bytes(0, range(11))
+    assert epoch == first_bytes(0, range(11)) != first_bytes(1, range(11))
+    again = first_bytes(0, range(11, 22))
+    assert again != epoch and sorted(again) == sorted(epoch)
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(0, 9))
+def test_sample_numbers_count_every_sample_once_in_the_documented_order(w: int, n: int, b: int, t: int) -> None:
+    source = Windows(TEXT, 9, seed=0)
+    batches = [Batch(source, 0, t, replica, w, n, b) for replica in range(w)]
+    found = [number for batch in batches for m in range(n) for number in batch.numbers(m)]
+    assert found == list(range(t * w * n * b, (t + 1) * w * n * b))
+    assert batches[0].valid_targets == w * n * b * 9
+
+
+def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
+    source = Windows(TEXT, 9, seed=5)
+    batch = Batch(source, 5, iteration=1, replica=0, width=1, micro_batches=2, size=2)
+    (wanted,), targets = source.read([6, 7])
+    assert batch.inputs(1)[0].equal(wanted) and batch.targets(1).equal(targets)
+    assert batch.draws(1).samples == (6, 7)
+
+
+def test_the_default_text_is_python_and_always_the_same() -> None:
+    text = load_text(None)
+    assert len(text) == 4_000_000
+    assert b"import" in text[:100_000].tobytes()
+    assert (text == load_text(None)).all()
+
+
+def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x").write_text("second ")
+    (tmp_path / "a.txt").write_text("first ")
+    (tmp_path / "c").write_text("third")
+    (tmp_path / ".hidden").write_text("never")
+    assert load_text(tmp_path).tobytes() == b"first second third"
+    assert load_text(tmp_path / "c").tobytes() == b"third"
+
+
+def test_no_text_is_refused_with_a_help(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for path, reason in ((tmp_path / "gone", "no such file"), (tmp_path / "empty", "is empty"), (tmp_path, "holds no text")):
+        with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
+            load_text(path)
+        assert "--data" in error.value.diagnostics[0].help
+
+
+def test_a_text_shorter_than_two_samples_is_refused_with_both_numbers() -> None:
+    train, held_out = split_text(TEXT[:20], 9)
+    assert (len(train), len(held_out)) == (10, 10)
+    assert Windows(train, 9, 0).count == Windows(held_out, 9, 0).count == 1
+    with pytest.raises(ChimeraError, match=r"E803: the data has 19 bytes, .* take 20"):
+        split_text(TEXT[:19], 9)
+
+
+def test_held_out_is_the_end_of_a_long_text() -> None:
+    train, held_out = split_text(np.concatenate([TEXT] * 20), 9)
+    assert len(train) == 1900 and held_out.tobytes() == TEXT.tobytes()
+
+
+def test_unigram_entropy_of_known_texts() -> None:
+    assert unigram_entropy(np.zeros(9, np.uint8)) == 0
+    assert unigram_entropy(np.array([1, 2, 3, 4] * 5, np.uint8)) == pytest.approx(np.log(4))

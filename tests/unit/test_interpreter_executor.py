@@ -1,0 +1,135 @@
+"""The executor on one rank: every kind of task, bit-equal to one process, and what it says when a stream is wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import Bwd, Free, Fwd, Instruction, Recv
+from chimera_ir.program import Program, Tied, program_of
+from interpreter.executor import RankError
+from interpreter.reference import add_gradients, largest_difference, whole_model
+from interpreter.training import Settings, Trainer, agree, learning_rate, samples_per_micro_batch
+from models.describe import describe
+from models.gpt import gpt
+from tests.distributed.alone import Alone
+from tests.distributed.integers import IntegerSamples, integer_model
+from tests.distributed.programs import ONE_RANK
+
+SETTINGS = Settings(iterations=20, seed=3, micro_batch=2, rate=1e-2)
+
+
+def trainer_of(program: Program, transport: Alone | None = None) -> Trainer:
+    model = integer_model(middle=3)
+    return Trainer(program, model, describe(model, 2), IntegerSamples(), transport or Alone(), SETTINGS)
+
+
+def changed(program: Program, at: int, *new: Instruction) -> Program:
+    """Return the program with instruction `at` replaced."""
+    stream = list(program.stream(0))
+    stream[at : at + 1] = new
+    return program_of(program.header, [stream])
+
+
+def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
+    trainer = trainer_of(ONE_RANK)
+    whole = whole_model(trainer.model, SETTINGS.seed)
+    assert trainer.gradients(0) == add_gradients(whole, trainer, 0)
+    found = [p.grad for s in sorted(trainer.stages) for p in trainer.stages[s].parameters()]
+    wanted = [p.grad for p in whole.parameters()]
+    assert len(found) == len(wanted) == 4
+    for f, w in zip(found, wanted, strict=True):
+        assert f is not None and w is not None and w.any() and f.equal(w)
+
+
+def test_a_wrong_gradient_is_seen_and_a_right_one_is_equal() -> None:
+    trainer = trainer_of(ONE_RANK)
+    trainer.gradients(0)
+    assert largest_difference(trainer) == 0
+    parameter = next(trainer.stages[1].parameters())
+    assert parameter.grad is not None
+    parameter.grad[0, 0] += 1
+    assert largest_difference(trainer) > 1e-4
+
+
+def test_the_update_moves_weights_and_clears_gradients() -> None:
+    trainer = trainer_of(ONE_RANK)
+    before = [p.clone() for stage in trainer.stages.values() for p in stage.parameters()]
+    losses = []
+    for iteration in range(6):
+        loss = trainer.gradients(0)
+        losses.append(trainer.update(iteration, loss).loss)
+        assert all(p.grad is None for stage in trainer.stages.values() for p in stage.parameters())
+    after = [p for stage in trainer.stages.values() for p in stage.parameters()]
+    assert not any(a.equal(b) for a, b in zip(before, after, strict=True))
+    assert losses[-1] < losses[0]
+
+
+def test_the_norm_is_that_of_one_process_before_clipping() -> None:
+    trainer = trainer_of(ONE_RANK)
+    whole = whole_model(trainer.model, SETTINGS.seed)
+    add_gradients(whole, trainer, 0)
+    squares = sum(float(p.grad.square().sum()) for p in whole.parameters() if p.grad is not None)
+    assert trainer.update(0, trainer.gradients(0)).norm == squares**0.5
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (changed(ONE_RANK, 1, Bwd(0, 2, (0,))), "rank 0, instruction 1: BWD main s2 m0: its forward has not run"),
+        (changed(ONE_RANK, 1), "rank 0, instruction 3: FWD main s2 m0 recompute: act of pipe 0, s2, m0 is not there"),
+        (changed(ONE_RANK, 1, Free("act", 0, 1, (0,)), Fwd(0, 1, (0,))), "instruction 2: FWD main s1 m0: act of pipe 0, s1"),
+        (changed(ONE_RANK, 1, *[Fwd(0, 1, (0,))] * 2), "instruction 2: FWD main s1 m0: act of pipe 0, s2, m0 is already"),
+        (changed(ONE_RANK, 1, Recv("act", 0, 1, (0,), 1)), "instruction 1: RECV act main s1 m0 <- 1: one rank receives"),
+        (changed(ONE_RANK, 11), r"rank 0, epilogue: .*left .* and \[\(0, 1, 1\)\] behind"),
+    ],
+)
+def test_an_error_names_rank_instruction_text_and_cause(program: Program, message: str) -> None:
+    trainer = trainer_of(program)
+    with pytest.raises(RankError, match=message):
+        trainer.gradients(0)
+
+
+def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() -> None:
+    model = gpt("gpt-nano", 16, dropout=0.5)
+
+    class Bytes(IntegerSamples):
+        def read(self, numbers):  # type: ignore[no-untyped-def]
+            g = torch.Generator().manual_seed(numbers[0])
+            tokens = torch.randint(0, 256, (len(numbers), 17), generator=g)
+            return (tokens[:, :-1],), tokens[:, 1:]
+
+    trainer = Trainer(ONE_RANK, model, describe(model, 2), Bytes(), Alone(), SETTINGS)
+    trainer.gradients(0)
+    assert largest_difference(trainer) < 1e-6
+    # The masks differ from sample to sample and from iteration to iteration, so that equal is not equally without.
+    assert trainer.gradients(1) != trainer.gradients(2)
+
+
+def test_tied_parameters_that_the_model_does_not_have_are_refused() -> None:
+    with pytest.raises(ChimeraError, match=r"E805.*ties the parameters of embedding, but integers ties none"):
+        trainer_of(ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),)))
+
+
+def test_ranks_that_hold_something_different_are_refused() -> None:
+    with pytest.raises(ChimeraError, match=r"E806: rank 0 and rank 1 have a different program: .* and abc"):
+        trainer_of(ONE_RANK, Alone("abc"))
+    with pytest.raises(ChimeraError, match=r"E807: rank 0 and rank 2 have a different table: abc and abd"):
+        agree(Alone("abc", "abd"), "table", "E807", "abc")
+    agree(Alone("abc", "abc"), "table", "E807", "abc")
+
+
+def test_a_micro_batch_of_a_part_of_the_size() -> None:
+    halves = ONE_RANK.with_header(micro_batch_size=(1, 2))
+    assert samples_per_micro_batch(halves, 4) == 2
+    with pytest.raises(ChimeraError, match=r"E804: micro-batches of 3 samples cannot be cut to 1/2"):
+        samples_per_micro_batch(halves, 3)
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    rates = [learning_rate(replace(SETTINGS, iterations=100), t) for t in range(100)]
+    assert max(rates) == rates[9] == rates[10] == SETTINGS.rate
+    assert rates[:10] == sorted(rates[:10]) and rates[10:] == sorted(rates[10:], reverse=True)
+    assert 0.1 * SETTINGS.rate <= rates[-1] < 0.11 * SETTINGS.rate
+    assert learning_rate(replace(SETTINGS, iterations=1), 0) == SETTINGS.rate

@@ -1,0 +1,150 @@
+"""The GPT and its description: cut anywhere, equal everywhere, measured right."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.model import ModelDescription, model_from_json
+from models.__main__ import main
+from models.describe import describe
+from models.draws import Draws, Dropout, drawing
+from models.gpt import PRESETS, gpt, next_byte_loss
+from models.model import IGNORED, Model, build_layer, build_stage
+
+NANO = gpt("gpt-nano", 16)
+
+
+def test_any_cut_computes_the_same_bits() -> None:
+    whole = build_stage(NANO, range(4), seed=1)
+    tokens = torch.randint(0, 256, (3, 16))
+    wanted = whole(tokens)[0]
+    description = describe(NANO, 3)
+    for stages in range(1, 5):
+        values = (tokens,)
+        for layers in description.cut(stages):
+            values = build_stage(NANO, layers, seed=1)(*values)
+        assert values[0].equal(wanted)
+
+
+def test_weights_depend_on_seed_and_layer_alone() -> None:
+    def weights(layer: int, seed: int) -> torch.Tensor:
+        return nn.utils.parameters_to_vector(build_layer(NANO, layer, seed).parameters())
+
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    one = weights(1, 0)
+    assert torch.get_rng_state().equal(state), "building must not disturb others' random numbers"
+    torch.manual_seed(6)
+    assert weights(1, 0).equal(one)
+    assert not weights(2, 0).equal(one) and not weights(1, 1).equal(one)
+
+
+def test_it_looks_at_the_past_only() -> None:
+    whole = build_stage(NANO, range(4), seed=0)
+    tokens = torch.randint(0, 256, (1, 16))
+    later = tokens.clone()
+    later[0, 9] = (later[0, 9] + 1) % 256
+    a, b = whole(tokens)[0], whole(later)[0]
+    assert a[0, :9].equal(b[0, :9]) and not a[0, 9:].equal(b[0, 9:])
+
+
+def test_the_loss_is_a_sum_over_valid_targets() -> None:
+    logits, targets = torch.randn(2, 3, 256), torch.randint(0, 256, (2, 3))
+    each = [-torch.log_softmax(logits, -1)[i, j, targets[i, j]] for i in range(2) for j in range(3)]
+    assert next_byte_loss((logits,), targets).item() == pytest.approx(float(sum(each)), rel=1e-5)
+    targets[0, 1] = IGNORED
+    assert next_byte_loss((logits,), targets).item() == pytest.approx(float(sum(each) - each[1]), rel=1e-5)
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ChimeraError) as error:
+        gpt("gpt-smal", 16)
+    assert error.value.diagnostics[0].help == "did you mean 'gpt-small'?"
+
+
+def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None:
+    x = torch.ones(2, 4, 50)
+
+    def mask(
+        samples: tuple[int, ...] = (4, 5), seed: int = 0, iteration: int = 0, layer: int = 1, site: int = 1
+    ) -> torch.Tensor:
+        with drawing(Draws(seed, iteration, samples)):
+            dropped: torch.Tensor = Dropout(0.5, layer, site)(x[: len(samples)])
+        return dropped
+
+    both = mask()
+    assert mask().equal(both)
+    # The same sample alone or in other company has the same mask.
+    assert mask((5,))[0].equal(both[1]) and mask((9, 4))[1].equal(both[0])
+    assert not both[0].equal(both[1])
+    for other in (mask(seed=1), mask(iteration=1), mask(layer=2), mask(site=2)):
+        assert not other.equal(both)
+    assert set(both.unique().tolist()) == {0.0, 2.0}
+    assert Dropout(0.5, 1, 1).eval()(x).equal(x)
+
+
+def real_kept_bytes(model: Model, layer: int, x: torch.Tensor) -> int:
+    """Return the bytes of what autograd saves in a real forward of one layer."""
+    module = build_layer(model, layer, 0)
+    saved: dict[int, int] = {}
+
+    def save(t: torch.Tensor) -> torch.Tensor:
+        saved[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    alive = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (alive.append(t), save(t))[1], lambda t: t):
+        module(x)
+    weights = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    return sum(size for pointer, size in saved.items() if pointer not in weights)
+
+
+def test_a_description_equals_a_real_forward() -> None:
+    description = describe(NANO, 3)
+    real = build_stage(NANO, range(4), seed=0)
+    assert [layer.name for layer in description.layers] == ["embedding", "block 1", "block 2", "head"]
+    for layer, module in zip(description.layers, real.layers, strict=True):
+        assert layer.parameters == sum(p.numel() for p in module.parameters())
+        assert layer.weight_bytes == 4 * layer.parameters
+    assert [layer.boundary[0].shape for layer in description.layers] == [(3, 16, 32)] * 3 + [(3, 16, 256)]
+    assert all(layer.boundary[0].gradient for layer in description.layers)
+    x = torch.randn(3, 16, 32, requires_grad=True)
+    assert description.layers[1].kept_bytes == real_kept_bytes(NANO, 1, x)
+
+
+def test_costs_count_the_products() -> None:
+    b, length, width = 3, 16, 32
+    linear = 2 * b * length * (3 + 1 + 4 + 4) * width * width
+    attention = 2 * 2 * b * length * length * width
+    assert describe(NANO, b).layers[1].cost == -(-(linear + attention + b * length * width) // 1000)
+
+
+def test_bytes_grow_with_the_micro_batch_and_weights_do_not() -> None:
+    one, two = describe(NANO, 1).layers[1], describe(NANO, 2).layers[1]
+    assert two.kept_bytes == 2 * one.kept_bytes and two.weight_kept_bytes == 2 * one.weight_kept_bytes
+    assert two.weight_bytes == one.weight_bytes
+
+
+def test_the_largest_preset_is_described_without_its_weights() -> None:
+    description = describe(gpt("gpt-huge", 64), 1)
+    assert 300e6 < description.parameters < 310e6
+    assert len(PRESETS["gpt-huge"].__slots__) == 3 and len(description.layers) == 26
+
+
+def test_describe_prints_what_the_compiler_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "--model", "gpt-nano", "--seq-len", "16", "--micro-batch", "3"]) == 0
+    text = capsys.readouterr().out
+    found: ModelDescription = model_from_json(text)
+    assert found == describe(NANO, 3)
+    assert json.loads(text)["samples"] == 3
+
+
+def test_describe_refuses_with_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "--model", "gpt"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and "error[E801]: unknown model 'gpt'" in shown.err
+    with pytest.raises(SystemExit, match="2"):
+        main(["describe", "--micro-batch", "0"])

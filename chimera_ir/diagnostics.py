@@ -69,9 +69,11 @@ class ChimeraError(Exception):
         super().__init__("\n".join(f"{d.code}: {d.message}" for d in self.diagnostics))
 
 
-def refuse(code: str, message: str, span: Span | None = None, **more: object) -> ChimeraError:
+def refuse(
+    code: str, message: str, span: Span | None = None, label: str = "", notes: tuple[str, ...] = (), help: str = ""
+) -> ChimeraError:
     """Return the error that carries this single finding, ready to raise."""
-    return ChimeraError([Diagnostic(code, message, span, **more)])  # type: ignore[arg-type]
+    return ChimeraError([Diagnostic(code, message, span, label, notes, help)])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -117,8 +119,8 @@ def _render_one(d: Diagnostic, colour: bool) -> str:
             f"{blue}{margin} |{off} {indent}{red}{caret} {d.label}{off}".rstrip(),
         ]
     # A note of several lines (a drawing, a cycle) keeps its own indentation under the first line.
-    for kind, text in [("note", n) for n in d.notes] + ([("help", d.help)] if d.help else []):
-        first, *rest = text.split("\n")
-        lines.append(f"{blue}{margin} ={off} {bold}{kind}{off}: {first}")
+    for kind, remark in [("note", n) for n in d.notes] + ([("help", d.help)] if d.help else []):
+        beginning, *rest = remark.split("\n")
+        lines.append(f"{blue}{margin} ={off} {bold}{kind}{off}: {beginning}")
         lines += [f"{margin}   {line}" for line in rest]
     return "\n".join(lines) + "\n"

@@ -11,12 +11,11 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
 from chimera_ir.instructions import Instruction, Op, Value
-from chimera_ir.program import OVERLAP, RECOMPUTE, VERSION, Header, Program, program_of
+from chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program, program_of
 
 MAX_RANKS = 2**16  # streams, stages and pipes of a file from outside: bounds what its header can make a reader allocate
 MAX_TASKS = 2**24  # stages x micro-batches x width
@@ -51,12 +50,12 @@ def program_to_json(program: Program) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     h = program.header
-    yield '{"format": "chimera-program", "version": %d,\n' % VERSION
+    yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
     for f in fields(Header):
         value = getattr(h, f.name)
         if f.name in ("pipes", "tied"):
-            rows = ",\n  ".join(json.dumps({k.name: getattr(row, k.name) for k in fields(row)}) for row in value)
-            yield f'"{f.name}": [{rows}],\n'
+            listed = ",\n  ".join(json.dumps({k.name: getattr(row, k.name) for k in fields(row)}) for row in value)
+            yield f'"{f.name}": [{listed}],\n'
         elif f.name == "costs":
             yield f'"costs": {json.dumps({k.name: getattr(value, k.name) for k in fields(value)})},\n'
         else:
@@ -65,9 +64,9 @@ def _lines(program: Program) -> Iterator[str]:
     collectives = [json.dumps({"op": c.op, "group": c.group, "stage": c.stage, "ranks": c.ranks}) for c in program.collectives]
     yield '"streams": [\n'
     for g in range(program.world):
-        rows = program.table.take(np.s_[program.offsets[g] : program.offsets[g + 1]])  # type: ignore[arg-type]
-        columns = zip(*(c.tolist() for c in rows.columns()), strict=True)
-        yield (" [" + ",\n  ".join(_row(*row, batches, collectives) for row in columns)) + "]"
+        stream = slice(int(program.offsets[g]), int(program.offsets[g + 1]))
+        rows = zip(*(c[stream].tolist() for c in program.table.columns()), strict=True)
+        yield " [" + ",\n  ".join(_row(row, batches, collectives) for row in rows) + "]"
         yield ",\n" if g + 1 < program.world else "\n"
     yield "]}\n"
 
@@ -82,18 +81,9 @@ _FLAGS = {
 }
 
 
-def _row(
-    op: int,
-    value: int,
-    pipe: int,
-    stage: int,
-    batch: int,
-    peer: int,
-    flags: int,
-    batches: list[str],
-    collectives: list[str],
-) -> str:
+def _row(row: tuple[int, ...], batches: list[str], collectives: list[str]) -> str:
     # Written by hand, not from instruction values: a program of a million instructions is written in seconds.
+    op, value, pipe, stage, batch, peer, flags = row
     if op == Op.ALLREDUCE:
         return collectives[batch]
     name, ids = _OPS[op], f'"pipe": {pipe}, "stage": {stage}, "micro_batches": {batches[batch]}'

@@ -108,7 +108,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
                 _header_line(words, file)
         except (ValueError, LookupError, AttributeError) as error:
             known = "a header line, 'rank G:' or instructions joined by ';'"
-            message = str(error) if isinstance(error, _Unreadable) else f"line {number} does not read as {known}"
+            message = str(error) if isinstance(error, _UnreadableError) else f"line {number} does not read as {known}"
             raise refuse("E605", message, _span(source, number, line)) from None
     for kind, costs in file.get("costs", {}).items():
         if kind != "hop" and len(costs) == 1:
@@ -116,7 +116,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
     return program_from_json(json.dumps(file), name)
 
 
-class _Unreadable(ValueError):
+class _UnreadableError(ValueError):
     """A line whose fault is known better than that it does not read."""
 
 
@@ -128,7 +128,7 @@ def _span(source: Source, number: int, line: str) -> Span:
 def _rank_line(line: str, file: dict[str, Any]) -> None:
     found = re.fullmatch(r"rank\s+(\d+):\s*", line, re.ASCII)
     if not found or int(found[1]) != len(file["streams"]):
-        raise _Unreadable(f"expected 'rank {len(file['streams'])}:', the streams stand in the order of their ranks")
+        raise _UnreadableError(f"expected 'rank {len(file['streams'])}:', the streams stand in the order of their ranks")
     file["streams"].append([])
 
 
@@ -154,7 +154,7 @@ def _header_line(words: list[str], file: dict[str, Any]) -> None:
             file["tied"].append({"name": rest[0], "stages": [int(x) for x in rest[2:]]})
         case _:
             known = ["schedule", "sizes", "costs", "limits", "pipe", "tied", "rank"]
-            raise _Unreadable(f"unknown header line '{key}': {did_you_mean(key, known)}")
+            raise _UnreadableError(f"unknown header line '{key}': {did_you_mean(key, known)}")
 
 
 def _split(words: list[str]) -> list[tuple[str, str]]:
@@ -164,16 +164,16 @@ def _split(words: list[str]) -> list[tuple[str, str]]:
 def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     found = _INSTRUCTION.fullmatch(text)
     if not found:
-        raise _Unreadable(f"'{text}' does not read as an instruction")
+        raise _UnreadableError(f"'{text}' does not read as an instruction")
     part = found.groupdict()
     if part["op"] not in Op.__members__:
-        raise _Unreadable(f"unknown instruction '{part['op']}': {did_you_mean(part['op'], Op.__members__)}")
+        raise _UnreadableError(f"unknown instruction '{part['op']}': {did_you_mean(part['op'], Op.__members__)}")
     if part["ranks"]:
         stage = int(part["gstage"])
         ranks = [int(x) for x in part["ranks"].split(",")]
         return {"op": part["op"], "group": part["group"] or stage_group(stage), "stage": stage, "ranks": ranks}
     if part["pipe"] not in pipes:
-        raise _Unreadable(f"unknown pipe '{part['pipe']}': {did_you_mean(part['pipe'], pipes)}")
+        raise _UnreadableError(f"unknown pipe '{part['pipe']}': {did_you_mean(part['pipe'], pipes)}")
     result: dict[str, Any] = {"op": part["op"], "pipe": pipes[part["pipe"]], "stage": int(part["stage"])}
     result["micro_batches"] = [int(x) for x in part["ids"].split(",")]
     if part["value"]:

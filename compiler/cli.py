@@ -107,8 +107,9 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
     if costs and options.emit not in ("timeline", "report"):
         raise refuse("E002", "--cost is for --emit timeline and --emit report; a schedule's own costs are written in its text")
 
-    from compiler import compile_source, is_program, read_program, verify
+    from compiler import is_program, read_program, verify
     from compiler.library import find
+    from compiler.pipeline import compile_source
 
     source = find(options.schedule)
     if is_program(source):

@@ -14,7 +14,7 @@ from math import lcm
 import numpy as np
 
 from chimera_ir.instructions import Op, Value, stage_group
-from chimera_ir.program import Costs, Ints, Program
+from chimera_ir.program import Costs, Program
 from compiler.tasks import Edges, TaskIndex, Timing, data_edges, earliest, expand, task_costs
 
 

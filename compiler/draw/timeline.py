@@ -56,7 +56,8 @@ def draw_timeline(
 def _rows(program: Program, timing: Timing, rank: int) -> Ints:
     a, b = program.offsets[rank], program.offsets[rank + 1]
     started = (program.table.op[a:b] <= Op.BWD_WEIGHT) & (timing.end[a:b] >= 0)
-    return a + np.flatnonzero(started)
+    rows: Ints = a + np.flatnonzero(started)
+    return rows
 
 
 def _labels(program: Program, rows: Ints) -> dict[int, str]:

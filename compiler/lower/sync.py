@@ -5,8 +5,9 @@
     eager where idle   the same where the rank idles between then and its last task, in the first such gap; else at the
                        end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
 
-All collectives follow one total order, by the time at which their last member launches them; on every rank each waits its turn, so two ranks never
-meet them in different orders. Groups of a single rank are dropped later, when the width is known (width.py).
+All collectives follow one total order, by the time at which their last member launches them. On every rank each waits
+its turn, so two ranks never meet them in different orders. Groups of a single rank are dropped later, when the width is
+known (width.py).
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ def _receive_slots(program: Program, timing: Timing, m: _Messages, ahead: int) -
     limit = target[same] * len(program) + total[m.producer[following[same]]]
     forced = np.full(count, len(program))
     forced[same] = np.searchsorted(ranked, limit)
-    return np.minimum(np.minimum(latest, free), forced)
+    slots: Ints = np.minimum(np.minimum(latest, free), forced)
+    return slots
 
 
 def _rank_in(sequence: Ints) -> Ints:

@@ -75,7 +75,7 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
 
 def scalar(e: n.Expr, env: Env) -> int:
     """Return the value of a checked integer expression without point variables."""
-    return int(evaluate(e, env))  # type: ignore[arg-type]
+    return int(evaluate(e, env))
 
 
 def evaluate(e: n.Expr, env: Env) -> Variable:

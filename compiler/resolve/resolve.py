@@ -45,7 +45,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
         raise refuse(
             "E211", f"{stages} stages x {micro_batches} micro-batches are too many; together at most {MAX_TASKS}", span
         )
-    parameters = {s.name.name: int(env[s.name.name]) for s in schedule.statements if isinstance(s, n.Param)}  # type: ignore[arg-type]
+    parameters = {s.name.name: int(env[s.name.name]) for s in schedule.statements if isinstance(s, n.Param)}
     header = Header(
         schedule=schedule.name.name,
         parameters=parameters,
@@ -57,7 +57,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
         window=window,
         tied=_tied(schedule, env, stages),
     )
-    sync = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")
+    sync: n.SyncPolicy = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     spans = {"order": order.span, "pipes": span} | {k: s.span for k, s in settings.items()}
     return Spec(header, tuple(_formulas(order, schedule, declared, env)), sync, spans)
@@ -312,7 +312,7 @@ def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
     # The last parameter a requirement names is the one it is about: `N % D == 0` is about N.
     about = [p for p in params if p in names_in(s.condition)][::-1]
     for name in about:
-        now = int(env[name])  # type: ignore[arg-type]
+        now = int(env[name])
         good = [v for v in range(max(0, now - SEARCHED), now + SEARCHED + 1) if _holds(schedule, {**given, name: v})]
         lower, higher = [v for v in good if v < now][-1:], [v for v in good if v > now][:1]
         if lower or higher:

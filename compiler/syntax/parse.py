@@ -105,14 +105,24 @@ def _position(error: UnexpectedInput, text: str) -> int:
     return len(text) if _at_end(error) or error.pos_in_stream is None else error.pos_in_stream
 
 
+_HINTS = {
+    "/": "integer division is written //",
+    "=": "equality is written ==",
+    "!": "inequality is written !=, negation 'not'",
+    "&": "use 'and'",
+    "|": "use 'or'",
+    ".": "ranges are written low .. high; there are no decimals",
+    '"': "the language has no strings",
+    "'": "the language has no strings",
+    ";": "statements need no separator",
+}
+
+
 def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
     if isinstance(error, UnexpectedCharacters):
         character = source.text[error.pos_in_stream or 0]
         span = Span(source, error.line, error.column, error.line, error.column + 1)
-        hints = {"/": "integer division is written //", "=": "equality is written ==", "!": "inequality is written !=, negation 'not'",
-                 "&": "use 'and'", "|": "use 'or'", ".": "ranges are written low .. high; there are no decimals",
-                 '"': "the language has no strings", "'": "the language has no strings", ";": "statements need no separator"}  # fmt: skip
-        return Diagnostic("E101", f"the character {character!r} has no meaning here", span, help=hints.get(character, ""))
+        return Diagnostic("E101", f"the character {character!r} has no meaning here", span, help=_HINTS.get(character, ""))
     assert isinstance(error, UnexpectedToken)
     token = error.token
     if token.type == "$END":

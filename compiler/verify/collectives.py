@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+from itertools import pairwise
 
 import numpy as np
 
@@ -86,10 +87,10 @@ def _one_order(view: View, rows: Ints, names: list[str]) -> list[Diagnostic]:
     except graphlib.CycleError as error:
         cycle = list(reversed(error.args[1]))
         notes = []
-        for first, second in zip(cycle, cycle[1:], strict=False):
+        for first, second in pairwise(cycle):
             a = [r for r, name in zip(rows.tolist(), names, strict=True) if name == first]
             b = [r for r, name in zip(rows.tolist(), names, strict=True) if name == second]
-            x, y = next((x, y) for x in a for y in b if view.rank[x] == view.rank[y] and x > y or view.rank[x] == view.rank[y])
-            notes.append(f"rank {view.rank[x]}: {view.program.text(min(x, y))} before {view.program.text(max(x, y))}")
+            x, y = next((x, y) for x in a for y in b if view.rank[x] == view.rank[y] and x < y)
+            notes.append(f"rank {view.rank[x]}: {view.program.text(x)} before {view.program.text(y)}")
         return [Diagnostic("E453", "no one order of the collectives agrees with every stream", notes=tuple(notes))]
     return []

@@ -8,6 +8,7 @@ either sooner.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def _peak(view: View, born: list[Ints], died: list[Ints]) -> tuple[int, ...]:
         np.add.at(change, rows + 1, -1)
     alive = np.cumsum(change)  # whatever is born on a rank dies there, so each stream starts from nothing
     bounds = view.program.offsets.tolist()
-    return tuple(int(alive[a:b].max(initial=0)) for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple(int(alive[a:b].max(initial=0)) for a, b in pairwise(bounds))
 
 
 def _last_use(view: View) -> Ints:

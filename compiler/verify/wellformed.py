@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from chimera_ir.diagnostics import Diagnostic
 from chimera_ir.instructions import Op, Value, stage_group
@@ -63,8 +64,8 @@ def _rows(program: Program) -> Iterator[str]:
         batch_pipe[b] = pipes.pop() if len(pipes) == 1 else -1
     yield from _say(program, (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
     yield from _say(program, ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
-    batch = np.where(collective, len(program.batches), t.batch)
-    yield from _say(program, ~collective & (batch_pipe[batch] != t.pipe), "these micro-batches are not of this pipe")
+    own_pipe = batch_pipe[np.where(collective, len(program.batches), t.batch)]
+    yield from _say(program, ~collective & (own_pipe != t.pipe), "these micro-batches are not of this pipe")
     transfer = (t.op == Op.SEND) | (t.op == Op.RECV)
     yield from _say(program, transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
     yield from _say(program, transfer & (t.peer == rank), "a value that stays on its rank needs no transfer")
@@ -83,7 +84,7 @@ def _rows(program: Program) -> Iterator[str]:
             yield from _say(program, rows & ~np.isin(rank, i.ranks), "this rank is not a member")
 
 
-def _say(program: Program, wrong: np.ndarray, fact: str) -> Iterator[str]:  # type: ignore[type-arg]
+def _say(program: Program, wrong: npt.NDArray[np.bool_], fact: str) -> Iterator[str]:
     for row in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
         yield f"{_place(program, row)}: {fact}"
 

@@ -1,0 +1,224 @@
+"""Write all that README, docs and schedules show and that a program can make, or check that it is up to date.
+
+    python tests/figures.py                   check: names what differs, exit status 1
+    python tests/figures.py --write           write it anew; the same as `make figures`
+    python tests/figures.py --write --slow    the output of `make ...` too: it takes minutes and varies between runs
+
+What is filled in a Markdown file, each block for itself:
+
+    ```console                                  the output of `$ chimerac ...` commands; `| head -N` and `| tail -N` work.
+    $ chimerac chimera --emit timeline          They run where the file's examples lie, in the order of the file.
+    ```
+    <!-- file: ring.sched -->                   the fenced block below is an example: a file for the commands after it
+    <!-- include: schedules/chimera.sched -->   the fenced block below is that file
+    <!-- generated: modules -->                 what one of the functions of GENERATED returns, up to <!-- end -->
+
+In a schedule: the comment lines after `# $ chimerac NAME ... --emit timeline`, up to the next empty line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from compiler import compile_schedule, simulate
+from compiler.cli import EXAMPLES, main
+from compiler.verify import peaks
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SCHEDULES = sorted((ROOT / "schedules").glob("*.sched"))
+COLUMNS = 120  # of a drawing in a schedule's comment
+SLOW = "make"  # what a command of a console block begins with that only --slow runs
+
+_FENCE = re.compile(r"^(?P<open>```(?P<kind>\w*)\n)(?P<body>.*?)(?P<close>^```$)", re.MULTILINE | re.DOTALL)
+_MARKER = re.compile(r"^<!-- (?P<what>file|include|generated): (?P<rest>.*?) -->\n+\Z", re.MULTILINE | re.DOTALL)
+_GENERATED = re.compile(
+    r"(?P<open>^<!-- generated: (?P<name>\w+)(?P<rest>[^>]*?) -->\n)(?P<body>.*?)(?P<close>^<!-- end -->$)",
+    re.MULTILINE | re.DOTALL,
+)
+_DRAWING = re.compile(r"^# \$ (?P<command>chimerac .*)\n(?P<body>(?:#.*\n)*)", re.MULTILINE)
+
+
+def chimerac(arguments: Sequence[str]) -> str:
+    """Return what the command prints, findings too."""
+    out = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(out):
+        try:
+            main(arguments)
+        except SystemExit:  # argparse
+            pass
+    return out.getvalue()
+
+
+def command_output(line: str) -> str:
+    """Return what a line of a console block prints."""
+    line, _, part = line.partition(" | ")
+    name, *arguments = shlex.split(line)
+    output = chimerac(arguments) if name == "chimerac" else _slow(line)
+    if part:
+        verb, count = part.split()
+        lines = output.splitlines(keepends=True)
+        output = "".join(lines[: int(count[1:])] if verb == "head" else lines[-int(count[1:]) :])
+    return re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
+
+
+def _slow(line: str) -> str:
+    subprocess.run(["make", "setup"], cwd=ROOT, check=True, capture_output=True)
+    result = subprocess.run(
+        shlex.split(line), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True
+    )
+    # torchrun's remark about threads and pytest's marks of progress carry no fact.
+    return "".join(x for x in result.stdout.splitlines(keepends=True) if not re.match(r"[WI]\d{4} |\*{9}|bringing up nodes", x))
+
+
+def console(body: str, slow: bool) -> str:
+    """Return a console block with the output of its commands."""
+    filled = ""
+    commands = re.split(r"^(?=\$ )", body, flags=re.MULTILINE)
+    for command in filter(None, commands):
+        line = command.split("\n", 1)[0]
+        filled += command if line.startswith(f"$ {SLOW}") and not slow else f"{line}\n{command_output(line[2:])}"
+    return filled
+
+
+def fill(path: Path, text: str, slow: bool = False) -> str:
+    """Return the text of a Markdown file with everything generated filled in."""
+    text = _GENERATED.sub(lambda m: m["open"] + GENERATED[m["name"]](m["rest"].strip()) + m["close"], text)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+
+        def block(m: re.Match[str]) -> str:
+            marker = _MARKER.search(text[: m.start()])
+            body = m["body"]
+            if marker and marker["what"] == "include":
+                body = (ROOT / marker["rest"]).read_text(encoding="utf-8")
+            elif marker and marker["what"] == "file":
+                Path(marker["rest"]).write_text(body, encoding="utf-8")
+            elif m["kind"] == "console":
+                body = console(body, slow)
+            return m["open"] + body + m["close"]
+
+        return _FENCE.sub(block, text)
+
+
+def draw(text: str) -> str:
+    """Return the text of a schedule with the drawings in its comments. The schedule is the library's, as it stands."""
+
+    def drawing(m: re.Match[str]) -> str:
+        _, *arguments = shlex.split(m["command"])
+        lines = chimerac([*arguments, "--columns", str(COLUMNS)]).splitlines()
+        return f"# $ {m['command']}\n" + "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+    return _DRAWING.sub(drawing, text)
+
+
+# --- what `generated:` can name ----------------------------------------------------------------------------------------
+
+ROOMS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
+
+
+def modules(_: str) -> str:
+    """Return the table of all modules: path, and the first sentence of the docstring."""
+    rows = ["| file | what it is for |", "|---|---|"]
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py"), key=lambda p: (p.parent != ROOT / room, p.parent, p.name)):
+            doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+            if doc:
+                rows.append(f"| {path.relative_to(ROOT)} | {_first_sentence(doc)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _first_sentence(doc: str) -> str:
+    paragraph = " ".join(doc.split("\n\n")[0].split())
+    return re.split(r"(?<=\w[.?])\s(?=[A-Z])", paragraph)[0].rstrip(".").replace("|", "\\|")
+
+
+def examples(_: str) -> str:
+    """Return the examples and products that `chimerac --help` lists."""
+    return f"```text\n{EXAMPLES}\n```\n"
+
+
+def library(_: str) -> str:
+    """Return the table of the library's schedules."""
+    rows = ["| name | parameters | what it is | source |", "|---|---|---|---|"]
+    for line in chimerac(["--list"]).splitlines():
+        name, parameters, title, source = re.split(r"\s{2,}", line)
+        rows.append(f"| {name} | {parameters} | {title} | {source.strip('[]')} |")
+    return "\n".join(rows) + "\n"
+
+
+def bubbles(commands: str) -> str:
+    """Return a table of simulated figures for D in 4, 8 and N in D, 2D. commands: `NAME [-p X=Y ...]`, joined by ';'."""
+    rows = ["| schedule | D | N | makespan | bubble ratio | activations | stages per rank |", "|---|---|---|---|---|---|---|"]
+    for command in commands.split(";"):
+        name, *options = shlex.split(command)
+        given = {k: int(v) for k, _, v in (x.partition("=") for x in options if x != "-p")}
+        for d in (4, 8):
+            for n in (d, 2 * d):
+                program = compile_schedule(name, {"D": d, "N": n, **given}).program
+                s, top = simulate(program), peaks(program)
+                alive = f"{min(top.activations)} to {max(top.activations)}"
+                label = " ".join([name, *(x for x in options if x != "-p")])
+                rows.append(f"| {label} | {d} | {n} | {s.makespan} | {s.bubble_ratio:.3f} | {alive} | {max(top.weights)} |")
+    return "\n".join(rows) + "\n"
+
+
+GENERATED: dict[str, Callable[[str], str]] = {"modules": modules, "examples": examples, "library": library, "bubbles": bubbles}
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
+
+
+def wanted(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
+    """Yield every file that shows something generated: path, its text, and the text it should have."""
+    os.environ["COLUMNS"] = "80"
+    for path in SCHEDULES:
+        text = path.read_text(encoding="utf-8")
+        yield path, text, draw(text)
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        yield path, text, fill(path, text, slow)
+
+
+def differences() -> list[str]:
+    """Return a diff for every file that is not up to date."""
+    found = []
+    for path, text, new in wanted():
+        if text != new:
+            name = str(path.relative_to(ROOT))
+            found.append(
+                "\n".join(difflib.unified_diff(text.splitlines(), new.splitlines(), name, "as generated", lineterm="", n=1))
+            )
+    return found
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Write or check; return the exit status."""
+    parser = argparse.ArgumentParser(description="Write or check what README, docs and schedules show.")
+    parser.add_argument("--write", action="store_true", help="write; without it, check")
+    parser.add_argument("--slow", action="store_true", help="with --write: the output of `make ...` too")
+    options = parser.parse_args(argv)
+    if not options.write:
+        found = differences()
+        print("\n\n".join(found) + "\n\nrefresh with: make figures" if found else "all figures are up to date")
+        return 1 if found else 0
+    for path, text, new in wanted(options.slow):
+        if text != new:
+            path.write_text(new, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

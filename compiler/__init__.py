@@ -17,11 +17,11 @@ from chimera_ir.jsonform import program_from_json
 from chimera_ir.program import FORMAT, Program
 from chimera_ir.textform import program_from_text
 from compiler.library import find
-from compiler.pipeline import Compiled, compile_source
+from compiler.pipeline import Compiled, compile_source, evaluation_of
 from compiler.simulate import Simulation, simulate
 from compiler.verify import verify
 
-__all__ = ["Compiled", "Simulation", "compile_schedule", "compile_text", "load_program", "simulate", "verify"]
+__all__ = ["Compiled", "Simulation", "compile_schedule", "compile_text", "evaluation_of", "load_program", "simulate", "verify"]
 
 
 def compile_schedule(schedule: str | os.PathLike[str], parameters: Mapping[str, int] | None = None, width: int = 1) -> Compiled:

@@ -21,7 +21,7 @@ from chimera_ir.program import Program
 from compiler.lower.sync import gradient_sync
 from compiler.lower.transfers import transfers
 from compiler.lower.weave import weave
-from compiler.lower.width import widen
+from compiler.lower.width import forwards_only, widen
 from compiler.order.ticks import order_by_ticks
 from compiler.resolve.resolve import resolve
 from compiler.resolve.spec import Spec
@@ -67,3 +67,10 @@ def compile_source(source: Source, parameters: Mapping[str, int], width: int = 1
     woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing), sync])
     program = verify(widen(woven, width))
     return Compiled(schedule, spec, tasks, timing, program)
+
+
+def evaluation_of(program: Program) -> Program:
+    """Return the verified program that runs only the forwards of a training program, in its order."""
+    tasks = forwards_only(program)
+    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
+    return verify(widen(weave(tasks, [transfers(tasks, timing)]), program.header.width))

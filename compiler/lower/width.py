@@ -1,4 +1,7 @@
-"""Replicate a program over data-parallel replicas: rank r of replica w is global rank w x ranks + r."""
+"""Replicate a program over data-parallel replicas: rank r of replica w is global rank w x ranks + r.
+
+And the way back, as far as evaluation needs it: the forwards of one replica.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +40,13 @@ def widen(program: Program, width: int) -> Program:
         offsets=offsets,
         collectives=tuple(collectives[k] for k in kept),
     )
+
+
+def forwards_only(program: Program) -> Program:
+    """Return the forwards of the first replica as a program of tasks for evaluation: nothing is kept or synchronized."""
+    forwards = np.flatnonzero(program.table.op == Op.FWD)
+    forwards = forwards[program.rank_of[forwards] < program.header.ranks]
+    table = program.table.take(forwards)
+    offsets = np.searchsorted(program.rank_of[forwards], np.arange(program.header.ranks + 1))
+    header = replace(program.header, width=1, kind="evaluation", limits={})
+    return Program(header, replace(table, flags=np.zeros(len(table), np.int64)), offsets, program.batches, ())

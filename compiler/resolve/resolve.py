@@ -13,6 +13,7 @@ from chimera_ir.program import Costs, Header, Pipe, Tied
 from compiler.resolve.expressions import LIMIT, Env, Type, Variable, check, evaluate, names_in, scalar, values_of
 from compiler.resolve.spec import KINDS, Formula, Spec
 from compiler.syntax import nodes as n
+from compiler.syntax.printer import expression
 
 MAX_RANKS = 2**16  # ranks, stages, pipes
 MAX_TASKS = 2**24  # stages x micro-batches
@@ -298,7 +299,7 @@ def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
     notes = tuple(f"{k} was given: -p {k}={v}" for k, v in given.items() if k in names)
     return Diagnostic(
         "E210",
-        "a requirement is not met",
+        f"this does not hold: {expression(s.condition)}",
         s.span,
         values_of(s.condition, env),
         notes,

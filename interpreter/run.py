@@ -30,18 +30,18 @@ HELD_OUT_SAMPLES = 256
 def main() -> int:
     """Run this rank and return its exit code."""
     options = parse_options()
-    if "RANK" not in os.environ:
-        ranks = max(1, dict(options.parameters).get("D", 2) * options.width)
-        command = f"torchrun --nproc-per-node {ranks} {' '.join(sys.argv)}"
-        print(f"one process is one rank, and a pipeline has several; start them with\n\n  {command}\n", file=sys.stderr)
-        return 2
     # Ctrl-C reaches every rank: each ends at once and silently, even while it waits inside gloo.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        return run(options)
+        program = compiled(options)
+        if "RANK" not in os.environ:
+            command = f"torchrun --nproc-per-node {program.world} {' '.join(sys.argv)}"
+            print(f"one process is one rank; start all {program.world} of them with\n\n  {command}\n", file=sys.stderr)
+            return 2
+        return run(program, options)
     except ChimeraError as error:
         # Every rank of a machine finds the same; one says so.
-        if os.environ.get("LOCAL_RANK") == "0":
+        if os.environ.get("LOCAL_RANK", "0") == "0":
             print(render(error.diagnostics, sys.stderr.isatty()), end="", file=sys.stderr)
         _end(1)
     except Exception as error:
@@ -60,31 +60,34 @@ def _end(code: int) -> NoReturn:
 
 
 def compiled(options: argparse.Namespace) -> Program:
-    """Return the verified program of a schedule or a JSON file.
-
-    Raises ChimeraError E800 where it has not one stream for every process that was started.
-    """
+    """Return the verified program of a schedule or a JSON file."""
     from compiler import compile_schedule, load_program
 
-    program: Program
-    if options.schedule.suffix == ".json":
-        program = load_program(options.schedule)
-    else:
-        program = compile_schedule(options.schedule, dict(options.parameters), options.width).program
-    started, header = int(os.environ["WORLD_SIZE"]), program.header
+    if options.schedule.suffix != ".json":
+        return compile_schedule(options.schedule, dict(options.parameters), options.width).program
+    if options.parameters or options.width != 1:
+        raise refuse(
+            "E808",
+            f"{options.schedule} is a compiled program: its parameters and its width stand",
+            help="leave out -p and --width, or give the schedule instead of its program",
+        )
+    return load_program(options.schedule)
+
+
+def check_world(program: Program, started: int) -> None:
+    """Raise ChimeraError E800 where the program has not one stream for every process that was started."""
     if started != program.world:
         raise refuse(
             "E800",
             f"{program.world} ranks are needed and {started} were started",
-            notes=(f"the program has {header.width} x {header.ranks} ranks: data-parallel replicas x pipeline ranks",),
+            notes=(f"{program.header.width} data-parallel replicas x {program.header.ranks} pipeline ranks",),
             help=f"start them with: torchrun --nproc-per-node {program.world} ...",
         )
-    return program
 
 
-def run(options: argparse.Namespace) -> int:
+def run(program: Program, options: argparse.Namespace) -> int:
     """Prepare, train and report; return the exit code."""
-    program = compiled(options)
+    check_world(program, int(os.environ["WORLD_SIZE"]))
 
     import torch
 
@@ -102,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     parts = split_text(load_text(options.data), options.seq_len)
     source, held_out = (Windows(part, options.seq_len, options.seed) for part in parts)
     join(options.timeout)
-    trainer = Trainer(program, model, description, source, Gloo(program), settings)
+    trainer = Trainer(program, model, description, source, Gloo(), settings)
     if trainer.transport.rank == 0:
         h = program.header
         print(f"{h.schedule}: {program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches", end="")

@@ -75,6 +75,7 @@ class Trainer:
         table = boundary_table(description, program.header.stages)
         agree(transport, "program", "E806", program.digest)
         agree(transport, "table of boundary values", "E807", digest(table))
+        transport.connect(program)
         header = program.header
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
         self.stages = {s: build_stage(model, self.cut[s], settings.seed) for s in held}

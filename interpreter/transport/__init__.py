@@ -11,6 +11,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from chimera_ir.program import Program
+
 
 class Pending(Protocol):
     """A transfer or a collective that has been posted."""
@@ -24,6 +26,9 @@ class Transport(Protocol):
 
     rank: int
     world: int
+
+    def connect(self, program: Program) -> None:
+        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it."""
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full."""

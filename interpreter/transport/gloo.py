@@ -6,6 +6,7 @@ first iteration: the connections then exist, and no later call can meet another 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,9 @@ def _talking(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise ConnectionError(f"{what} failed: {str(error).splitlines()[0]}") from error
+        # Gloo's first sentence, without the place in its own sources.
+        reason = re.sub(r"^\[[^\]]*\] ", "", str(error)).split(". ")[0]
+        raise ConnectionError(f"{what} failed: {reason}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,13 @@ def leave() -> None:
 
 
 class Gloo:
-    """One rank's channels and collectives, for one program. The ranks have met."""
+    """One rank's channels and collectives. The ranks have met."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    def connect(self, program: Program) -> None:
+        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it."""
         self._window = program.header.window
         sends = program.table.op == Op.SEND
         channels = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from chimera_ir.program import Program
 from interpreter.transport import Pending
 
 
@@ -14,6 +15,9 @@ class Alone:
 
     def __init__(self, *heard: str) -> None:
         self.heard = heard
+
+    def connect(self, program: Program) -> None:
+        """Do nothing: there is no channel."""
 
     def send(self, peer: int, buffer: Tensor) -> None:
         raise AssertionError(f"one rank sends nothing, least of all to rank {peer}")

@@ -104,6 +104,19 @@ rank 1:
   BWD main s0 m1; ALLREDUCE s0 over 0,1
 """
 
+# Two replicas of a rank with as many stages as the model has layers: the last has no parameters, and still sums.
+_DOWN = "\n".join(f"  FWD main s{s} m0" for s in range(5))
+_UP = "\n".join(f"  BWD main s{s} m0; ALLREDUCE s{s} over 0,1" for s in reversed(range(5)))
+LAYER_BY_LAYER = f"""pipe main on 0 0 0 0 0 micro_batches 0
+
+rank 0:
+{_DOWN}
+{_UP}
+rank 1:
+{_DOWN}
+{_UP}
+"""
+
 # A V on two ranks (stages 0 and 3 on rank 0): groups of two micro-batches in one message, recomputation, split backward
 # beside full ones, an act given back by hand.
 SPLIT_V = """pipe main on 0 1 1 0 micro_batches 0 1
@@ -138,6 +151,7 @@ TWO_RANKS = {
     "two pipes, window 0": program(TWO_PIPES, "two_pipes", 2, 2, 4, window=0),
     "idle pipe": program(IDLE_PIPE, "idle_pipe", 2, 2, 1),
     "two replicas": program(TWO_REPLICAS, "two_replicas", 1, 2, 2, width=2),
+    "layer by layer": program(LAYER_BY_LAYER, "layer_by_layer", 1, 5, 1, width=2),
     "split V": program(SPLIT_V, "split_v", 2, 4, 2),
 }
 

@@ -38,7 +38,7 @@ def main() -> None:
     settings = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-3)
     results = {}
     for name, program in TWO_RANKS.items():
-        transport = Gloo(program)
+        transport = Gloo()
         trainer = Trainer(program, model, description, IntegerSamples(), transport, settings)
         found = []
         for iteration in range(2):

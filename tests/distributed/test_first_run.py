@@ -1,0 +1,203 @@
+"""Real ranks over gloo: the numbers of one process, the command line, and that nothing ever hangs or stays behind."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera_ir.jsonform import program_to_json
+from tests.distributed.programs import TWO_RANKS
+
+pytestmark = pytest.mark.distributed
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+RUN = "interpreter/run.py"
+CHIMERA = ["schedules/chimera.sched", "-p", "D=2", "-p", "N=8"]
+TINY = ["--model", "gpt-nano", "--seq-len", "32"]
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+@contextmanager
+def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in a session of its own and end whatever is left of it."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=ENVIRONMENT | environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        for pid in [process.pid, *children(process.pid)]:
+            kill(pid)
+        process.communicate()
+
+
+def finished(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    with started(*command, **environment) as process:
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that this one started."""
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    return [int(p) for p, parent in (line.split() for line in table.splitlines()) if int(parent) == pid]
+
+
+def kill(pid: int) -> None:
+    """Kill a process if it is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def ended(pids: list[int], within_s: float) -> bool:
+    """Return whether these processes are gone, or zombies, in time."""
+    limit = time.monotonic() + within_s
+    while time.monotonic() < limit:
+        found = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(map(str, pids))], capture_output=True, text=True)
+        if all(state.startswith("Z") for state in found.stdout.split()):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@contextmanager
+def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Start a training that would take long, and wait until it trains. Yields torchrun and its ranks."""
+    with started(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000") as process:
+        assert process.stdout is not None
+        while "iteration" not in process.stdout.readline():
+            assert process.poll() is None, process.communicate()
+        ranks = children(process.pid)
+        assert len(ranks) == 2
+        try:
+            yield process, ranks
+        finally:
+            for pid in ranks:
+                kill(pid)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Run every program by hand in one pair of ranks."""
+    out = tmp_path_factory.mktemp("ranks") / "results.json"
+    run = finished(*TORCHRUN, "tests/distributed/ranks.py", str(out))
+    assert run.returncode == 0, run.stderr
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
+def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: Any) -> None:
+    found = results[name]
+    assert [rank["differing"] for iterations in found["ranks"] for rank in iterations] == [[]] * 4
+    losses = [sum(rank[t]["loss"] for rank in found["ranks"]) for t in range(2)]
+    assert losses == found["one process"] and losses[0] != losses[1]
+
+
+def test_a_schedule_trains_a_gpt(tmp_path: Path) -> None:
+    run = finished(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "60", "--lr", "1e-2")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e-0[5-9]", run.stdout)
+    figures = dict(re.findall(r"^(\S.*?) {2,}([0-9.,]+)", run.stdout, re.MULTILINE))
+    first, last, held_out, entropy = (
+        float(figures[k]) for k in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy")
+    )
+    assert 5.3 < first < 5.8  # log 256 = 5.55: nothing is known yet
+    assert last < first - 2 and held_out < entropy
+    assert len(re.findall("^iteration", run.stdout, re.MULTILINE)) == 11
+
+
+def test_a_compiled_program_trains_too_and_takes_no_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "program.json"
+    path.write_text(program_to_json(TWO_RANKS["two replicas"]))
+    run = finished(*TORCHRUN, RUN, str(path), *TINY, "--iterations", "3", "--dropout", "0.1", "--micro-batch", "2")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "two_replicas: 2 ranks, 2 stages, 2 micro-batches of 2 samples" in run.stdout
+    assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e[-+]0[05-9]", run.stdout)
+    refused = finished(sys.executable, RUN, str(path), "-p", "D=2")
+    assert refused.returncode == 1 and "error[E808]" in refused.stderr
+
+
+def test_without_torchrun_it_says_how_to_start() -> None:
+    run = finished(sys.executable, RUN, *CHIMERA, "--width", "2")
+    assert run.returncode == 2
+    assert f"torchrun --nproc-per-node 4 {RUN} schedules/chimera.sched -p D=2 -p N=8 --width 2" in run.stderr
+
+
+def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:
+    run = finished(*TORCHRUN, RUN, "schedules/chimera.sched", "-p", "D=4")
+    assert run.returncode == 1
+    assert run.stderr.count("error[E800]: 4 ranks are needed and 2 were started") == 1
+    assert f'File "{ROOT}' not in run.stderr, "a traceback of ours for a user's mistake"
+
+
+def one_of_two(rank: int, *options: str, port: int = 1) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of one rank, as torchrun would start it."""
+    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    environment = {k: str(v) for k, v in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    return [sys.executable, RUN, "schedules/chimera.sched", *options], environment
+
+
+def test_data_that_cannot_be_read_is_refused_before_ranks_meet(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("short")
+    for data, code in (("gone", "E802"), ("short", "E803")):
+        command, environment = one_of_two(0, "-p", "D=2", "--data", str(tmp_path / data))
+        run = finished(*command, **environment)
+        assert run.returncode == 1 and f"error[{code}]" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_ranks_with_different_programs_are_refused() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first, second = (one_of_two(r, "-p", "D=2", "-p", f"N={n}", *TINY, port=port) for r, n in ((0, 2), (1, 4)))
+    with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]) as one:
+        (_, said), (_, unsaid) = zero.communicate(timeout=60), one.communicate(timeout=60)
+        assert (zero.returncode, one.returncode) == (1, 1)
+    assert "error[E806]: rank 0 and rank 1 have a different program" in said
+    assert "error[" not in unsaid
+
+
+def test_a_killed_rank_ends_the_job() -> None:
+    with training() as (torchrun, ranks):
+        os.kill(ranks[1], signal.SIGKILL)
+        _, err = torchrun.communicate(timeout=30)
+        assert torchrun.returncode == 1
+        assert ended(ranks, within_s=5)
+        # The survivor says where it was, unless torchrun was faster; it never shows a traceback of ours.
+        assert "interpreter/" not in re.sub(r"interpreter/run.py FAILED", "", err)
+
+
+def test_ctrl_c_ends_every_rank_without_a_traceback_of_ours() -> None:
+    with training() as (torchrun, ranks):
+        os.killpg(torchrun.pid, signal.SIGINT)
+        _, err = torchrun.communicate(timeout=40)
+        assert torchrun.returncode != 0
+        assert ended(ranks, within_s=5)
+        assert f"{ROOT}/interpreter" not in err
+
+
+def test_ranks_do_not_outlive_torchrun() -> None:
+    with training() as (torchrun, ranks):
+        os.kill(torchrun.pid, signal.SIGKILL)
+        assert ended(ranks, within_s=15)

@@ -1,0 +1,203 @@
+"""Every schedule of the library against its published closed forms.
+
+Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, F and B what a stage's forward and backward cost.
+Formulas marked (paper) are as published; the others are known consequences, checked with an independent simulator.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from chimera_ir.instructions import instruction_text
+from chimera_ir.program import Program
+from compiler import Simulation, simulate, verify
+from compiler.verify import peaks
+from tests.helpers import chimera_pairs, makespan, program, streams, with_streams
+
+SIZES = [(D, k * D) for D in (2, 4, 8, 16) for k in (1, 2, 4)]
+COSTS = [(1, 2), (1, 1), (2, 3), (10, 17)]  # F, B
+HALF = Fraction(1, 2)
+
+
+def measure(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Simulation:  # noqa: N803
+    """Return the simulation, after a second simulator has agreed with it."""
+    s = simulate(p, {"F": F, "B": B, "hop": hop})
+    assert Fraction(s.makespan, s.scale) == makespan(p, {"FWD": F, "BWD": B}, hop)
+    return s
+
+
+def wall_bubble(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Fraction:  # noqa: N803
+    """Return the wall bubble, which is the same on every rank."""
+    s = measure(p, F, B, hop)
+    assert len(set(s.wall_bubbles)) == 1
+    assert s.bubble_ratio == pytest.approx(s.wall_bubbles[0] / s.makespan)  # idle over total
+    return Fraction(s.wall_bubbles[0], s.scale)
+
+
+def check(p: Program, bubble, busy, costs=COSTS) -> None:  # type: ignore[no-untyped-def]
+    """Check bubble(F, B), and the makespan that follows from busy(F, B)."""
+    for F, B in costs:  # noqa: N806
+        assert wall_bubble(p, F, B) == bubble(F, B)
+        assert simulate(p, {"F": F, "B": B}).makespan == busy(F, B) + bubble(F, B)
+
+
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_gpipe(D: int, N: int) -> None:  # noqa: N803
+    p = program("gpipe", D=D, N=N)
+    check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
+    assert peaks(p).activations == (N,) * D
+    assert peaks(p).weights == (1,) * D
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dapple"])
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_1f1b_and_dapple_policy_a(schedule: str, D: int, N: int) -> None:  # noqa: N803
+    p = program(schedule, D=D, N=N)
+    check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
+    # Warm-up min(D - r, N): DAPPLE (PPoPP'20), section 3.2, policy A.
+    assert peaks(p).activations == tuple(min(D - r, N) for r in range(D))
+    assert peaks(p).weights == (1,) * D
+
+
+def test_dapple_policy_a_is_1f1b() -> None:
+    a, b = program("dapple", D=4, N=8, policy=1), program("1f1b", D=4, N=8)
+    assert [a.stream(g) for g in range(4)] == [b.stream(g) for g in range(4)]
+
+
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_dapple_policy_b(D: int, N: int) -> None:  # noqa: N803
+    p = program("dapple", D=D, N=N, policy=2)
+    check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
+    # Warm-up min(2(D - r) - 1, N): DAPPLE, section 3.2, policy B.
+    assert peaks(p).activations == tuple(min(2 * (D - r) - 1, N) for r in range(D))
+
+
+@pytest.mark.parametrize(("D", "N", "policy_a", "policy_b"), [(4, 8, 17, 12), (8, 16, 41, 28)])
+def test_dapple_policy_b_tolerates_communication(D: int, N: int, policy_a: int, policy_b: int) -> None:  # noqa: N803
+    assert wall_bubble(program("dapple", D=D, N=N, policy=1), 1, 2, HALF) == policy_a
+    assert wall_bubble(program("1f1b", D=D, N=N), 1, 2, HALF) == policy_a
+    assert wall_bubble(program("dapple", D=D, N=N, policy=2), 1, 2, HALF) == policy_b
+
+
+@pytest.mark.parametrize("schedule", ["chimera", "chimera_any"])
+@pytest.mark.parametrize(("D", "N", "f"), [(D, N, f) for D, N in SIZES for f in chimera_pairs(D)])
+def test_chimera(schedule: str, D: int, N: int, f: int) -> None:  # noqa: N803
+    p, k = program(schedule, D=D, N=N, f=f), N // D
+    costs = COSTS if D < 16 else COSTS[:2]
+    # Direct concatenation: each further unit adds (D/f - 2)(B - F).
+    check(p, lambda F, B: (D // f - 2) * (B + (k - 1) * (B - F)), lambda F, B: N * (F + B), costs)
+    # Equal costs: ratio (D - 2f) / (2fN + D - 2f), Li and Hoefler, SC'21, table 3 (paper).
+    assert simulate(p, {"F": 1, "B": 1}).bubble_ratio == pytest.approx((D - 2 * f) / (2 * f * N + D - 2 * f))
+    # Between D - D/(2f) + 1 and D activations (paper, table 3), 2f copies of weights.
+    alive = peaks(p).activations
+    assert (min(alive), max(alive)) == (D - D // (2 * f) + 1, D)
+    assert peaks(p).weights == (2 * f,) * D
+    assert {len(pipe.micro_batches) for pipe in p.header.pipes} == {N // (2 * f)}
+
+
+@pytest.mark.parametrize("D", [2, 4, 8, 16])
+def test_chimera_performance_model(D: int) -> None:  # noqa: N803
+    """T = (F + hop) C_f + (B + hop) C_b with C_f = D, C_b = 2D - 2 at N = D (paper, section 3.4)."""
+    p = program("chimera", D=D)
+    for F, B in COSTS[1:]:  # noqa: N806
+        assert measure(p, F, B).makespan == D * F + (2 * D - 2) * B
+    # A transfer ends every task of that path in the model; in fact the tasks that stay on their rank need none.
+    for hop in (HALF, Fraction(1, 10)):
+        s = measure(p, 1, 2, hop)
+        model = (1 + hop) * D + (2 + hop) * (2 * D - 2)
+        assert 3 * D - 2 + 2 * (D - 1) <= Fraction(s.makespan, s.scale) <= model
+
+
+@pytest.mark.parametrize(("D", "f"), [(D, f) for D in (2, 4, 8, 16) for f in chimera_pairs(D)])
+def test_chimera_makespan_at_one_unit(D: int, f: int) -> None:  # noqa: N803
+    for F, B in COSTS:  # noqa: N806
+        assert simulate(program("chimera", D=D, f=f), {"F": F, "B": B}).makespan == D * F + (D + D // f - 2) * B
+
+
+@pytest.mark.parametrize("v", [1, 2, 3])
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_interleaved(D: int, N: int, v: int) -> None:  # noqa: N803
+    p = program("interleaved", D=D, N=N, v=v)
+    # (D - 1)(F + B) / v for a rank's share; a stage costs one v-th of it. Narayanan et al., SC'21, section 2.2 (paper).
+    check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * v * (F + B), COSTS[:2])
+    # D (1 + (D - 1) / (Dv)) shares on rank 0: Dv + D - 1 stages' activations, if there are that many.
+    alive = peaks(p).activations
+    assert alive == tuple(min(v * D + D - 1 - 2 * r, N * v) for r in range(D))
+    assert max(alive) == min(D * v + D - 1, N * v)
+    assert peaks(p).weights == (v,) * D
+
+
+MAKESPANS = [  # schedule, parameters, F, B, makespan
+    ("1f1b", {"D": 4, "N": 4}, 1, 2, 21),
+    ("1f1b", {"D": 8, "N": 8}, 1, 2, 45),
+    ("1f1b", {"D": 4, "N": 8}, 1, 2, 33),
+    ("1f1b", {"D": 8, "N": 32}, 1, 2, 117),
+    ("gpipe", {"D": 4, "N": 4}, 1, 2, 21),
+    ("gpipe", {"D": 8, "N": 8}, 1, 2, 45),
+    ("gpipe", {"D": 4, "N": 8}, 1, 2, 33),
+    ("gpipe", {"D": 8, "N": 32}, 1, 2, 117),
+    ("chimera", {"D": 4, "N": 4}, 1, 2, 16),
+    ("chimera", {"D": 8, "N": 8}, 1, 2, 36),
+    ("chimera", {"D": 4, "N": 8}, 1, 2, 30),
+    ("chimera", {"D": 8, "N": 32}, 1, 2, 126),
+    ("chimera", {"D": 4, "N": 4}, 1, 1, 10),
+    ("chimera", {"D": 8, "N": 8}, 1, 1, 22),
+    ("chimera", {"D": 8, "N": 32}, 1, 1, 70),
+    ("chimera", {"D": 8, "N": 8, "f": 2}, 1, 2, 28),
+    ("chimera", {"D": 8, "N": 8, "f": 4}, 1, 2, 24),
+    ("interleaved", {"D": 4, "N": 8, "v": 2}, 1, 2, 57),
+]
+
+
+@pytest.mark.parametrize(("schedule", "parameters", "F", "B", "pinned"), MAKESPANS)
+def test_pinned_makespans(schedule: str, parameters: dict[str, int], F: int, B: int, pinned: int) -> None:  # noqa: N803
+    assert measure(program(schedule, **parameters), F, B).makespan == pinned
+
+
+BUBBLES = {16: {2: 36.8, 4: 20.0, 8: 7.7, 16: 0.0}, 32: {2: 38.5, 4: 22.6, 8: 11.1, 16: 4.0, 32: 0.0}}  # D = N: pipes: %
+
+
+@pytest.mark.parametrize(("D", "pipes"), [(D, pipes) for D, row in BUBBLES.items() for pipes in row])
+def test_more_pipes_leave_less_bubble(D: int, pipes: int) -> None:  # noqa: N803
+    s = simulate(program("chimera", D=D, f=pipes // 2), {"F": 1, "B": 2})
+    assert round(100 * s.bubble_ratio, 1) == BUBBLES[D][pipes]
+
+
+# D = N: stage: time. At D = 8 the ticks run another backward first and stage 6 is done at 24; see the exchange below.
+SYNCED = {4: {3: 9, 2: 12, 1: 14, 0: 16}, 8: {7: 19, 6: 24, 5: 26, 4: 28, 3: 30, 2: 32, 1: 34, 0: 36}}
+
+
+def check_synced(p: Program, times: dict[int, int]) -> None:
+    """Check when both copies of each stage have their gradient, and where those copies live."""
+    s = measure(p, 1, 2)
+    assert s.synced == {f"stage {stage}": time for stage, time in times.items()}
+    for stage in times:
+        assert {pipe.placement[stage] for pipe in p.header.pipes} == {stage, p.header.ranks - 1 - stage}
+
+
+@pytest.mark.parametrize("D", SYNCED)
+def test_when_gradients_are_done(D: int) -> None:  # noqa: N803
+    check_synced(program("chimera", D=D), SYNCED[D])
+
+
+def test_when_gradients_are_done_if_a_late_stage_goes_first() -> None:
+    """Ranks 1 and 6 may run the last backward of stage 6 before the first of stage 1: done at 21, the makespan stays."""
+    p = program("chimera", D=8)
+    changed = streams(p)
+    for rank, late in ((6, "down[0] s6 m3"), (1, "up[0] s6 m7")):
+        texts = [instruction_text(i, p.pipe_names) for i in changed[rank]]
+        last = texts.index(f"BWD {late}")
+        first = max(k for k in range(last) if texts[k].startswith("BWD"))
+        assert " s1 " in texts[first]
+        changed[rank][first:first] = [changed[rank].pop(last) for _ in range(2)]  # the task and its SEND
+    exchanged = verify(with_streams(p, changed))
+    check_synced(exchanged, SYNCED[8] | {6: 21})
+    assert simulate(exchanged).makespan == 36
+
+
+def test_chimera_loses_to_1f1b_at_four_units() -> None:
+    """D = 8, N = 32: 126 against 117; at one unit it wins."""
+    chimera, plain = (simulate(program(x, D=8, N=32), {"F": 1, "B": 2}).makespan for x in ("chimera", "1f1b"))
+    assert (chimera, plain) == (126, 117)

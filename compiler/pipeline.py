@@ -2,7 +2,7 @@
 
 parse             text -> syntax tree                               E1xx   syntax/parse.py
 resolve           syntax tree, parameters -> spec                   E2xx   resolve/resolve.py
-order_by_ticks    spec -> program of tasks, one stream per rank     E30x   order/ticks.py
+order_by_...      spec -> program of tasks, one stream per rank     E30x   order/{ticks,greedy,listing}.py
 earliest          program of tasks -> its times, or a deadlock      E304   tasks.py, deadlock.py
 transfers         program, times -> SEND and RECV to insert                lower/transfers.py
 gradient_sync     program, times -> ALLREDUCE to insert                    lower/sync.py
@@ -22,9 +22,12 @@ from compiler.lower.sync import gradient_sync
 from compiler.lower.transfers import transfers
 from compiler.lower.weave import weave
 from compiler.lower.width import forwards_only, widen
+from compiler.order.greedy import order_greedily
+from compiler.order.listing import order_by_listing
+from compiler.order.ordered import Ordered
 from compiler.order.ticks import order_by_ticks
 from compiler.resolve.resolve import resolve
-from compiler.resolve.spec import Spec
+from compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, TicksOrder
 from compiler.syntax.nodes import Schedule
 from compiler.syntax.parse import parse
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs

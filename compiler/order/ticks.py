@@ -6,77 +6,106 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimera_ir.instructions import Op
-from chimera_ir.program import Ints, Program, Table
+from chimera_ir.program import Ints
+from compiler.order.ordered import Batches, Ordered, task_program
 from compiler.resolve.expressions import evaluate, subset
-from compiler.resolve.spec import LETTERS, Formula, Spec
+from compiler.resolve.spec import LETTERS, Formula, Spec, TicksOrder
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """The tasks that one formula places, one entry each. micro_batch: the program's ids."""
+    """The tasks that one formula places, one entry each.
+
+    each_stage, each_id: one entry per micro-batch of each task; the program's ids.
+    """
 
     formula: int
     op: int
     pipe: int
     stage: Ints
-    micro_batch: Ints
+    batch: Ints
     tick: Ints
+    each_stage: Ints
+    each_id: Ints
 
 
-def order_by_ticks(spec: Spec) -> Program:
+def order_by_ticks(spec: Spec, order: TicksOrder) -> Ordered:
     """Return every rank's tasks in the order of their ticks.
 
     Raises ChimeraError: E301 a task without a formula, E302 a task with two, E303 two tasks of one rank on one tick.
     """
-    h = spec.header
-    placed = [_place(spec, number, f) for number, f in enumerate(spec.order)]
-    _complete(spec, placed)
+    h, batches = spec.header, Batches(spec.header.micro_batches)
+    placed = [_place(spec, batches, number, f) for number, f in enumerate(order.formulas)]
+    _complete(spec, order, placed)
     formula = np.concatenate([np.full(len(p.stage), p.formula) for p in placed])
     op = np.concatenate([np.full(len(p.stage), p.op) for p in placed])
     pipe = np.concatenate([np.full(len(p.stage), p.pipe) for p in placed])
     stage = np.concatenate([p.stage for p in placed])
-    batch = np.concatenate([p.micro_batch for p in placed])
+    batch = np.concatenate([p.batch for p in placed])
     tick = np.concatenate([p.tick for p in placed])
     rank = np.array([p.placement for p in h.pipes], np.int64)[pipe, stage]
     by_time = np.lexsort((tick, rank))
-    table = Table.of(op[by_time], pipe=pipe[by_time], stage=stage[by_time], batch=batch[by_time])
-    offsets = np.searchsorted(rank[by_time], np.arange(h.ranks + 1))
-    program = Program(h, table, offsets, tuple((m,) for m in range(h.micro_batches)), ())
-    same = (np.diff(tick[by_time]) == 0) & (np.diff(rank[by_time]) == 0)
+    op, pipe, stage, batch, tick, rank, formula = (x[by_time] for x in (op, pipe, stage, batch, tick, rank, formula))
+    offsets = np.searchsorted(rank, np.arange(h.ranks + 1))
+    program = task_program(spec, batches, op, pipe, stage, batch, np.zeros(len(op), np.int64), offsets)
+    ordered = Ordered(program, formula, tuple(f.span for f in order.formulas))
+    same = (np.diff(tick) == 0) & (np.diff(rank) == 0)
     if same.any():
-        raise ChimeraError(_collisions(spec, program, np.flatnonzero(same), tick[by_time], formula[by_time]))
-    return program
+        raise ChimeraError(_collisions(ordered, np.flatnonzero(same), tick))
+    return ordered
 
 
-def _place(spec: Spec, number: int, f: Formula) -> _Placed:
+def _place(spec: Spec, batches: Batches, number: int, f: Formula) -> _Placed:
     pipe = spec.header.pipes[f.pipe]
-    count = len(pipe.micro_batches)
-    stage = np.repeat(np.arange(spec.header.stages, dtype=np.int64), count)
-    micro_batch = np.tile(np.arange(count, dtype=np.int64), spec.header.stages)
-    env = {**f.env, f.stage: stage, f.micro_batch: micro_batch}
+    low, high, counter = _groups(f, len(pipe.micro_batches))
+    ids = np.array(pipe.micro_batches, np.int64)
+    if f.group is None:
+        batch_of = ids[low]
+    else:
+        groups = [pipe.micro_batches[a : b + 1] for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+        batch_of = np.array([batches.number(g) for g in groups], np.int64)
+    stage = np.repeat(np.arange(spec.header.stages, dtype=np.int64), len(low))
+    group = np.tile(np.arange(len(low), dtype=np.int64), spec.header.stages)
+    env = {**f.env, f.stage: stage, f.micro_batch: low[group]} | ({f.counter: counter[group]} if f.counter else {})
     for let in f.lets:
         env[let.name.name] = evaluate(let.value, env)
     if f.condition is not None:
         holds = np.broadcast_to(np.asarray(evaluate(f.condition, env)), stage.shape)
-        env, stage, micro_batch = dict(subset(env, holds)), stage[holds], micro_batch[holds]
+        env, stage, group = dict(subset(env, holds)), stage[holds], group[holds]
     tick = np.broadcast_to(np.asarray(evaluate(f.tick, env), np.int64), stage.shape)
-    ids = np.array(pipe.micro_batches, np.int64)
-    return _Placed(number, int(f.kind), f.pipe, stage, ids[micro_batch], tick)
+    count = (high - low + 1)[group]
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    each_id = ids[np.repeat(low[group], count) + within]
+    return _Placed(number, int(f.kind), f.pipe, stage, batch_of[group], tick, np.repeat(stage, count), each_id)
 
 
-def _complete(spec: Spec, placed: list[_Placed]) -> None:
+def _groups(f: Formula, count: int) -> tuple[Ints, Ints, Ints]:
+    """Return the first and last micro-batch of every group, cut off at the pipe's last one, and the groups' numbers."""
+    every = np.arange(count, dtype=np.int64)
+    if f.group is None:
+        return every, every, every
+    env = {**f.env, f.counter: every}
+    low, high = (np.broadcast_to(np.asarray(evaluate(e, env), np.int64), every.shape) for e in (f.group.low, f.group.high))
+    if (low < 0).any():
+        g = int(np.argmax(low < 0))
+        raise refuse("E301", f"group {g} begins at micro-batch {low[g]}", f.group.span, help="groups begin at 0 or later")
+    kept = (low < count) & (low <= high)
+    return low[kept], np.minimum(high, count - 1)[kept], every[kept]
+
+
+def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
     """Check that every (stage, micro-batch) of every pipe has one forward, and one B or one I and one W."""
     h = spec.header
     found: list[Diagnostic] = []
     for p, pipe in enumerate(h.pipes):
         mine = [x for x in placed if x.pipe == p]
-        counts = np.zeros((4, h.stages, h.micro_batches), np.int64)
+        first, count = (pipe.micro_batches[0] if pipe.micro_batches else 0), len(pipe.micro_batches)
+        counts = np.zeros((4, h.stages, count), np.int64)
         for x in mine:
-            np.add.at(counts[x.op], (x.stage, x.micro_batch), 1)
-        counts = counts[:, :, list(pipe.micro_batches)]
-        found += _twice(spec, mine, counts, p)
+            np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
+        found += _twice(spec, order, mine, counts, p)
         forward, full, inputs, weights = counts > 0
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
@@ -88,42 +117,46 @@ def _complete(spec: Spec, placed: list[_Placed]) -> None:
                 s, m = np.argwhere(missing)[0]
                 many = f" ({missing.sum()} such tasks)" if missing.sum() > 1 else ""
                 message = f"no formula places {what} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
-                found.append(Diagnostic("E301", message, spec.spans["order"], help=f"add: {example}"))
+                found.append(Diagnostic("E301", message, order.span, help=f"add: {example}"))
         both = full & (inputs | weights)
         if both.any():
             s, m = np.argwhere(both)[0]
             message = f"pipe {pipe.name}, stage {s}, micro-batch {m} has a full backward B and a split one"
-            found.append(Diagnostic("E302", message, spec.spans["order"], help="keep B, or I and W"))
+            found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
     if found:
         raise ChimeraError(found)
 
 
-def _twice(spec: Spec, mine: list[_Placed], counts: Ints, pipe: int) -> list[Diagnostic]:
+def _twice(spec: Spec, order: TicksOrder, mine: list[_Placed], counts: Ints, pipe: int) -> list[Diagnostic]:
     if counts.max(initial=0) <= 1:
         return []
     op, s, m = np.argwhere(counts > 1)[0]
     ids = spec.header.pipes[pipe].micro_batches
-    rules = [spec.order[x.formula] for x in mine if x.op == op and ((x.stage == s) & (x.micro_batch == ids[m])).any()]
+    places = [x for x in mine if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
+    rules = [order.formulas[x.formula] for x in places]
     name = f"{LETTERS[Op(op)]} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
+    if len(rules) == 1:
+        return [Diagnostic("E302", f"two groups hold {name}", rules[0].span, "of this formula", help="let groups not overlap")]
     notes = tuple(f"also by {r.span}" for r in rules[1:])
     return [Diagnostic("E302", f"two formulas place {name}", rules[0].span, "one of them", notes, "narrow one with 'when'")]
 
 
-def _collisions(spec: Spec, program: Program, rows: Ints, tick: Ints, formula: Ints) -> list[Diagnostic]:
+def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
     """Return one finding per pair of formulas that collide, with the first collision of each."""
+    program = ordered.program
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in rows.tolist():
-        pairs.setdefault((int(formula[row]), int(formula[row + 1])), []).append(row)
+        pairs.setdefault((int(ordered.origin[row]), int(ordered.origin[row + 1])), []).append(row)
     found = []
-    for (a, b), collisions in pairs.items():
+    for collisions in pairs.values():
         row = collisions[0]
         rank = int(program.rank_of[row])
         message = f"rank {rank} has two tasks on tick {tick[row]}: {program.text(row)} and {program.text(row + 1)}"
-        notes = [f"{program.text(row + 1)} is placed by {_line(spec.order[b].span)}"]
+        notes = [f"{program.text(row + 1)} is placed by {_line(ordered.span(row + 1))}"]
         if len(collisions) > 1:
             notes.append(f"{len(collisions)} such pairs in all")
         help = "shift one formula; a rank runs one task at a time"
-        found.append(Diagnostic("E303", message, spec.order[a].span, f"places {program.text(row)}", tuple(notes), help))
+        found.append(Diagnostic("E303", message, ordered.span(row), f"places {program.text(row)}", tuple(notes), help))
     return found
 
 

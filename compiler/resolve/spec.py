@@ -9,7 +9,7 @@ from chimera_ir.diagnostics import Span
 from chimera_ir.instructions import Op
 from chimera_ir.program import Header
 from compiler.resolve.expressions import Env
-from compiler.syntax.nodes import Expr, Let, SyncPolicy
+from compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPolicy
 
 KINDS = {"F": Op.FWD, "B": Op.BWD, "I": Op.BWD_INPUT, "W": Op.BWD_WEIGHT}
 LETTERS = {op: letter for letter, op in KINDS.items()}
@@ -17,12 +17,17 @@ LETTERS = {op: letter for letter, op in KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """When the tasks of one kind in one pipe run. env: every name but those of stage and micro-batch."""
+    """When the tasks of one kind in one pipe run. env: every name but those of stage and micro-batch.
+
+    group: the micro-batches of one task, low .. high; `counter` is the name that numbers the groups.
+    """
 
     kind: Op
     pipe: int
     stage: str
     micro_batch: str
+    group: Range | None
+    counter: str
     condition: Expr | None
     tick: Expr
     lets: tuple[Let, ...]
@@ -31,10 +36,53 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
+class TicksOrder:
+    """The order form `ticks`: formulas."""
+
+    formulas: tuple[Formula, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit: the sum of `weights` (per kind) times counts of started tasks stays at or below a value.
+
+    scope: what the counts are over: the rank, or each of its stages or pipes.
+    """
+
+    weights: Mapping[Op, int]
+    value: Expr
+    scope: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyOrder:
+    """The order form `greedy`. kinds: the most wanted first; keys: what decides between tasks of one kind."""
+
+    kinds: tuple[Op, ...]
+    keys: tuple[Key, ...]
+    bounds: tuple[Bound, ...]
+    env: Env
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ListingOrder:
+    """The order form `listing`. families: declared name -> index -> pipe."""
+
+    rank: str
+    actions: tuple[Action, ...]
+    families: Mapping[str, Mapping[int, int]]
+    env: Env
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
-    """header: all that the program will say besides its streams; order: formulas; spans: where a setting was made."""
+    """header: all that the program will say besides its streams; recompute: per pipe and stage."""
 
     header: Header
-    order: tuple[Formula, ...]
+    order: TicksOrder | GreedyOrder | ListingOrder
+    recompute: tuple[tuple[bool, ...], ...]
     sync: SyncPolicy
-    spans: Mapping[str, Span]

@@ -97,12 +97,28 @@ class Range(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Size(Node):
+    """`size 1/2`: a micro-batch of the program against the one that is counted elsewhere."""
+
+    numerator: int
+    denominator: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute(Node):
+    """`recompute`, or `recompute when CONDITION`."""
+
+    condition: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
 class StageClause(Node):
     """`stage s on rank EXPR`, for every stage or those in a range."""
 
     binder: Binder
     range: Range | None
     rank: Expr
+    recompute: Recompute | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +143,13 @@ class PipeRef(Node):
 
 @dataclass(frozen=True, slots=True)
 class Rule(Node):
-    """`F down[i](s, m) when CONDITION at TICK`."""
+    """`F down[i](s, m) when CONDITION at TICK`; with a group, m is the first of `low .. high`."""
 
     kind: Binder
     pipe: PipeRef | None
     stage: Binder
     micro_batch: Binder
+    group: Range | None
     condition: Expr | None
     tick: Expr
 
@@ -159,6 +176,73 @@ class CostStatement(Node):
     costs: tuple[Cost, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Key(Node):
+    """`smaller EXPR` or `larger EXPR`: what decides between tasks that are ready."""
+
+    value: Expr
+    larger: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(Node):
+    """`limit F - W <= D`: a bound on counts of started tasks, on a rank or on each of its stages or pipes."""
+
+    condition: Expr
+    scope: Literal["rank", "stage", "pipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy(Node):
+    """The order form `greedy`."""
+
+    costs: tuple[CostStatement, ...]
+    prefer: tuple[Binder, ...]
+    keys: tuple[Key, ...]
+    limits: tuple[Limit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAction(Node):
+    """`F p[a](s, m)` in a listing: the next one where stage or micro-batch are left out. overlap: `&` follows."""
+
+    kind: Binder
+    pipe: PipeRef | None
+    stage: Expr | None
+    first: Expr | None
+    last: Expr | None
+    overlap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Node):
+    """`repeat N { ... }`, or `repeat i in low .. high { ... }`."""
+
+    binder: Binder | None
+    low: Expr | None
+    count: Expr
+    body: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Node):
+    condition: Expr
+    then: tuple[Action, ...]
+    otherwise: tuple[Action, ...]
+
+
+Action = Let | TaskAction | Repeat | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Node):
+    """The order form `listing`: a program for every rank."""
+
+    rank: Binder
+    actions: tuple[Action, ...]
+
+
+Order = Ticks | Greedy | Listing  # one schedule has one
 SyncPolicy = Literal["at end", "eager", "eager where idle"]
 
 
@@ -173,7 +257,7 @@ class TiedDecl(Node):
     stages: tuple[Expr, ...]
 
 
-Statement = Param | Require | Let | Setting | PipeDecl | Ticks | CostStatement | Sync | TiedDecl
+Statement = Param | Require | Let | Setting | Size | PipeDecl | Ticks | Greedy | Listing | CostStatement | Sync | TiedDecl
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,16 @@ def _statement(s: n.Statement) -> str:
             family = f"[{s.family.binder.name} in {_range(s.family.range)}]" if s.family else ""
             clauses = "".join(f"    {_stage_clause(c)}\n" for c in s.stages)
             return f"pipe {s.name.name}{family} {{\n{clauses}    micro_batches {expression(s.micro_batches)}\n}}"
+        case n.Size():
+            return f"size {s.numerator}/{s.denominator}"
+        case n.Greedy():
+            body = [_statement(c) for c in s.costs]
+            body += [f"prefer {', '.join(b.name for b in s.prefer)}"] if s.prefer else []
+            body += [f"then {', '.join(map(_key, s.keys))}"] if s.keys else []
+            body += [f"limit {expression(x.condition)}" + ("" if x.scope == "rank" else f" per {x.scope}") for x in s.limits]
+            return "order greedy {\n" + "".join(f"    {line}\n" for line in body) + "}"
+        case n.Listing():
+            return f"order listing for rank {s.rank.name} {{\n{_actions(s.actions, 1)}}}"
         case n.Ticks():
             body = [_statement(x) for x in s.lets] + [_rule(r) for r in s.rules]
             return "order ticks {\n" + "".join(f"    {line}\n" for line in body) + "}"
@@ -45,7 +55,43 @@ def _range(r: n.Range) -> str:
 
 def _stage_clause(c: n.StageClause) -> str:
     bounds = f" in {_range(c.range)}" if c.range else ""
-    return f"stage {c.binder.name}{bounds} on rank {expression(c.rank)}"
+    again = ""
+    if c.recompute:
+        again = " recompute" + (f" when {expression(c.recompute.condition)}" if c.recompute.condition else "")
+    return f"stage {c.binder.name}{bounds} on rank {expression(c.rank)}{again}"
+
+
+def _key(k: n.Key) -> str:
+    return f"{'larger' if k.larger else 'smaller'} {expression(k.value)}"
+
+
+def _actions(actions: tuple[n.Action, ...], depth: int) -> str:
+    """Return the lines of a listing's block; overlapped tasks share one."""
+    indent, text, joined = "    " * depth, "", False
+    for a in actions:
+        match a:
+            case n.TaskAction():
+                text += (" " if joined else indent) + _task(a) + (" &" if a.overlap else "\n")
+                joined = a.overlap
+            case n.Repeat():
+                head = f"{a.binder.name} in {expression(a.low)} .. " if a.binder and a.low else ""
+                text += f"{indent}repeat {head}{expression(a.count)} {{\n{_actions(a.body, depth + 1)}{indent}}}\n"
+            case n.Choice():
+                text += f"{indent}if {expression(a.condition)} {{\n{_actions(a.then, depth + 1)}{indent}}}"
+                text += f" else {{\n{_actions(a.otherwise, depth + 1)}{indent}}}\n" if a.otherwise else "\n"
+            case n.Let():
+                text += f"{indent}{_statement(a)}\n"
+    return text
+
+
+def _task(a: n.TaskAction) -> str:
+    pipe = ""
+    if a.pipe:
+        pipe = " " + a.pipe.name.name + (f"[{expression(a.pipe.index)}]" if a.pipe.index else "")
+    arguments = [expression(a.stage)] if a.stage else []
+    if a.first:
+        arguments.append(expression(a.first) + (f" .. {expression(a.last)}" if a.last else ""))
+    return f"{a.kind.name}{pipe}" + (f"({', '.join(arguments)})" if arguments else "")
 
 
 def _cost(c: n.Cost) -> str:
@@ -58,7 +104,8 @@ def _rule(r: n.Rule) -> str:
     if r.pipe:
         pipe = " " + r.pipe.name.name + (f"[{expression(r.pipe.index)}]" if r.pipe.index else "")
     when = f" when {expression(r.condition)}" if r.condition else ""
-    return f"{r.kind.name}{pipe}({r.stage.name}, {r.micro_batch.name}){when} at {expression(r.tick)}"
+    group = f" = {_range(r.group)}" if r.group else ""
+    return f"{r.kind.name}{pipe}({r.stage.name}, {r.micro_batch.name}{group}){when} at {expression(r.tick)}"
 
 
 def expression(e: n.Expr, binds: int = 0) -> str:

@@ -1,0 +1,254 @@
+"""The order form `greedy`: an event-driven list scheduler.
+
+Whenever a rank is free it starts, of its tasks whose inputs have arrived and which no limit forbids, the one of the
+kind preferred most; then the keys decide, then pipe, stage and micro-batch. Same text, same order, on every machine.
+
+A forward also leaves one place free under a limit for every other (pipe, stage) in the limit's scope that has forwards
+to do and nothing alive. With a limit F - W <= L (or F - B), L no less than the stages of the rank over all pipes, the
+scheduler then never gets stuck. For say it does: nothing runs, nothing travels. Backwards are never limited, so every
+micro-batch alive waits for a forward. In a pipe with one alive, take the deepest stage s at which one waits. Another
+micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there; then its place was left free, the forward
+may start, and the scheduler is not stuck. And if nothing is alive anywhere, all places are free. The count plus the
+places left free never exceeds L: a forward takes its own place, or one beyond those left free; a backward gives one
+back and may claim one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.instructions import Op
+from chimera_ir.program import Ints
+from compiler.order.ordered import Batches, Ordered, task_program
+from compiler.resolve.expressions import evaluate
+from compiler.resolve.spec import LETTERS, GreedyOrder, Spec
+
+_F, _X, _W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
+
+
+@dataclass(slots=True)
+class _Counter:
+    """One limit on one scope. places: (pipe, stage) pairs of the scope that have forwards to do and nothing alive."""
+
+    weights: tuple[int, int, int]
+    bound: int
+    value: int = 0
+    places: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Scheduler:
+    """The state of the simulation. A task is number kind x keys + key, key = stage x micro-batches + id."""
+
+    spec: Spec
+    order: GreedyOrder
+    keys: int
+    rank: list[int]  # by key
+    cell: list[int]  # by key: pipe x stages + stage
+    priority: list[int]  # by task
+    cost: list[int]  # by task
+    counters: list[list[_Counter]]  # by (rank, cell): rank x cells + cell
+    left: list[int]  # by cell: forwards to do
+    alive: list[int]  # by cell
+    heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
+
+
+def order_greedily(spec: Spec, order: GreedyOrder) -> Ordered:
+    """Return the order in which the scheduler starts tasks. Raises ChimeraError E305 where it can start nothing."""
+    h = spec.header
+    scheduler = _scheduler(spec, order)
+    sequence = _run(scheduler)
+    tasks = np.array([t for stream in sequence for t in stream], np.int64)
+    kind, key = np.divmod(tasks, scheduler.keys)
+    stage, ids = np.divmod(key, h.micro_batches)
+    split = Op.BWD_WEIGHT in order.kinds
+    op = np.array([Op.FWD, Op.BWD_INPUT if split else Op.BWD, Op.BWD_WEIGHT])[kind]
+    offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
+    nothing = np.zeros(len(tasks), np.int64)
+    pipe = _pipe_of(spec)[ids]
+    program = task_program(spec, Batches(h.micro_batches), op, pipe, stage, ids, nothing, offsets)
+    return Ordered(program, nothing, (order.span,))
+
+
+def _pipe_of(spec: Spec) -> Ints:
+    pipe = np.zeros(spec.header.micro_batches, np.int64)
+    for p, x in enumerate(spec.header.pipes):
+        pipe[list(x.micro_batches)] = p
+    return pipe
+
+
+def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
+    h = spec.header
+    keys = h.stages * h.micro_batches
+    stage, ids = np.divmod(np.arange(keys), h.micro_batches)
+    pipe = _pipe_of(spec)[ids]
+    first = np.array([p.micro_batches[0] if p.micro_batches else 0 for p in h.pipes], np.int64)
+    placement = np.array([p.placement for p in h.pipes], np.int64)
+    rank = placement[pipe, stage]
+    split = Op.BWD_WEIGHT in order.kinds
+    parts = [Op.FWD, Op.BWD_INPUT if split else Op.BWD] + ([Op.BWD_WEIGHT] if split else [])
+    env = {**order.env, "s": stage, "m": ids - first[pipe], "p": pipe, "r": rank}
+    wanted = [np.broadcast_to(np.asarray(evaluate(k.value, env)), stage.shape) * (-1 if k.larger else 1) for k in order.keys]
+    place = np.repeat([order.kinds.index(op) for op in parts], keys)
+    columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(wanted))]
+    priority = np.empty(len(place), np.int64)
+    priority[np.lexsort((*columns, place))] = np.arange(len(place))
+    again = np.array(spec.recompute, bool)[pipe, stage]
+    costs = {op: np.array(getattr(h.costs, op.name), np.int64)[stage] for op in parts}
+    costs[parts[1]] = costs[parts[1]] + np.where(again, np.array(h.costs.FWD, np.int64)[stage], 0)
+    cell = pipe * h.stages + stage
+    return _Scheduler(
+        spec,
+        order,
+        keys,
+        rank.tolist(),
+        cell.tolist(),
+        priority.tolist(),
+        np.concatenate([costs[op] for op in parts]).tolist(),
+        _counters(spec, order, parts),
+        np.bincount(cell, minlength=len(h.pipes) * h.stages).tolist(),
+        [0] * (len(h.pipes) * h.stages),
+        [{} for _ in range(h.ranks)],
+    )
+
+
+def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[_Counter]]:
+    """Return, by cell, the counters of every limit that its tasks count in; cells of one scope share one."""
+    h = spec.header
+    result: list[list[_Counter]] = [[] for _ in range(len(h.pipes) * h.stages)]
+    for bound in order.bounds:
+        weights = [bound.weights.get(op, 0) for op in parts] + [0]
+        shared: dict[tuple[int, ...], _Counter] = {}
+        for p, pipe in enumerate(h.pipes):
+            for s, r in enumerate(pipe.placement):
+                scope = {"rank": (r,), "stage": (r, s), "pipe": (r, p)}[bound.scope]
+                if scope not in shared:
+                    value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p})
+                    shared[scope] = _Counter((weights[0], weights[1], weights[2]), int(value))
+                if pipe.micro_batches:
+                    shared[scope].places.add(p * h.stages + s)
+                result[p * h.stages + s].append(shared[scope])
+    return result
+
+
+def _allowed(counters: list[_Counter], kind: int, cell: int) -> bool:
+    for c in counters:
+        weight = c.weights[kind]
+        if weight > 0:
+            free = (len(c.places) - (cell in c.places)) * weight if kind == _F else 0
+            if c.value + weight + free > c.bound:
+                return False
+    return True
+
+
+def _pick(x: _Scheduler, rank: int) -> int | None:
+    """Return the task that a free rank starts, taken off its heap."""
+    best: tuple[int, int] | None = None
+    where = -1
+    cells = len(x.counters)
+    for index, heap in x.heaps[rank].items():
+        if heap and (best is None or heap[0] < best) and _allowed(x.counters[index % cells], index // cells, index % cells):
+            best, where = heap[0], index
+    if best is None:
+        return None
+    heapq.heappop(x.heaps[rank][where])
+    return best[1]
+
+
+def _start(x: _Scheduler, kind: int, cell: int) -> None:
+    """Count a task that starts."""
+    if kind == _F:
+        x.left[cell] -= 1
+        x.alive[cell] += 1
+    elif kind == _W or (kind == _X and Op.BWD_WEIGHT not in x.order.kinds):
+        x.alive[cell] -= 1
+    waiting = x.left[cell] > 0 and x.alive[cell] == 0
+    for c in x.counters[cell]:
+        c.value += c.weights[kind]
+        (c.places.add if waiting else c.places.discard)(cell)
+
+
+def _run(x: _Scheduler) -> list[list[int]]:
+    """Simulate; return every rank's tasks in the order of their starts."""
+    h, keys, n = x.spec.header, x.keys, x.spec.header.micro_batches
+    split = Op.BWD_WEIGHT in x.order.kinds
+    total = keys * (3 if split else 2)
+    last_stage = keys - n  # keys from here on are of the last stage
+    missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys if split else 0)
+    missing[:n] = [0] * n
+    arrival = [0] * total
+    # (time, is a task, rank or task): at one time ranks become free first, then tasks ready, then free ranks choose.
+    events: list[tuple[int, int, int]] = [(0, 1, t) for t in range(n)]
+    heapq.heapify(events)
+    busy = [False] * h.ranks
+    sequence: list[list[int]] = [[] for _ in range(h.ranks)]
+    cells, hop, done = len(x.counters), h.costs.hop, 0
+    while events:
+        now = events[0][0]
+        concerned: set[int] = set()
+        while events and events[0][0] == now:
+            _, is_task, what = heapq.heappop(events)
+            if is_task:
+                kind, key = divmod(what, keys)
+                rank = x.rank[key]
+                heapq.heappush(x.heaps[rank].setdefault(kind * cells + x.cell[key], []), (x.priority[what], what))
+                concerned.add(rank)
+            else:
+                busy[what] = False
+                concerned.add(what)
+        for rank in sorted(concerned):
+            if busy[rank]:
+                continue
+            task = _pick(x, rank)
+            if task is None:
+                continue
+            kind, key = divmod(task, keys)
+            _start(x, kind, x.cell[key])
+            sequence[rank].append(task)
+            done += 1
+            busy[rank] = True
+            end = now + x.cost[task]
+            heapq.heappush(events, (end, 0, rank))
+            if kind == _F:
+                following = [task + n] if key < last_stage else []
+                following.append(task + keys)
+            elif kind == _X:
+                following = [task - n] if key >= n else []
+                following += [task + keys] if split else []
+            else:
+                following = []
+            for t in following:
+                there = end if x.rank[t % keys] == rank else end + hop
+                arrival[t] = max(arrival[t], there)
+                missing[t] -= 1
+                if not missing[t]:
+                    heapq.heappush(events, (arrival[t], 1, t))
+    if done < total:
+        raise ChimeraError([_stuck(x, sequence, done, total)])
+    return sequence
+
+
+def _stuck(x: _Scheduler, sequence: list[list[int]], done: int, total: int) -> Diagnostic:
+    """Return the finding that shows the ranks whose limits are full."""
+    h, cells, notes = x.spec.header, len(x.counters), []
+    letters = {_F: "F", _X: "I" if Op.BWD_WEIGHT in x.order.kinds else "B", _W: "W"}
+    for rank, heaps in enumerate(x.heaps):
+        waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
+        if waiting:
+            index, task = min(waiting, key=lambda w: x.priority[w[1]])
+            cell = index % cells
+            pipe, stage = h.pipes[cell // h.stages].name, cell % h.stages
+            full = next(c for c in x.counters[cell] if c.weights[index // cells] > 0)
+            text = f"{letters[index // cells]} {pipe} s{stage} m{task % x.keys % h.micro_batches}"
+            kept = len(full.places - {cell})
+            reserve = f", {kept} places kept for stages with nothing alive" if kept else ""
+            notes.append(f"rank {rank} has {full.value} of {full.bound}{reserve}: {text} may not start")
+    named = {LETTERS[k] for b in x.order.bounds for k in b.weights}
+    message = f"the scheduler is stuck after {done} of {total} tasks: limits forbid every task that is ready"
+    span = x.order.bounds[0].span if x.order.bounds else x.order.span
+    help = f"raise the limit on {', '.join(sorted(named))}: at least one place per stage of the rank, over all pipes"
+    return Diagnostic("E305", message, span, "this limit", tuple(notes[:8]), help)

@@ -1,0 +1,51 @@
+"""What every order form makes: the tasks of each rank in order, and which piece of text ordered each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chimera_ir.diagnostics import Span
+from chimera_ir.instructions import Op
+from chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program, Table
+from compiler.resolve.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """program: of tasks only; origin: for every row an index into spans."""
+
+    program: Program
+    origin: Ints
+    spans: tuple[Span, ...]
+
+    def span(self, row: int) -> Span:
+        """Return the text that ordered the task of a row."""
+        return self.spans[int(self.origin[row])]
+
+
+class Batches:
+    """The distinct groups of micro-batches of a program, numbered: batch m is (m,)."""
+
+    def __init__(self, micro_batches: int) -> None:
+        self._micro_batches = micro_batches
+        self._groups: dict[tuple[int, ...], int] = {}
+
+    def number(self, ids: tuple[int, ...]) -> int:
+        """Return the batch of these micro-batches."""
+        if len(ids) == 1:
+            return ids[0]
+        return self._groups.setdefault(ids, self._micro_batches + len(self._groups))
+
+    def all(self) -> tuple[tuple[int, ...], ...]:
+        return (*((m,) for m in range(self._micro_batches)), *self._groups)
+
+
+def task_program(
+    spec: Spec, batches: Batches, op: Ints, pipe: Ints, stage: Ints, batch: Ints, overlap: Ints, offsets: Ints
+) -> Program:
+    """Return the program of these tasks, given rank after rank."""
+    again = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
+    table = Table.of(op, pipe=pipe, stage=stage, batch=batch, flags=again * RECOMPUTE + overlap * OVERLAP)
+    return Program(spec.header, table, offsets, batches.all(), ())

@@ -1,0 +1,68 @@
+"""The order block of a schedule, bound to its pipes and names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from chimera_ir.instructions import Op
+from compiler.resolve.expressions import Env, scalar
+from compiler.resolve.scope import counter_of, index_binder, limit_weights, needed_lets
+from compiler.resolve.sizes import Declared
+from compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
+from compiler.syntax import nodes as n
+
+
+def order_of(schedule: n.Schedule, declared: Mapping[str, Declared], env: Env) -> TicksOrder | GreedyOrder | ListingOrder:
+    """Return the order of a checked schedule."""
+    order = next(s for s in schedule.statements if isinstance(s, n.Order))
+    match order:
+        case n.Ticks():
+            return TicksOrder(tuple(_formulas(order, declared, env)), order.span)
+        case n.Greedy():
+            kinds = tuple(KINDS[b.name] for b in order.prefer)
+            return GreedyOrder(kinds, order.keys, tuple(map(_bound, order.limits)), env, order.span)
+        case n.Listing():
+            families = {name: {index: pipe for pipe, index in d.ids.items()} for name, d in declared.items()}
+            return ListingOrder(order.rank.name, order.actions, families, env, order.span)
+
+
+def _bound(limit: n.Limit) -> Bound:
+    assert isinstance(limit.condition, n.Binary)
+    weights = limit_weights(limit.condition.left)
+    assert weights is not None
+    return Bound({KINDS[k]: w for k, w in weights.items()}, limit.condition.right, limit.scope, limit.span)
+
+
+def _formulas(ticks: n.Ticks, declared: Mapping[str, Declared], env: Env) -> Iterator[Formula]:
+    """Yield one formula per rule and pipe it applies to. Rules that name a pipe replace, for its kind, those that do not."""
+    for decl in declared.values():
+        for pipe, index in decl.ids.items():
+            for letter, kind in KINDS.items():
+                mine = [(r, _applies(r, decl, index, env)) for r in ticks.rules if r.kind.name == letter]
+                rules = [(r, inner) for r, inner in mine if inner is not None]
+                for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
+                    yield _formula(kind, pipe, rule, ticks, inner)
+
+
+def _applies(rule: n.Rule, decl: Declared, index: int, env: Env) -> Env | None:
+    """Return the names under which a rule applies to a pipe, or None."""
+    if rule.pipe is None:
+        return env
+    if rule.pipe.name.name != decl.decl.name.name:
+        return None
+    if rule.pipe.index is None:
+        return env
+    binder = index_binder(rule.pipe, env)
+    if binder is not None:
+        return {**env, binder.name: index}
+    return env if scalar(rule.pipe.index, env) == index else None
+
+
+def _formula(kind: Op, pipe: int, rule: n.Rule, ticks: n.Ticks, env: Env) -> Formula:
+    expressions = [e for e in (rule.condition, rule.tick) if e is not None]
+    lets = tuple(needed_lets(ticks.lets, expressions))
+    binder = counter_of(rule, env)
+    counter = binder.name if binder else ""
+    return Formula(
+        kind, pipe, rule.stage.name, rule.micro_batch.name, rule.group, counter, rule.condition, rule.tick, lets, env, rule.span
+    )

@@ -1,0 +1,162 @@
+"""Sizes, placements, costs and tied parameters (E211, E220 to E222)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimera_ir.program import Costs, Pipe, Tied
+from compiler.resolve.expressions import Env, evaluate, scalar, values_of
+from compiler.syntax import nodes as n
+
+MAX_RANKS = 2**16  # ranks, stages, pipes
+MAX_TASKS = 2**24  # stages x micro-batches
+
+
+def size(e: n.Expr, env: Env, what: str, least: int) -> int:
+    value = scalar(e, env)
+    if not least <= value <= MAX_RANKS:
+        raise refuse("E211", f"{what} = {value} must lie between {least} and {MAX_RANKS}", e.span, values_of(e, env))
+    return value
+
+
+@dataclass(slots=True)
+class Declared:
+    """The pipes of one declaration: pipe id -> index in the family. binder: the family's name for it."""
+
+    decl: n.PipeDecl
+    ids: dict[int, int] = field(default_factory=dict)
+
+
+def pipes_of(schedule: n.Schedule, env: Env, ranks: int, stages: int) -> tuple[tuple[Pipe, ...], dict[str, Declared]]:
+    pipes: list[Pipe] = []
+    declared: dict[str, Declared] = {}
+    found: list[Diagnostic] = []
+    first = 0
+    for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
+        mine = declared[decl.name.name] = Declared(decl)
+        for index, name, inner in _members(decl, env):
+            if len(pipes) == MAX_RANKS:
+                raise refuse("E211", f"there are more than {MAX_RANKS} pipes", decl.span)
+            count = scalar(decl.micro_batches, inner)
+            if not 0 <= count <= MAX_TASKS:
+                label = values_of(decl.micro_batches, inner)
+                raise refuse("E211", f"pipe {name} cannot have {count} micro-batches", decl.micro_batches.span, label)
+            placement = _placement(decl, name, inner, ranks, stages, found)
+            if found:
+                break
+            mine.ids[len(pipes)] = index
+            pipes.append(Pipe(name, placement, tuple(range(first, first + count))))
+            first += count
+    if found:
+        raise ChimeraError(found)
+    if not pipes:
+        decl = next(s for s in schedule.statements if isinstance(s, n.PipeDecl))
+        raise refuse("E211", "the schedule has no pipes: every family is empty", decl.span)
+    return tuple(pipes), declared
+
+
+def _members(decl: n.PipeDecl, env: Env) -> Iterator[tuple[int, str, Env]]:
+    if decl.family is None:
+        yield 0, decl.name.name, env
+        return
+    low, high = _bounds(decl.family.range, env)
+    if low < 0 or high > MAX_RANKS:
+        raise refuse("E211", f"the family's index runs from {low} to {high}; allowed is 0 to {MAX_RANKS}", decl.family.span)
+    for i in range(low, high + 1):
+        yield i, f"{decl.name.name}[{i}]", {**env, decl.family.binder.name: i}
+
+
+def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, found: list[Diagnostic]) -> tuple[int, ...]:
+    placement = np.full(stages, -1, np.int64)
+    for clause in decl.stages:
+        low, high = 0, stages - 1
+        if clause.range:
+            low, high = _bounds(clause.range, env)
+            if low <= high and not (low >= 0 and high < stages):
+                message = f"pipe {pipe} places stages {low} .. {high}, but stages are 0 .. {stages - 1}"
+                found.append(Diagnostic("E220", message, clause.range.span))
+                continue
+        at = np.arange(low, high + 1, dtype=np.int64)
+        rank = np.broadcast_to(np.asarray(evaluate(clause.rank, {**env, clause.binder.name: at})), at.shape)
+        outside = (rank < 0) | (rank >= ranks)
+        if outside.any():
+            s = int(at[np.argmax(outside)])
+            message = f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks - 1}"
+            label = values_of(clause.rank, {**env, clause.binder.name: s})
+            found.append(Diagnostic("E220", message, clause.rank.span, label))
+            continue
+        twice = placement[at] >= 0
+        if twice.any():
+            s = int(at[np.argmax(twice)])
+            message = f"stage {s} of pipe {pipe} is placed twice, on rank {placement[s]} and on rank {rank[s - low]}"
+            found.append(Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own"))
+        placement[at] = rank
+    missing = np.flatnonzero(placement < 0)
+    if missing.size and not found:
+        message = f"stage {missing[0]} of pipe {pipe} is never placed"
+        if missing.size > 1:
+            message = f"stages {missing[0]} .. {missing[-1]} of pipe {pipe}: {missing.size} are never placed"
+        found.append(
+            Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
+        )
+    return tuple(placement.tolist())
+
+
+def recompute_of(declared: Mapping[str, Declared], env: Env, stages: int) -> tuple[tuple[bool, ...], ...]:
+    """Return, per pipe and stage, whether the forward keeps only its input and is run again before the backward."""
+    result = []
+    for mine in declared.values():
+        for index in mine.ids.values():
+            family = mine.decl.family
+            inner = {**env, family.binder.name: index} if family else env
+            again = np.zeros(stages, bool)
+            for clause in mine.decl.stages:
+                low, high = (0, stages - 1) if clause.range is None else _bounds(clause.range, inner)
+                at = np.arange(low, high + 1, dtype=np.int64)
+                if clause.recompute is not None:
+                    condition = clause.recompute.condition
+                    again[at] = True if condition is None else evaluate(condition, {**inner, clause.binder.name: at})
+            result.append(tuple(again.tolist()))
+    return tuple(result)
+
+
+def _bounds(r: n.Range, env: Env) -> tuple[int, int]:
+    return scalar(r.low, env), scalar(r.high, env)
+
+
+def costs_of(schedule: n.Schedule, env: Env, stages: int) -> Costs:
+    """Return the costs of tasks: F = I = W = 1 unless given, B = I + W unless given."""
+    values: dict[str, tuple[int, ...]] = {}
+    for cost in all_costs(schedule):
+        at = np.arange(stages, dtype=np.int64)
+        inner = {**env, cost.stage.name: at} if cost.stage else env
+        value = np.broadcast_to(np.asarray(evaluate(cost.value, inner)), at.shape)
+        if (value < 0).any() or (value > 2**40).any():
+            raise refuse("E211", f"the cost of {cost.kind.name} must lie between 0 and 2^40", cost.value.span)
+        values[cost.kind.name] = tuple(value.tolist())
+    one = (1,) * stages
+    inputs, weights = values.get("I", one), values.get("W", one)
+    both = tuple(i + w for i, w in zip(inputs, weights, strict=True))
+    return Costs(values.get("F", one), values.get("B", both), inputs, weights, values.get("hop", (0,))[0])
+
+
+def all_costs(schedule: n.Schedule) -> Iterator[n.Cost]:
+    """Yield the costs of a schedule, those in a greedy block too."""
+    for s in schedule.statements:
+        for statement in [s] if isinstance(s, n.CostStatement) else s.costs if isinstance(s, n.Greedy) else []:
+            yield from statement.costs
+
+
+def tied_of(schedule: n.Schedule, env: Env, stages: int) -> tuple[Tied, ...]:
+    result = []
+    for decl in (s for s in schedule.statements if isinstance(s, n.TiedDecl)):
+        members = [scalar(e, env) for e in decl.stages]
+        for e, s in zip(decl.stages, members, strict=True):
+            if not 0 <= s < stages:
+                raise refuse("E220", f"tied {decl.name.name} names stage {s}, but stages are 0 .. {stages - 1}", e.span)
+        result.append(Tied(decl.name.name, tuple(sorted(set(members)))))
+    return tuple(result)

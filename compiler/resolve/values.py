@@ -1,0 +1,85 @@
+"""Values of parameters and lets, and whether the requirements hold (E204 to E206, E210)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from compiler.resolve.expressions import Env, Variable, evaluate, names_in, values_of
+from compiler.syntax import nodes as n
+from compiler.syntax.printer import expression
+
+SEARCHED = 64  # how far a help looks for a parameter value that meets a requirement
+
+
+def values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, Variable]:
+    """Return the values of params and lets; every requirement holds."""
+    env: dict[str, Variable] = {}
+    found: list[Diagnostic] = []
+    try:
+        for s in schedule.statements:
+            match s:
+                case n.Param():
+                    env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env)
+                case n.Let():
+                    env[s.name.name] = evaluate(s.value, env)
+                case n.Require() if not evaluate(s.condition, env):
+                    found.append(_not_met(schedule, s, env, given))
+                case _:
+                    pass
+    except ChimeraError:
+        if not found:  # else it follows from a requirement that is not met
+            raise
+    if found:
+        raise ChimeraError(found)
+    return env
+
+
+def _some(e: n.Expr | None) -> n.Expr:
+    assert e is not None
+    return e
+
+
+def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int]) -> Diagnostic:
+    names = names_in(s.condition)
+    notes = tuple(f"{k} was given: -p {k}={v}" for k, v in given.items() if k in names)
+    return Diagnostic(
+        "E210",
+        f"this does not hold: {expression(s.condition)}",
+        s.span,
+        values_of(s.condition, env),
+        notes,
+        _mending(schedule, s, env, given),
+    )
+
+
+def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int]) -> str:
+    """Return the nearest values of one parameter that meet every requirement, found by trying."""
+    params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
+    # The last parameter a requirement names is the one it is about: `N % D == 0` is about N.
+    about = [p for p in params if p in names_in(s.condition)][::-1]
+    for name in about:
+        now = int(env[name])
+        good = [v for v in range(max(0, now - SEARCHED), now + SEARCHED + 1) if _holds(schedule, {**given, name: v})]
+        lower, higher = [v for v in good if v < now][-1:], [v for v in good if v > now][:1]
+        if lower or higher:
+            return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
+    return ""
+
+
+def _holds(schedule: n.Schedule, given: Mapping[str, int]) -> bool:
+    env: dict[str, Variable] = {}
+    try:
+        for s in schedule.statements:
+            match s:
+                case n.Param():
+                    env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env)
+                case n.Let():
+                    env[s.name.name] = evaluate(s.value, env)
+                case n.Require() if not evaluate(s.condition, env):
+                    return False
+                case _:
+                    pass
+    except ChimeraError:
+        return False
+    return True

@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 train: $(READY) ## train a small GPT with Chimera on two ranks (CPU)
-	$(BIN)/torchrun --nproc-per-node 2 interpreter/run.py schedules/chimera.sched -p D=2 -p N=8
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 interpreter/run.py schedules/chimera.sched -p D=2 -p N=8
 
 test: $(READY) ## run everything that needs only Python
 	$(BIN)/python -m pytest -n $(JOBS) -m "not proof and not root and not browser and not gpu" $(ARGS)

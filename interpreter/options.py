@@ -67,7 +67,7 @@ def _at_least(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{number} is less than {least}")
         return number
 
-    read.__name__ = "integer"  # argparse says "invalid integer value"
+    read.__name__ = "integer"  # what argparse calls it in its errors
     return read
 
 
@@ -83,3 +83,6 @@ def share(text: str) -> float:
     if not 0 <= number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to below 1")
     return number
+
+
+positive_number.__name__ = "positive number"

@@ -13,6 +13,8 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, NoReturn
 
 from chimera_ir.diagnostics import ChimeraError, refuse, render
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
 
 GRADIENT_TOLERANCE = 1e-4  # relative, float32
 HELD_OUT_SAMPLES = 256
+GIVE_WAY_S = 20  # torchrun ends all ranks as soon as one has failed: the one that says why must be the first
 
 
 def main() -> int:
     """Run this rank and return its exit code."""
-    options = parse_options()
+    speaks = os.environ.get("LOCAL_RANK", "0") == "0"
+    options = _options(speaks)
     # Ctrl-C reaches every rank: each ends at once and silently, even while it waits inside gloo.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -40,9 +44,9 @@ def main() -> int:
             return 2
         return run(program, options)
     except ChimeraError as error:
-        # Every rank of a machine finds the same; one says so.
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(render(error.diagnostics, sys.stderr.isatty()), end="", file=sys.stderr)
+        # Every rank finds the same, as a rule. One that is still there after a while has found something of its own.
+        time.sleep(0 if speaks else GIVE_WAY_S)
+        print(render(error.diagnostics, sys.stderr.isatty()), end="", file=sys.stderr)
         _end(1)
     except Exception as error:
         # RankError names rank and instruction. Where only a peer is gone, that peer's own message has the reason.
@@ -52,8 +56,21 @@ def main() -> int:
         _end(1)
 
 
-def _end(code: int) -> NoReturn:
+def _options(speaks: bool) -> argparse.Namespace:
+    """Return the command line's options. All ranks read the same one, and one of a machine says what is wrong with it."""
+    with ExitStack() as quiet:
+        if not speaks:
+            quiet.enter_context(redirect_stdout(StringIO()))
+            quiet.enter_context(redirect_stderr(StringIO()))
+        try:
+            return parse_options()
+        except SystemExit as end:
+            _end(int(end.code or 0), after_s=GIVE_WAY_S if end.code and not speaks else 0)
+
+
+def _end(code: int, after_s: float = 0) -> NoReturn:
     """End this process at once: unwinding would wait for transfers whose peers may never come."""
+    time.sleep(after_s)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 from compiler import compile_schedule, simulate
@@ -43,7 +43,7 @@ COLUMNS = 120  # of a drawing in a schedule's comment
 SLOW = "make"  # what a command of a console block begins with that only --slow runs
 
 _FENCE = re.compile(r"^(?P<open>```(?P<kind>\w*)\n)(?P<body>.*?)(?P<close>^```$)", re.MULTILINE | re.DOTALL)
-_MARKER = re.compile(r"^<!-- (?P<what>file|include|generated): (?P<rest>.*?) -->\n+\Z", re.MULTILINE | re.DOTALL)
+_MARKER = re.compile(r"^<!-- (?P<what>file|include|generated): (?P<rest>[^\n]*?) -->\n+\Z", re.MULTILINE)
 _GENERATED = re.compile(
     r"(?P<open>^<!-- generated: (?P<name>\w+)(?P<rest>[^>]*?) -->\n)(?P<body>.*?)(?P<close>^<!-- end -->$)",
     re.MULTILINE | re.DOTALL,
@@ -54,23 +54,20 @@ _DRAWING = re.compile(r"^# \$ (?P<command>chimerac .*)\n(?P<body>(?:#.*\n)*)", r
 def chimerac(arguments: Sequence[str]) -> str:
     """Return what the command prints, findings too."""
     out = io.StringIO()
-    with redirect_stdout(out), redirect_stderr(out):
-        try:
-            main(arguments)
-        except SystemExit:  # argparse
-            pass
+    with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # argparse exits
+        main(arguments)
     return out.getvalue()
 
 
 def command_output(line: str) -> str:
     """Return what a line of a console block prints."""
-    line, _, part = line.partition(" | ")
+    line, *filters = line.split(" | ")
     name, *arguments = shlex.split(line)
     output = chimerac(arguments) if name == "chimerac" else _slow(line)
-    if part:
-        verb, count = part.split()
+    for part in filters:
+        verb, count = part.split(" -")
         lines = output.splitlines(keepends=True)
-        output = "".join(lines[: int(count[1:])] if verb == "head" else lines[-int(count[1:]) :])
+        output = "".join(lines[: int(count)] if verb == "head" else lines[-int(count) :])
     return re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
 
 

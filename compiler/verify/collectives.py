@@ -85,7 +85,7 @@ def _one_order(view: View, rows: Ints, names: list[str]) -> list[Diagnostic]:
     try:
         graph.prepare()
     except graphlib.CycleError as error:
-        cycle = list(reversed(error.args[1]))
+        cycle = error.args[1]  # each stands right before the next on some rank
         notes = []
         for first, second in pairwise(cycle):
             a = [r for r, name in zip(rows.tolist(), names, strict=True) if name == first]

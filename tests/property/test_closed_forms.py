@@ -4,6 +4,8 @@ Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, F and B 
 Formulas marked (paper) are as published; the others are known consequences, checked with an independent simulator.
 """
 
+# ruff: noqa: N803, N806 (letters as in the papers)
+
 from __future__ import annotations
 
 from fractions import Fraction
@@ -21,14 +23,14 @@ COSTS = [(1, 2), (1, 1), (2, 3), (10, 17)]  # F, B
 HALF = Fraction(1, 2)
 
 
-def measure(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Simulation:  # noqa: N803
+def measure(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Simulation:
     """Return the simulation, after a second simulator has agreed with it."""
     s = simulate(p, {"F": F, "B": B, "hop": hop})
     assert Fraction(s.makespan, s.scale) == makespan(p, {"FWD": F, "BWD": B}, hop)
     return s
 
 
-def wall_bubble(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Fraction:  # noqa: N803
+def wall_bubble(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Fraction:
     """Return the wall bubble, which is the same on every rank."""
     s = measure(p, F, B, hop)
     assert len(set(s.wall_bubbles)) == 1
@@ -38,13 +40,13 @@ def wall_bubble(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Fraction
 
 def check(p: Program, bubble, busy, costs=COSTS) -> None:  # type: ignore[no-untyped-def]
     """Check bubble(F, B), and the makespan that follows from busy(F, B)."""
-    for F, B in costs:  # noqa: N806
+    for F, B in costs:
         assert wall_bubble(p, F, B) == bubble(F, B)
         assert simulate(p, {"F": F, "B": B}).makespan == busy(F, B) + bubble(F, B)
 
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_gpipe(D: int, N: int) -> None:  # noqa: N803
+def test_gpipe(D: int, N: int) -> None:
     p = program("gpipe", D=D, N=N)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     assert peaks(p).activations == (N,) * D
@@ -53,7 +55,7 @@ def test_gpipe(D: int, N: int) -> None:  # noqa: N803
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dapple"])
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_1f1b_and_dapple_policy_a(schedule: str, D: int, N: int) -> None:  # noqa: N803
+def test_1f1b_and_dapple_policy_a(schedule: str, D: int, N: int) -> None:
     p = program(schedule, D=D, N=N)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     # Warm-up min(D - r, N): DAPPLE (PPoPP'20), section 3.2, policy A.
@@ -67,7 +69,7 @@ def test_dapple_policy_a_is_1f1b() -> None:
 
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_dapple_policy_b(D: int, N: int) -> None:  # noqa: N803
+def test_dapple_policy_b(D: int, N: int) -> None:
     p = program("dapple", D=D, N=N, policy=2)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     # Warm-up min(2(D - r) - 1, N): DAPPLE, section 3.2, policy B.
@@ -75,7 +77,7 @@ def test_dapple_policy_b(D: int, N: int) -> None:  # noqa: N803
 
 
 @pytest.mark.parametrize(("D", "N", "policy_a", "policy_b"), [(4, 8, 17, 12), (8, 16, 41, 28)])
-def test_dapple_policy_b_tolerates_communication(D: int, N: int, policy_a: int, policy_b: int) -> None:  # noqa: N803
+def test_dapple_policy_b_tolerates_communication(D: int, N: int, policy_a: int, policy_b: int) -> None:
     assert wall_bubble(program("dapple", D=D, N=N, policy=1), 1, 2, HALF) == policy_a
     assert wall_bubble(program("1f1b", D=D, N=N), 1, 2, HALF) == policy_a
     assert wall_bubble(program("dapple", D=D, N=N, policy=2), 1, 2, HALF) == policy_b
@@ -83,7 +85,7 @@ def test_dapple_policy_b_tolerates_communication(D: int, N: int, policy_a: int, 
 
 @pytest.mark.parametrize("schedule", ["chimera", "chimera_any"])
 @pytest.mark.parametrize(("D", "N", "f"), [(D, N, f) for D, N in SIZES for f in chimera_pairs(D)])
-def test_chimera(schedule: str, D: int, N: int, f: int) -> None:  # noqa: N803
+def test_chimera(schedule: str, D: int, N: int, f: int) -> None:
     p, k = program(schedule, D=D, N=N, f=f), N // D
     costs = COSTS if D < 16 else COSTS[:2]
     # Direct concatenation: each further unit adds (D/f - 2)(B - F).
@@ -98,10 +100,10 @@ def test_chimera(schedule: str, D: int, N: int, f: int) -> None:  # noqa: N803
 
 
 @pytest.mark.parametrize("D", [2, 4, 8, 16])
-def test_chimera_performance_model(D: int) -> None:  # noqa: N803
+def test_chimera_performance_model(D: int) -> None:
     """T = (F + hop) C_f + (B + hop) C_b with C_f = D, C_b = 2D - 2 at N = D (paper, section 3.4)."""
     p = program("chimera", D=D)
-    for F, B in COSTS[1:]:  # noqa: N806
+    for F, B in COSTS[1:]:
         assert measure(p, F, B).makespan == D * F + (2 * D - 2) * B
     # A transfer ends every task of that path in the model; in fact the tasks that stay on their rank need none.
     for hop in (HALF, Fraction(1, 10)):
@@ -111,14 +113,14 @@ def test_chimera_performance_model(D: int) -> None:  # noqa: N803
 
 
 @pytest.mark.parametrize(("D", "f"), [(D, f) for D in (2, 4, 8, 16) for f in chimera_pairs(D)])
-def test_chimera_makespan_at_one_unit(D: int, f: int) -> None:  # noqa: N803
-    for F, B in COSTS:  # noqa: N806
+def test_chimera_makespan_at_one_unit(D: int, f: int) -> None:
+    for F, B in COSTS:
         assert simulate(program("chimera", D=D, f=f), {"F": F, "B": B}).makespan == D * F + (D + D // f - 2) * B
 
 
 @pytest.mark.parametrize("v", [1, 2, 3])
 @pytest.mark.parametrize(("D", "N"), SIZES)
-def test_interleaved(D: int, N: int, v: int) -> None:  # noqa: N803
+def test_interleaved(D: int, N: int, v: int) -> None:
     p = program("interleaved", D=D, N=N, v=v)
     # (D - 1)(F + B) / v for a rank's share; a stage costs one v-th of it. Narayanan et al., SC'21, section 2.2 (paper).
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * v * (F + B), COSTS[:2])
@@ -152,7 +154,7 @@ MAKESPANS = [  # schedule, parameters, F, B, makespan
 
 
 @pytest.mark.parametrize(("schedule", "parameters", "F", "B", "pinned"), MAKESPANS)
-def test_pinned_makespans(schedule: str, parameters: dict[str, int], F: int, B: int, pinned: int) -> None:  # noqa: N803
+def test_pinned_makespans(schedule: str, parameters: dict[str, int], F: int, B: int, pinned: int) -> None:
     assert measure(program(schedule, **parameters), F, B).makespan == pinned
 
 
@@ -160,7 +162,7 @@ BUBBLES = {16: {2: 36.8, 4: 20.0, 8: 7.7, 16: 0.0}, 32: {2: 38.5, 4: 22.6, 8: 11
 
 
 @pytest.mark.parametrize(("D", "pipes"), [(D, pipes) for D, row in BUBBLES.items() for pipes in row])
-def test_more_pipes_leave_less_bubble(D: int, pipes: int) -> None:  # noqa: N803
+def test_more_pipes_leave_less_bubble(D: int, pipes: int) -> None:
     s = simulate(program("chimera", D=D, f=pipes // 2), {"F": 1, "B": 2})
     assert round(100 * s.bubble_ratio, 1) == BUBBLES[D][pipes]
 
@@ -178,7 +180,7 @@ def check_synced(p: Program, times: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("D", SYNCED)
-def test_when_gradients_are_done(D: int) -> None:  # noqa: N803
+def test_when_gradients_are_done(D: int) -> None:
     check_synced(program("chimera", D=D), SYNCED[D])
 
 

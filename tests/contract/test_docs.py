@@ -1,0 +1,150 @@
+"""README and docs say what is true: figures, commands, examples, error codes, words."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compiler import compile_text
+from compiler.cli import main
+from tests import figures
+
+ROOT = figures.ROOT
+ROOMS = [ROOT / room for room in figures.ROOMS]
+CODE = sorted(path for room in ROOMS for path in room.rglob("*.py"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def fences(kind: str) -> Iterator[tuple[Path, str]]:
+    """Yield every fenced block of a kind: its file and its text."""
+    for path in figures.DOCUMENTS:
+        for found, body in FENCE.findall(path.read_text(encoding="utf-8")):
+            if found == kind:
+                yield path, body
+
+
+def test_figures_are_up_to_date() -> None:
+    assert not (found := figures.differences()), "\n\n".join([*found, "refresh with: make figures"])
+
+
+SCHED = list(fences("sched"))
+
+
+@pytest.mark.parametrize(("path", "text"), SCHED, ids=[f"{name(p)}-{k}" for k, (p, _) in enumerate(SCHED)])
+def test_every_schedule_shown_compiles(path: Path, text: str) -> None:
+    assert len(compile_text(text, name=name(path)).program)
+
+
+def test_every_file_shown_is_named_before_it_is_used() -> None:
+    for path in figures.DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        shown = set(re.findall(r"^<!-- file: (\S+) -->$", text, re.MULTILINE))
+        used = set(re.findall(r"^\$ chimerac (?!schedules/)(\S+\.sched)", text, re.MULTILINE))
+        assert used <= shown, name(path)
+
+
+def test_console_blocks_hold_only_what_is_generated() -> None:
+    for path, body in fences("console"):
+        for line in re.findall(r"^\$ (.*)$", body, re.MULTILINE):
+            assert line.split()[0] in ("chimerac", figures.SLOW), f"{name(path)}: {line}"
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for path in figures.DOCUMENTS:
+        named = re.findall(r"(?:^\$ |`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(named) <= targets, name(path)
+
+
+def test_commands_in_the_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands of the help's examples; those of console blocks are run by figures.py."""
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^  (chimerac .*?)(?:   |$)", figures.EXAMPLES, re.MULTILINE)
+    assert len(commands) > 5
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+
+
+def test_python_blocks_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, body in fences("python"):
+        exec(compile(body, name(path), "exec"), {})
+
+
+def test_links_lead_somewhere() -> None:
+    for path in figures.DOCUMENTS:
+        text = FENCE.sub("", path.read_text(encoding="utf-8"))
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", text):
+            if target.startswith("http"):
+                continue
+            place = (path.parent / target).resolve() if target else path
+            assert place.exists(), f"{name(path)}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", FENCE.sub("", place.read_text(encoding="utf-8")), re.MULTILINE)
+                anchors = {"#" + re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+                assert anchor in anchors, f"{name(path)}: {target}{anchor}"
+
+
+def test_error_codes_are_those_of_the_code() -> None:
+    code = {c for path in CODE for c in re.findall(r'"(E\d{3})"', path.read_text(encoding="utf-8"))}
+    documented = re.findall(r"^\| (E\d{3}) ", (ROOT / "docs/errors.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(documented) == sorted(code)
+
+
+def test_options_are_documented_by_the_command() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in figures.DOCUMENTS)
+    for option in set(re.findall(r"chimerac[^\n`|]* (--[a-z]+)", text)):
+        assert option in figures.chimerac(["--help"]), option
+
+
+def test_lines_are_at_most_120_characters() -> None:
+    """Tables, and what is included or generated, aside."""
+    for path in figures.DOCUMENTS:
+        for line in FENCE.sub("", path.read_text(encoding="utf-8")).splitlines():
+            assert len(line) <= 120 or line.startswith(("|", "<!--")), f"{name(path)}: {line}"
+
+
+# --- words --------------------------------------------------------------------------------------------------------------
+
+# The project speaks of itself only: no path of a machine it was made on. Spelled apart, so that this file may be read too.
+FOREIGN = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", r"\bsha" + r"red/", r"\bissue\b" + r" \d")))
+SPOKEN = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *sorted((ROOT / "tests").rglob("*.py")), ROOT / "Makefile"]
+
+
+@pytest.mark.parametrize("path", SPOKEN, ids=name)
+def test_nothing_speaks_of_the_workplace(path: Path) -> None:
+    assert not FOREIGN.search(path.read_text(encoding="utf-8"))
+
+
+def test_one_word_per_idea_in_prose() -> None:
+    """A micro-batch is never a chunk, an iteration never a step."""
+    for path in figures.DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\bchunks?\b", text, re.IGNORECASE), name(path)
+        assert not re.search(r"\b(training|optimizer|time) steps?\b", text, re.IGNORECASE), name(path)
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """Yield every name that a file defines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef(name=n) | ast.ClassDef(name=n) | ast.arg(arg=n) | ast.Name(id=n, ctx=ast.Store()):
+                yield n
+
+
+@pytest.mark.parametrize("path", CODE, ids=name)
+def test_one_word_per_idea_in_code(path: Path) -> None:
+    """`step` alone may be the stride of a range; as part of a name it would be an iteration."""
+    for found in identifiers(path):
+        words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", found).lower())
+        assert not {"chunk", "chunks", "steps", "microbatch", "microbatches"} & set(words), found
+        assert "step" not in words or words == ["step"], found

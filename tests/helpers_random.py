@@ -1,0 +1,168 @@
+"""hypothesis strategies: schedules that must compile, syntax trees, and programs of any shape."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from chimera_ir.diagnostics import Source, Span
+from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send, stage_group
+from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import keywords
+
+NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
+
+
+@st.composite
+def schedules(draw: DrawFn) -> str:
+    """Return a schedule with random placements, pipes, windows, costs and sync whose order cannot deadlock.
+
+    A formula is `logical time * many + number of the task`: the logical times respect every dependency, whatever the
+    placement, and the numbers keep two tasks of a rank apart.
+    """
+    ranks, stages = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    batches = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any))
+    many = 4 * len(batches) * stages * max(batches)
+    lines = [f"schedule random{draw(st.integers(0, 9))}", f"param D = {ranks}   let S = {stages}", "ranks D   stages S"]
+    lines += draw(st.lists(st.sampled_from(["sync at end", "sync eager", "sync eager where idle"]), max_size=1))
+    if draw(st.booleans()):
+        lines.append(f"window {draw(st.integers(0, 3))}")
+    if draw(st.booleans()):
+        F, B, hop = (draw(st.integers(0, 4)) for _ in range(3))  # noqa: N806
+        lines.append(f"cost F(s) = {F} + s % 2, B = {B}, hop = {hop}")
+    if draw(st.booleans()):
+        lines.append(f"tied shared on stages 0, {stages - 1}")
+    rules = []
+    for p, count in enumerate(batches):
+        lines.append(f"pipe p{p} {{ {draw(placements(ranks, stages))}  micro_batches {count} }}")
+        # Forward of (s, m): rises with s; backward: falls with s and begins after every forward of its micro-batch.
+        step, skew, start = draw(st.integers(1, 3)), draw(st.integers(-2, 5)), draw(st.integers(0, 9))
+        back, slant = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
+        turn = start + step * stages + max(0, skew - slant) * count + draw(st.integers(0, 6))
+        number = f"(s*{count} + m)*{4 * len(batches)} + {4 * p}"
+        lead = 40  # keeps logical times positive for falling slopes too
+        rules.append(f"F p{p}(s, m) at ({lead + start} + {step}*s + {skew}*m)*{many} + {number}")
+        backward = f"({lead + turn} + {back}*(S - 1 - s) + {slant}*m)*{many} + {number}"
+        if draw(st.booleans()):
+            late = draw(st.integers(0, 5))
+            rules.append(f"I p{p}(s, m) at {backward} + 1")
+            rules.append(f"W p{p}(s, m) at {backward} + {late}*{many} + 2")
+        else:
+            rules.append(f"B p{p}(s, m) at {backward} + 3")
+    lines.append("order ticks {\n    " + "\n    ".join(draw(st.permutations(rules))) + "\n}")
+    return "\n".join(lines) + "\n"
+
+
+@st.composite
+def placements(draw: DrawFn, ranks: int, stages: int) -> str:
+    """Return stage clauses: a formula, a chain of `if`, or ranges of stages."""
+    kind = draw(st.sampled_from(["formula", "chain", "ranges"]))
+    if kind == "formula":
+        return f"stage s on rank ({draw(st.integers(0, 4))} + {draw(st.integers(-3, 3))}*s) % D"
+    on = [draw(st.integers(0, ranks - 1)) for _ in range(stages)]
+    if kind == "chain":
+        return "stage s on rank " + "".join(f"if s == {s} then {r} else " for s, r in enumerate(on[:-1])) + str(on[-1])
+    cut = draw(st.integers(0, stages))
+    ranges = [(0, cut - 1), (cut, stages - 1)]
+    return "  ".join(f"stage s in {a} .. {b} on rank {on[k]}" for k, (a, b) in enumerate(ranges) if a <= b and k < stages) or (
+        "stage s on rank 0"
+    )
+
+
+# --- syntax trees ---------------------------------------------------------------------------------------------------
+
+identifiers = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(lambda x: x not in keywords())
+binders = identifiers.map(lambda x: n.Binder(x, span=NOWHERE))
+
+
+def _node(kind: type, *parts: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.tuples(*parts).map(lambda c: kind(*c, span=NOWHERE))
+
+
+def _larger(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    operators = st.sampled_from(["or", "and", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "//", "%"])
+    return st.one_of(
+        _node(n.Binary, operators, inner, inner),
+        _node(n.Unary, st.sampled_from(["-", "not"]), inner),
+        _node(n.IfElse, inner, inner, inner),
+        _node(n.Call, identifiers, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+    )
+
+
+expressions = st.recursive(
+    st.one_of(_node(n.Int, st.integers(0, 2**61)), _node(n.Name, identifiers)),
+    _larger,
+    max_leaves=12,
+)
+_ranges = _node(n.Range, expressions, expressions)
+_clauses = _node(n.StageClause, binders, st.none() | _ranges, expressions)
+_lets = _node(n.Let, binders, expressions)
+_rules = _node(
+    n.Rule, binders, st.none() | _node(n.PipeRef, binders, st.none() | expressions), binders, binders,
+    st.none() | expressions, expressions,
+)  # fmt: skip
+statements = st.one_of(
+    _node(n.Param, binders, st.none() | expressions),
+    _node(n.Require, expressions),
+    _lets,
+    _node(n.Setting, st.sampled_from(["ranks", "stages", "window"]), expressions),
+    _node(
+        n.PipeDecl, binders, st.none() | _node(n.Family, binders, _ranges),
+        st.lists(_clauses, min_size=1, max_size=3).map(tuple), expressions,
+    ),
+    _node(n.Ticks, st.lists(_lets, max_size=2).map(tuple), st.lists(_rules, max_size=3).map(tuple)),
+    _node(
+        n.CostStatement,
+        st.lists(_node(n.Cost, binders, st.none() | binders, expressions), min_size=1, max_size=3).map(tuple),
+    ),
+    _node(n.Sync, st.sampled_from(["at end", "eager", "eager where idle"])),
+    _node(n.TiedDecl, binders, st.lists(expressions, min_size=1, max_size=3).map(tuple)),
+)  # fmt: skip
+trees = _node(n.Schedule, binders, st.lists(statements, max_size=6).map(tuple))
+
+
+# --- programs of any shape ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def programs(draw: DrawFn) -> Program:
+    """Return a program that need not make sense: every instruction and flag, groups, limits, tied parameters."""
+    ranks, stages, width = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3).filter(any))
+    total, first, pipes = sum(counts), 0, []
+    for p, count in enumerate(counts):
+        name = draw(st.sampled_from([f"pipe{p}", f"down[{p}]"]))
+        placement = tuple(draw(st.integers(0, ranks - 1)) for _ in range(stages))
+        pipes.append(Pipe(name, placement, tuple(range(first, first + count))))
+        first += count
+    costs = [tuple(draw(st.integers(0, 9)) for _ in range(stages)) for _ in range(4)]
+    header = Header(
+        schedule="any",
+        parameters={"D": ranks, "N": draw(st.integers(-3, 3))},
+        ranks=ranks,
+        stages=stages,
+        micro_batches=total,
+        pipes=tuple(pipes),
+        costs=Costs(*costs, hop=draw(st.integers(0, 3))),
+        width=width,
+        window=draw(st.integers(0, 3)),
+        machine=draw(st.sampled_from(["posted", "window", "rendezvous", "paired", "serial"])),
+        kind=draw(st.sampled_from(["training", "evaluation"])),
+        micro_batch_size=draw(st.sampled_from([(1, 1), (1, 2)])),
+        tied=draw(st.sampled_from([(), (Tied("shared", (0, stages - 1)),)])),
+        limits=draw(st.sampled_from([{}, {"activations": 3}, {"activations": 1, "receive_buffers": 2}])),
+    )
+    pipe, stage, peer = st.integers(0, len(pipes) - 1), st.integers(0, stages - 1), st.integers(0, width * ranks - 1)
+    ids = st.lists(st.integers(0, total - 1), min_size=1, max_size=3).map(tuple)
+    value, flag = st.sampled_from(["act", "grad"]), st.booleans()
+    members = st.lists(peer, min_size=1, max_size=3).map(tuple)
+    instruction: st.SearchStrategy[Instruction] = st.one_of(
+        st.builds(Fwd, pipe, stage, ids, overlap=flag, recompute=flag),
+        *(st.builds(task, pipe, stage, ids, overlap=flag) for task in (Bwd, BwdInput, BwdWeight)),
+        *(st.builds(move, value, pipe, stage, ids, peer) for move in (Send, Recv)),
+        st.builds(Free, value, pipe, stage, ids),
+        st.tuples(stage, members).map(lambda x: AllReduce(stage_group(x[0]), *x)),
+        members.map(lambda ranks: AllReduce("shared", 0, ranks)),
+    )
+    return program_of(header, [draw(st.lists(instruction, max_size=6)) for _ in range(width * ranks)])

@@ -1,0 +1,196 @@
+"""What a program computes, by running it on symbols: an opinion of its own, sharing nothing with the verifier.
+
+Values are the terms that make them, so two gradients are equal exactly when the same tasks made them from the same
+inputs. Channels are first in, first out with the program's window; a message carries no name, so what is received is
+whatever was sent. The next rank to move is drawn at random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+
+from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Fwd, Instruction, Recv, Send
+from chimera_ir.program import Program
+
+Term = tuple[object, ...]
+
+
+class WrongError(Exception):
+    """The program hangs, reads what is not there, or computes something else."""
+
+
+class Machine:
+    """All ranks of one program. `run` moves them until all are done."""
+
+    def __init__(self, program: Program, seed: int):
+        self.header = program.header
+        self.streams = [program.stream(g) for g in range(program.world)]
+        self.at = [0] * program.world
+        self.random = random.Random(seed)
+        self.store: list[dict[Term, Term]] = [{} for _ in self.streams]  # per rank: values that are there
+        self.posted: list[dict[Term, tuple[tuple[int, int], int]]] = [{} for _ in self.streams]  # awaited: message
+        self.sent: dict[tuple[int, int], list[Term]] = {}
+        self.received: Counter[tuple[int, int]] = Counter()
+        self.gradient: list[dict[int, Counter[Term]]] = [{} for _ in self.streams]  # per rank and stage
+        self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> what it put in
+        self.done: Counter[Term] = Counter()
+
+    def run(self) -> None:
+        """Run every stream to its end. Raises WrongError."""
+        moving = [g for g, s in enumerate(self.streams) if s]
+        while moving:
+            self.random.shuffle(moving)
+            before = sum(self.at)
+            for g in moving:
+                steps = self.random.choice((1, 1, 2, 50))
+                while steps and self.at[g] < len(self.streams[g]) and self.step(g, self.streams[g][self.at[g]]):
+                    self.at[g] += 1
+                    steps -= 1
+            if sum(self.at) == before:
+                raise WrongError(f"nobody can move: {[self.streams[g][self.at[g]] for g in moving]}")
+            moving = [g for g in moving if self.at[g] < len(self.streams[g])]
+        for channel in {*self.sent, *self.received}:
+            if len(self.sent.get(channel, [])) != self.received[channel]:
+                raise WrongError(f"channel {channel} ends with something in flight")
+
+    def step(self, g: int, i: Instruction) -> bool:
+        """Execute one instruction, or return False where it must wait."""
+        match i:
+            case Fwd() | Bwd() | BwdInput() | BwdWeight():
+                return self.task(g, i)
+            case Send():
+                channel = (g, i.peer)
+                line = self.sent.setdefault(channel, [])
+                # Incomplete while its receive is not posted: the one `window` before must be complete; with no
+                # window at all, the message itself.
+                if len(line) - self.header.window >= self.received[channel]:
+                    return False
+                line.append(tuple(self.take(g, (i.value, i.pipe, i.stage, m)) for m in i.micro_batches))
+                return True
+            case Recv():
+                channel = (i.peer, g)
+                number = self.received[channel]
+                self.received[channel] += 1
+                for k, m in enumerate(i.micro_batches):
+                    key = (i.value, i.pipe, i.stage, m)
+                    if key in self.posted[g] or key in self.store[g]:
+                        raise WrongError(f"rank {g} receives {key} a second time")
+                    self.posted[g][key] = (channel, number * 1000 + k)
+                return True
+            case AllReduce():
+                held = self.gradient[g].get(i.stage, Counter())
+                self.sums.setdefault(i.group, {}).setdefault(g, []).append(Counter(held))
+                return True
+            case _:
+                raise WrongError(f"unknown instruction {i}")
+
+    def take(self, g: int, key: Term) -> Term:
+        if key not in self.store[g]:
+            raise WrongError(f"rank {g} has no {key}")
+        return self.store[g][key]
+
+    def arrived(self, g: int, key: Term) -> bool:
+        """Bring an awaited message in, or return False if it was not sent yet."""
+        if key in self.posted[g]:
+            channel, code = self.posted[g][key]
+            number, part = divmod(code, 1000)
+            if len(self.sent.get(channel, [])) <= number:
+                return False
+            values = self.sent[channel][number]
+            if part >= len(values):
+                raise WrongError(f"rank {g} receives more than was sent")
+            self.store[g][key] = values[part]  # type: ignore[assignment]
+            del self.posted[g][key]
+        return True
+
+    def task(self, g: int, i: Fwd | Bwd | BwdInput | BwdWeight) -> bool:
+        last = self.header.stages - 1
+        replica = g // self.header.ranks
+        reads = []
+        if isinstance(i, Fwd) and i.stage > 0:
+            reads = [("act", i.pipe, i.stage, m) for m in i.micro_batches]
+        elif isinstance(i, Bwd | BwdInput) and i.stage < last:
+            reads = [("grad", i.pipe, i.stage, m) for m in i.micro_batches]
+        arrivals = [self.arrived(g, key) for key in reads]
+        if not all(arrivals):
+            return False
+        for m in i.micro_batches:
+            here = (i.pipe, i.stage, m)
+            if isinstance(i, Fwd):
+                given = self.take(g, ("act", *here)) if i.stage else ("sample", replica, m)
+                self.put(g, ("kept", *here), given)
+                self.put(g, ("act", i.pipe, i.stage + 1, m), ("F", i.stage, given))
+                self.done["F", replica, i.stage, m] += 1
+            if isinstance(i, Bwd | BwdInput):
+                kept = self.take(g, ("kept", *here))
+                given = self.take(g, ("grad", *here)) if i.stage < last else ("loss", replica, m)
+                self.put(g, ("grad", i.pipe, i.stage - 1, m), ("I", i.stage, kept, given))
+                self.put(g, ("inner", *here), ("W", i.stage, kept, given))
+                self.done["I", replica, i.stage, m] += 1
+            if isinstance(i, Bwd | BwdWeight):
+                self.gradient[g].setdefault(i.stage, Counter())[self.take(g, ("inner", *here))] += 1
+                self.done["W", replica, i.stage, m] += 1
+        return True
+
+    def put(self, g: int, key: Term, value: Term) -> None:
+        if key in self.store[g]:
+            raise WrongError(f"rank {g} makes {key} a second time")
+        self.store[g][key] = value
+
+    def check(self) -> None:
+        """Check that every rank ends with the gradients of all micro-batches, each task run once. Raises WrongError."""
+        h = self.header
+        wanted = {(k, w, s, m) for k in "FIW" for w in range(h.width) for s in range(h.stages) for m in range(h.micro_batches)}
+        if set(self.done) != wanted or set(self.done.values()) != {1}:
+            raise WrongError(f"tasks not run exactly once: {set(self.done) ^ wanted}")
+        whole = gradients(h.stages, h.micro_batches, h.width)
+        for stage in range(h.stages):
+            holders = {w * h.ranks + p.placement[stage] for p in h.pipes for w in range(h.width)}
+            joined = self.sums.get(f"stage {stage}", {})
+            if len(holders) == 1 and not joined:
+                summed = self.gradient[holders.pop()].get(stage, Counter())
+            else:
+                if set(joined) != holders or any(len(x) != 1 for x in joined.values()):
+                    raise WrongError(f"stage {stage} is summed by {sorted(joined)}, and lives on {sorted(holders)}")
+                for g, parts in joined.items():
+                    if parts[0] != self.gradient[g].get(stage, Counter()):
+                        raise WrongError(f"rank {g} adds to stage {stage} after its sum")
+                summed = sum((parts[0] for parts in joined.values()), Counter())
+            if summed != whole[stage]:
+                raise WrongError(f"the gradient of stage {stage} is another one")
+        by_group: dict[str, set[tuple[int, ...]]] = {}
+        for stream in self.streams:
+            for i in stream:
+                if isinstance(i, AllReduce):
+                    by_group.setdefault(i.group, set()).add(i.ranks)
+        if any(len(ranks) != 1 or set(*ranks) != set(self.sums[group]) for group, ranks in by_group.items()):
+            raise WrongError("members of one sum name different ranks")
+
+
+def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]]:
+    """Return the gradient of every stage, as one process without a pipeline computes it."""
+    result: list[Counter[Term]] = [Counter() for _ in range(stages)]
+    for replica in range(width):
+        for m in range(micro_batches):
+            inputs: list[Term] = [("sample", replica, m)]
+            for stage in range(stages):
+                inputs.append(("F", stage, inputs[-1]))
+            given: Term = ("loss", replica, m)
+            for stage in reversed(range(stages)):
+                result[stage]["W", stage, inputs[stage], given] += 1
+                given = ("I", stage, inputs[stage], given)
+    return result
+
+
+def wrong(program: Program, seeds: Iterable[int] = range(3)) -> str:
+    """Return why a program is wrong under one of these interleavings, or nothing if it is right under all."""
+    for seed in seeds:
+        machine = Machine(program, seed)
+        try:
+            machine.run()
+            machine.check()
+        except WrongError as error:
+            return str(error)
+    return ""

@@ -1,0 +1,138 @@
+"""Random schedules, trees and programs: what is said survives printing, and what is compiled is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chimera_ir.diagnostics import Source
+from chimera_ir.jsonform import program_from_json, program_to_json
+from chimera_ir.program import Program
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler import compile_text, simulate, verify
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import parse
+from compiler.syntax.printer import print_schedule
+from tests.helpers import SMALL, chimera_pairs, makespan, program, streams, tasks, with_streams
+from tests.helpers_random import programs, schedules, trees
+from tests.helpers_reference import wrong
+
+
+def check_exactly_once(p: Program) -> None:
+    """Count every task where its pipe puts it: one forward, and one backward or its two halves."""
+    h = p.header
+    counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT")}
+    for g in range(p.world):
+        for i in tasks(p.stream(g)):
+            assert h.pipes[i.pipe].placement[i.stage] == g % h.ranks
+            for m in i.micro_batches:
+                assert m in h.pipes[i.pipe].micro_batches
+                counted[i.op][g // h.ranks, i.stage, m] += 1
+    wanted = [(w, s, m) for w in range(h.width) for s in range(h.stages) for m in range(h.micro_batches)]
+    assert counted["FWD"] == Counter(wanted)
+    assert counted["BWD"] + counted["BWD_INPUT"] == Counter(wanted)
+    assert counted["BWD_INPUT"] == counted["BWD_WEIGHT"]
+
+
+@given(trees)
+@settings(max_examples=250)
+def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
+    text = print_schedule(tree)
+    assert parse(Source("printed", text)) == tree
+    assert print_schedule(parse(Source("printed", text))) == text
+
+
+@given(programs())
+@settings(max_examples=150)
+def test_every_program_survives_both_forms(p: Program) -> None:
+    for there, back in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
+        again = back(there(p))
+        assert again == p
+        assert again.digest == p.digest
+        assert there(again) == there(p)
+    assert with_streams(p, streams(p)) == p
+
+
+@given(schedules(), st.sampled_from([1, 1, 2, 3]))
+@settings(max_examples=120)
+def test_random_schedules(text: str, width: int) -> None:
+    """The order cannot deadlock, so the compiler must succeed, whatever the placement, the window and the width."""
+    tree = parse(Source("random", text))
+    assert parse(Source("printed", print_schedule(tree))) == tree
+    p = compile_text(text, width=width).program
+    check_exactly_once(p)
+    assert not wrong(p)
+    assert compile_text(print_schedule(tree), width=width).program == p  # and twice gives the same
+    assert verify(program_from_json(program_to_json(p))) == p
+    assert program_from_text(program_to_text(p)) == p
+
+
+@given(schedules(), st.integers(0, 3), st.integers(0, 5), st.integers(0, 3))
+@settings(max_examples=60)
+def test_two_simulators_agree(text: str, F: int, B: int, hop: int) -> None:  # noqa: N803
+    p = compile_text(text).program
+    costs = {"FWD": F, "BWD": B, "BWD_INPUT": F + B, "BWD_WEIGHT": 1}
+    s = simulate(p, {"F": F, "B": B, "I": F + B, "W": 1, "hop": hop})
+    assert s.makespan == makespan(p, costs, hop)
+    assert all(b >= 0 and w >= o >= 0 for b, w, o in zip(s.busy, s.wall_bubbles, s.own_bubbles, strict=True))
+
+
+@st.composite
+def library(draw: st.DrawFn) -> Program:
+    """Return a program of a schedule of the library at a random size."""
+    name = draw(st.sampled_from(sorted(SMALL)))
+    width = draw(st.sampled_from([1, 1, 2, 3]))
+    if name.startswith("chimera"):
+        D = draw(st.sampled_from([2, 4, 6, 8, 12]))  # noqa: N806
+        f = draw(st.sampled_from(chimera_pairs(D)))
+        N = draw(st.integers(1, 3)) * D if name == "chimera" else draw(st.integers(1, 20))  # noqa: N806
+        return program(name, width, D=D, N=N, f=f)
+    D, N = draw(st.integers(1, 7)), draw(st.integers(1, 12))  # noqa: N806
+    extra = {"dapple": {"policy": draw(st.integers(1, 2))}, "interleaved": {"v": draw(st.integers(1, 3))}}.get(name, {})
+    return program(name, width, D=D, N=N, **extra)
+
+
+@given(library())
+@settings(max_examples=60)
+def test_the_library_at_any_size(p: Program) -> None:
+    check_exactly_once(p)
+    assert not wrong(p, range(1))
+    assert program_from_text(program_to_text(p)) == p
+    assert simulate(p, {"F": 2, "B": 3, "hop": 1}).makespan == makespan(p, {"FWD": 2, "BWD": 3}, 1)
+
+
+SCRIPT = """
+import sys
+from compiler import compile_schedule
+from chimera_ir.jsonform import json_schema, program_to_json
+from compiler.draw.timeline import draw_timeline
+from compiler.graph import dependency_graph, dot, graphml
+from compiler.report import report
+from compiler.simulate import simulate
+from tests.helpers import SMALL
+for name, both in SMALL.items():
+    for parameters in both:
+        for width in (1, 2):
+            p = compile_schedule(name, parameters, width).program
+            s, graph = simulate(p), dependency_graph(p)
+            drawing = draw_timeline(p, s.timing, s.scale)
+            sys.stdout.write(program_to_json(p) + report(p, s) + drawing + dot(graph) + graphml(graph))
+sys.stdout.write(json_schema())
+"""
+
+
+def test_the_same_bytes_under_two_hash_seeds() -> None:
+    root = Path(__file__).parents[2]
+    outputs = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
+        ran = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, check=True)
+        outputs.append(ran.stdout)
+    assert len(outputs[0]) > 100_000
+    assert outputs[0] == outputs[1]

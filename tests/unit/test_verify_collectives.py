@@ -1,0 +1,125 @@
+"""Gradient sums: each once on every holder, after its last weight gradient, in one order that all streams obey."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
+from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from compiler import verify
+from tests.helpers import moved, program, streams, with_streams
+
+
+def three_ranks(*orders: tuple[int, int]) -> Program:
+    """Return two pipes over three stages and ranks, so that each rank sums two stages, in the given orders."""
+    placements = [(0, 1, 2), (1, 2, 0)]
+    pipes = tuple(Pipe(f"p{k}", ranks, (k,)) for k, ranks in enumerate(placements))
+    h = Header("three", {}, ranks=3, stages=3, micro_batches=2, pipes=pipes, costs=Costs.uniform(3))
+    result = []
+    for rank in range(3):
+        stream: list[Instruction] = []
+        for k, ranks in enumerate(placements):
+            stream += [Recv("act", k, s, (k,), ranks[s - 1]) for s in range(1, 3) if ranks[s] == rank]
+            stream += [Recv("grad", k, s, (k,), ranks[s + 1]) for s in range(2) if ranks[s] == rank]
+        for k, ranks in enumerate(placements):
+            s = ranks.index(rank)
+            stream.append(Fwd(k, s, (k,)))
+            stream += [Send("act", k, s + 1, (k,), ranks[s + 1])] if s < 2 else []
+        for k, ranks in enumerate(placements):
+            s = ranks.index(rank)
+            stream.append(Bwd(k, s, (k,)))
+            stream += [Send("grad", k, s - 1, (k,), ranks[s - 1])] if s > 0 else []
+        stream += [AllReduce(f"stage {s}", s, h.holders([s])) for s in orders[rank]]
+        result.append(stream)
+    return program_of(h, result)
+
+
+def finding(p: Program) -> tuple[str, str, tuple[str, ...]]:
+    with pytest.raises(ChimeraError) as caught:
+        verify(p)
+    d = caught.value.diagnostics[0]
+    return d.code, d.message, d.notes
+
+
+def test_orders_that_agree_are_accepted() -> None:
+    # Rank 0 holds stages 0 and 2, rank 1 stages 1 and 0, rank 2 stages 2 and 1.
+    verify(three_ranks((0, 2), (0, 1), (1, 2)))
+    verify(three_ranks((2, 0), (0, 1), (2, 1)))
+
+
+def test_three_orders_that_agree_pair_by_pair_are_named_as_a_cycle() -> None:
+    code, message, notes = finding(three_ranks((0, 2), (1, 0), (2, 1)))
+    assert (code, message) == ("E453", "no one order of the collectives agrees with every stream")
+    assert set(notes) == {
+        "rank 0: ALLREDUCE s0 over 0,1 before ALLREDUCE s2 over 0,2",
+        "rank 1: ALLREDUCE s1 over 1,2 before ALLREDUCE s0 over 0,1",
+        "rank 2: ALLREDUCE s2 over 0,2 before ALLREDUCE s1 over 1,2",
+    }
+
+
+def test_two_orders_that_differ_are_named() -> None:
+    p = program("chimera", D=4)
+    changed = streams(p)
+    assert [i.op for i in changed[1][-2:]] == ["ALLREDUCE", "ALLREDUCE"]
+    changed[1] = moved(changed[1], -1, len(changed[1]) - 2)
+    code, _, notes = finding(with_streams(p, changed))
+    assert code == "E453"
+    assert len(notes) == 2
+
+
+def sums(p: Program, rank: int) -> list[int]:
+    return [k for k, i in enumerate(p.stream(rank)) if isinstance(i, AllReduce)]
+
+
+def test_a_member_that_never_joins() -> None:
+    p = program("chimera", D=4)
+    changed = streams(p)
+    del changed[3][sums(p, 3)[0]]
+    assert finding(with_streams(p, changed))[:2] == ("E450", "rank 3 holds a copy of 'stage 3' but never joins its sum")
+
+
+def test_a_sum_over_other_ranks() -> None:
+    p = program("chimera", D=4)
+    changed = streams(p)
+    k = sums(p, 0)[0]
+    changed[0][k] = AllReduce("stage 3", 3, (0, 2, 3))
+    code, message, _ = finding(with_streams(p, changed))
+    assert code == "E450"
+    assert "the copies of 'stage 3' live on ranks" in message
+
+
+def test_a_sum_of_a_group_that_lives_once() -> None:
+    p = program("1f1b", D=2)
+    changed = streams(p)
+    changed[0].append(AllReduce("stage 0", 0, (0,)))
+    assert finding(with_streams(p, changed))[:2] == (
+        "E450",
+        f"rank 0, instruction {len(changed[0]) - 1}: ALLREDUCE s0 over 0: the group lives once and needs no sum",
+    )
+
+
+def test_a_rank_that_joins_twice() -> None:
+    p = program("chimera", D=4)
+    changed = streams(p)
+    for rank in (0, 3):
+        changed[rank].append(changed[rank][sums(p, rank)[0]])
+    assert finding(with_streams(p, changed))[0] == "E451"
+
+
+def test_a_sum_before_its_last_gradient() -> None:
+    p = program("chimera", D=4)
+    changed = streams(p)
+    k = sums(p, 0)[-1]
+    changed[0] = moved(changed[0], k, k - 1)
+    code, message, notes = finding(with_streams(p, changed))
+    assert code == "E452"
+    assert message.endswith("ALLREDUCE s0 over 0,3: gradients of 'stage 0' are still added after it")
+    assert notes == (f"the last is rank 0, instruction {k}: BWD down[0] s0 m1",)
+
+
+def test_tied_parameters_are_a_group_of_their_own() -> None:
+    p = program("1f1b", D=2).with_header(tied=(Tied("embedding", (0, 1)),))
+    assert finding(p)[:2] == ("E450", "rank 0 holds a copy of 'embedding' but never joins its sum")
+    summed = [[*s, AllReduce("embedding", 0, (0, 1))] for s in streams(p)]
+    verify(with_streams(p, summed))

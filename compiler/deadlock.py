@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.instructions import Op
-from chimera_ir.program import Program
 from compiler.draw.timeline import draw_timeline
 from compiler.graph import dependency_graph, shortest_cycle
-from compiler.resolve.spec import Spec
+from compiler.order.ordered import Ordered
 from compiler.tasks import Timing
 
 MAX_SHOWN = 12
 
 
-def explain_deadlock(spec: Spec, program: Program, timing: Timing) -> ChimeraError:
+def explain_deadlock(ordered: Ordered, timing: Timing) -> ChimeraError:
     """Return the finding for a program of tasks whose streams wait for each other in a circle."""
+    program = ordered.program
     graph = dependency_graph(program)
     by_row = {row: node for node, row in graph.nodes(data="row")}
     cycle = shortest_cycle(graph, [by_row[row] for row in timing.stuck])
@@ -30,10 +29,9 @@ def explain_deadlock(spec: Spec, program: Program, timing: Timing) -> ChimeraErr
         text = f"rank {rank} runs {first} before {node}" if first != node else f"rank {rank} runs {node}"
         notes.append(f"{text}, which {following} needs")
         first = following
-    spans = {(f.kind, f.pipe): f.span for f in spec.order}
     start = cycle[0]
-    span = spans[Op[graph.nodes[start]["op"]], program.pipe_names.index(graph.nodes[start]["pipe"])]
-    places = dict.fromkeys(spans[Op[graph.nodes[n]["op"]], program.pipe_names.index(graph.nodes[n]["pipe"])] for n in cycle)
+    span = ordered.span(graph.nodes[start]["row"])
+    places = dict.fromkeys(ordered.span(graph.nodes[node]["row"]) for node in cycle)
     lines = [f"ordered by {s.source.name}:{s.line}: {s.source.line(s.line).strip()}" for s in places]
     who = f"rank {ranks[0]} waits for itself"
     if len(set(ranks)) > 1:

@@ -39,11 +39,11 @@ MAX_INSTRUCTIONS = 2**26
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Every product of a compilation. tasks: the program before it was lowered; timing: its times; program: the result."""
+    """Every product of a compilation, in order. ordered: the program of tasks, before it is lowered."""
 
     schedule: Schedule
     spec: Spec
-    tasks: Program
+    ordered: Ordered
     timing: Timing
     program: Program
 
@@ -55,7 +55,8 @@ def compile_source(source: Source, parameters: Mapping[str, int], width: int = 1
     """
     schedule = parse(source)
     spec = resolve(schedule, parameters)
-    tasks = order_by_ticks(spec)
+    ordered = order_tasks(spec)
+    tasks = ordered.program
     if not 1 <= width <= MAX_WIDTH or width * spec.header.ranks > MAX_WIDTH or width * len(tasks) * 4 > MAX_INSTRUCTIONS:
         raise refuse(
             "E211",
@@ -65,11 +66,22 @@ def compile_source(source: Source, parameters: Mapping[str, int], width: int = 1
     if timing.stuck:
         from compiler.deadlock import explain_deadlock  # networkx is imported only where it is needed
 
-        raise explain_deadlock(spec, tasks, timing)
+        raise explain_deadlock(ordered, timing)
     sync, collectives = gradient_sync(tasks, timing, spec.sync)
     woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing), sync])
     program = verify(widen(woven, width))
-    return Compiled(schedule, spec, tasks, timing, program)
+    return Compiled(schedule, spec, ordered, timing, program)
+
+
+def order_tasks(spec: Spec) -> Ordered:
+    """Return the tasks of every rank in the order that the schedule's order form says."""
+    match spec.order:
+        case TicksOrder():
+            return order_by_ticks(spec, spec.order)
+        case GreedyOrder():
+            return order_greedily(spec, spec.order)
+        case ListingOrder():
+            return order_by_listing(spec, spec.order)
 
 
 def evaluation_of(program: Program) -> Program:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chimera_ir.instructions import Op
-from chimera_ir.program import Ints, Program
+from chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program
 
 
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
@@ -107,7 +107,7 @@ def task_costs(program: Program) -> Ints:
     count = np.array([len(b) for b in program.batches], np.int64)
     result = np.zeros(len(t), np.int64)
     result[task] = by_op[t.op[task], t.stage[task]] * count[t.batch[task]]
-    again = (t.flags & 1).astype(bool) & (t.op == Op.FWD)
+    again = (t.flags & RECOMPUTE).astype(bool) & (t.op == Op.FWD)
     if again.any():  # the forward runs once more before its backwards
         index = TaskIndex.of(program)
         forward = index.forward[index.keys]
@@ -129,8 +129,25 @@ class Timing:
     stuck: tuple[int, ...]
 
 
+def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
+    """Return costs and waits under which an overlapped pair of tasks starts and ends as one: in its first row."""
+    pairs = np.flatnonzero(program.table.flags & OVERLAP)
+    if not len(pairs):
+        return cost, edges
+    cost = cost.copy()
+    cost[pairs] += cost[pairs + 1]
+    cost[pairs + 1] = 0
+    second = np.zeros(len(program), np.int64)
+    second[pairs + 1] = 1
+    return cost, Edges(edges.source, edges.target - second[edges.target], edges.delay)
+
+
 def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
-    """Return the earliest times of all rows: each rank runs its stream in order, each row as soon as its waits allow."""
+    """Return the earliest times of all rows: each rank runs its stream in order, each row as soon as its waits allow.
+
+    An overlapped pair runs as one task: it starts when both could, and ends after both costs.
+    """
+    cost, edges = _fused(program, cost, edges)
     order = np.argsort(edges.target, kind="stable")
     first = np.searchsorted(edges.target[order], np.arange(len(program) + 1)).tolist()
     source, delay = edges.source[order].tolist(), edges.delay[order].tolist()

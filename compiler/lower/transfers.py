@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chimera_ir.instructions import Op, Value
-from chimera_ir.program import Ints, Program, Table
+from chimera_ir.program import OVERLAP, Ints, Program, Table
 from compiler.lower.weave import Insertion
 from compiler.tasks import TaskIndex, Timing, expand
 
@@ -48,10 +48,15 @@ def transfers(program: Program, timing: Timing, ahead: int = AHEAD) -> Insertion
     columns = {"value": messages.value, "pipe": pipe, "stage": messages.stage, "batch": batch}
     send = Table.of(np.full(len(pipe), Op.SEND), **columns, peer=target)
     receive = Table.of(np.full(len(pipe), Op.RECV), **columns, peer=source)
+    # An overlapped pair stays together: what would stand between its tasks is received before and sent after both.
+    paired = np.zeros(len(program) + 1, np.int64)
+    paired[np.flatnonzero(program.table.flags & OVERLAP) + 1] = 1
+    posted = _receive_slots(program, timing, messages, ahead)
+    sent = messages.producer + 1
     return Insertion(
         Table.concatenate([receive, send]),
         rank=np.concatenate([target, source]),
-        slot=np.concatenate([_receive_slots(program, timing, messages, ahead), messages.producer + 1]),
+        slot=np.concatenate([posted - paired[posted], sent + paired[sent]]),
         tie=np.tile(messages.channel * len(program) + messages.number, 2),
     )
 

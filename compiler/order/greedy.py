@@ -3,9 +3,9 @@
 Whenever a rank is free it starts, of its tasks whose inputs have arrived and which no limit forbids, the one of the
 kind preferred most; then the keys decide, then pipe, stage and micro-batch. Same text, same order, on every machine.
 
-A forward also leaves one place free under a limit for every other (pipe, stage) in the limit's scope that has forwards
-to do and nothing alive. With a limit F - W <= L (or F - B), L no less than the stages of the rank over all pipes, the
-scheduler then never gets stuck. For say it does: nothing runs, nothing travels. Backwards are never limited, so every
+A forward also leaves one place (a group's, where forwards are grouped) free under a limit for every other (pipe, stage)
+in the limit's scope that has forwards to do and nothing alive. With a limit F - W <= L (or F - B), L no less than the
+places of all stages of the rank over all pipes, the scheduler then never gets stuck. For say it does: nothing runs, nothing travels. Backwards are never limited, so every
 micro-batch alive waits for a forward. In a pipe with one alive, take the deepest stage s at which one waits. Another
 micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there; then its place was left free, the forward
 may start, and the scheduler is not stuck. And if nothing is alive anywhere, all places are free. The count plus the
@@ -42,7 +42,8 @@ class _Counter:
 
 @dataclass(slots=True)
 class _Scheduler:
-    """The state of the simulation. A task is number kind x keys + key, key = stage x micro-batches + id."""
+    """The state of the simulation. A task is number kind x keys + key, key = stage x micro-batches + id; a forward over
+    a group has the key of its first micro-batch."""
 
     spec: Spec
     order: GreedyOrder
@@ -51,6 +52,7 @@ class _Scheduler:
     cell: list[int]  # by key: pipe x stages + stage
     priority: list[int]  # by task
     cost: list[int]  # by task
+    size: list[int]  # by id: micro-batches of the forward that it leads, 0 if it leads none
     counters: list[list[_Counter]]  # by (rank, cell): rank x cells + cell
     left: list[int]  # by cell: forwards to do
     alive: list[int]  # by cell
@@ -65,12 +67,17 @@ def order_greedily(spec: Spec, order: GreedyOrder) -> Ordered:
     tasks = np.array([t for stream in sequence for t in stream], np.int64)
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
+    batches = Batches(h.micro_batches)
+    forward_of = np.array(
+        [batches.number(tuple(range(m, m + max(size, 1)))) for m, size in enumerate(scheduler.size)], np.int64
+    )
+    batch = np.where(kind == _F, forward_of[ids], ids)
     split = Op.BWD_WEIGHT in order.kinds
     op = np.array([Op.FWD, Op.BWD_INPUT if split else Op.BWD, Op.BWD_WEIGHT])[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
     nothing = np.zeros(len(tasks), np.int64)
     pipe = _pipe_of(spec)[ids]
-    program = task_program(spec, Batches(h.micro_batches), op, pipe, stage, ids, nothing, offsets)
+    program = task_program(spec, batches, op, pipe, stage, batch, nothing, offsets)
     return Ordered(program, nothing, (order.span,))
 
 
@@ -99,6 +106,10 @@ def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
     priority[np.lexsort((*columns, place))] = np.arange(len(place))
     again = np.array(spec.recompute, bool)[pipe, stage]
     costs = {op: np.array(getattr(h.costs, op.name), np.int64)[stage] for op in parts}
+    local = ids - first[pipe]
+    count = np.array([len(p.micro_batches) for p in h.pipes], np.int64)[pipe]
+    size = np.where(local % order.group == 0, np.minimum(order.group, count - local), 0)
+    costs[Op.FWD] = costs[Op.FWD] * size
     costs[parts[1]] = costs[parts[1]] + np.where(again, np.array(h.costs.FWD, np.int64)[stage], 0)
     cell = pipe * h.stages + stage
     return _Scheduler(
@@ -109,6 +120,7 @@ def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
         cell.tolist(),
         priority.tolist(),
         np.concatenate([costs[op] for op in parts]).tolist(),
+        size[: h.micro_batches].tolist(),
         _counters(spec, order, parts),
         np.bincount(cell, minlength=len(h.pipes) * h.stages).tolist(),
         [0] * (len(h.pipes) * h.stages),
@@ -135,12 +147,14 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[_Cou
     return result
 
 
-def _allowed(counters: list[_Counter], kind: int, cell: int) -> bool:
-    for c in counters:
+def _allowed(x: _Scheduler, task: int, kind: int, cell: int) -> bool:
+    """Return whether every limit has room for a task, and for the places that it leaves free."""
+    size = x.size[task % len(x.size)] if kind == _F else 1
+    for c in x.counters[cell]:
         weight = c.weights[kind]
         if weight > 0:
-            free = (len(c.places) - (cell in c.places)) * weight if kind == _F else 0
-            if c.value + weight + free > c.bound:
+            free = (len(c.places) - (cell in c.places)) * x.order.group if kind == _F else 0
+            if c.value + weight * (size + free) > c.bound:
                 return False
     return True
 
@@ -151,7 +165,7 @@ def _pick(x: _Scheduler, rank: int) -> int | None:
     where = -1
     cells = len(x.counters)
     for index, heap in x.heaps[rank].items():
-        if heap and (best is None or heap[0] < best) and _allowed(x.counters[index % cells], index // cells, index % cells):
+        if heap and (best is None or heap[0] < best) and _allowed(x, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index
     if best is None:
         return None
@@ -159,16 +173,18 @@ def _pick(x: _Scheduler, rank: int) -> int | None:
     return best[1]
 
 
-def _start(x: _Scheduler, kind: int, cell: int) -> None:
+def _start(x: _Scheduler, task: int, kind: int, cell: int) -> None:
     """Count a task that starts."""
+    size = 1
     if kind == _F:
-        x.left[cell] -= 1
-        x.alive[cell] += 1
+        size = x.size[task % len(x.size)]
+        x.left[cell] -= size
+        x.alive[cell] += size
     elif kind == _W or (kind == _X and Op.BWD_WEIGHT not in x.order.kinds):
         x.alive[cell] -= 1
     waiting = x.left[cell] > 0 and x.alive[cell] == 0
     for c in x.counters[cell]:
-        c.value += c.weights[kind]
+        c.value += c.weights[kind] * size
         (c.places.add if waiting else c.places.discard)(cell)
 
 
@@ -176,13 +192,14 @@ def _run(x: _Scheduler) -> list[list[int]]:
     """Simulate; return every rank's tasks in the order of their starts."""
     h, keys, n = x.spec.header, x.keys, x.spec.header.micro_batches
     split = Op.BWD_WEIGHT in x.order.kinds
-    total = keys * (3 if split else 2)
+    leaders = [m for m in range(n) if x.size[m]]
+    total = keys * (2 if split else 1) + len(leaders) * h.stages
     last_stage = keys - n  # keys from here on are of the last stage
     missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys if split else 0)
     missing[:n] = [0] * n
-    arrival = [0] * total
+    arrival = [0] * (keys * 3)
     # (time, is a task, rank or task): at one time ranks become free first, then tasks ready, then free ranks choose.
-    events: list[tuple[int, int, int]] = [(0, 1, t) for t in range(n)]
+    events: list[tuple[int, int, int]] = [(0, 1, t) for t in leaders]
     heapq.heapify(events)
     busy = [False] * h.ranks
     sequence: list[list[int]] = [[] for _ in range(h.ranks)]
@@ -207,7 +224,7 @@ def _run(x: _Scheduler) -> list[list[int]]:
             if task is None:
                 continue
             kind, key = divmod(task, keys)
-            _start(x, kind, x.cell[key])
+            _start(x, task, kind, x.cell[key])
             sequence[rank].append(task)
             done += 1
             busy[rank] = True
@@ -215,7 +232,7 @@ def _run(x: _Scheduler) -> list[list[int]]:
             heapq.heappush(events, (end, 0, rank))
             if kind == _F:
                 following = [task + n] if key < last_stage else []
-                following.append(task + keys)
+                following += range(task + keys, task + keys + x.size[task % n])
             elif kind == _X:
                 following = [task - n] if key >= n else []
                 following += [task + keys] if split else []

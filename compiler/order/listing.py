@@ -18,6 +18,7 @@ from compiler.resolve.expressions import Env, evaluate, scalar, values_of
 from compiler.resolve.spec import KINDS, LETTERS, ListingOrder, Spec
 from compiler.syntax import nodes as n
 
+MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
 MAX_TURNS = 10_000_000  # turns of loops over all ranks: an empty loop ends too
 
 Cell = tuple[int, int]  # pipe, stage
@@ -25,7 +26,8 @@ Cell = tuple[int, int]  # pipe, stage
 
 @dataclass(slots=True)
 class _Rank:
-    """What one rank has listed so far. next: (kind, cell) -> pipe-local micro-batch; pending: (cell, micro-batch)."""
+    """What one rank has listed so far, pipe-local micro-batches. done: by kind and cell; next: the same, where B and I,
+    which are both the backward of a micro-batch, count as one; pending: I without W yet, the oldest first."""
 
     number: int
     cells: list[Cell]
@@ -33,6 +35,10 @@ class _Rank:
     done: dict[tuple[Op, Cell], set[int]] = field(default_factory=dict)
     next: dict[tuple[Op, Cell], int] = field(default_factory=dict)
     pending: deque[tuple[Cell, int]] = field(default_factory=deque)
+
+
+def _turn(kind: Op) -> Op:
+    return Op.BWD if kind == Op.BWD_INPUT else kind
 
 
 class _Lister:
@@ -110,12 +116,14 @@ class _Lister:
             ids = tuple(range(first, last + 1)) if last - first < 2**16 else ()
             label = values_of(a.first, env)
         else:
-            ids, label = (rank.next.get((kind, cell), 0),), ""
+            ids, label = (rank.next.get((_turn(kind), cell), 0),), ""
         count = len(self.spec.header.pipes[cell[0]].micro_batches)
         if not ids or ids[0] < 0 or ids[-1] >= count:
             name = self.spec.header.pipes[cell[0]].name
             what = f"{ids[0]} .. {ids[-1]}" if len(ids) > 1 else str(ids[0]) if ids else "none"
-            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell[1]}, micro-batch {what}; it has 0 .. {count - 1}"
+            message = (
+                f"rank {rank.number} lists {a.kind.name} of {name} s{cell[1]}, micro-batch {what}; it has 0 .. {count - 1}"
+            )
             raise refuse("E306", message, a.span, label)
         return ids
 
@@ -127,10 +135,13 @@ class _Lister:
             message = f"rank {rank.number} lists {a.kind.name} of {pipe.name} s{cell[1]}, micro-batch {again[0]} twice"
             raise refuse("E302", message, a.span)
         done.update(ids)
-        following = rank.next.get((kind, cell), 0)
-        while following in done:
+        turn = _turn(kind), cell
+        kinds = (Op.BWD, Op.BWD_INPUT) if turn[0] == Op.BWD else (kind,)
+        taken = [rank.done[k, cell] for k in kinds if (k, cell) in rank.done]
+        following = rank.next.get(turn, 0)
+        while any(following in x for x in taken):
             following += 1
-        rank.next[kind, cell] = following
+        rank.next[turn] = following
         if kind == Op.BWD_INPUT:
             rank.pending += [(cell, m) for m in ids]
         elif kind == Op.BWD_WEIGHT and a.first is not None:
@@ -151,7 +162,7 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
         lister.run(ranks[-1], order.actions, {**order.env, order.rank: r})
     found = [d for rank in ranks for d in _missing(spec, order, rank)]
     if found:
-        raise ChimeraError(found)
+        raise ChimeraError(found[:MAX_FOUND])
     rows = np.array([row for rank in ranks for row in rank.rows], np.int64).reshape(-1, 6).T
     op, pipe, stage, batch, overlap, origin = (np.ascontiguousarray(c) for c in rows)
     offsets = np.concatenate([[0], np.cumsum([len(rank.rows) for rank in ranks])])

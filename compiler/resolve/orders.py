@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from chimera_ir.instructions import Op
 from compiler.resolve.expressions import Env, scalar
 from compiler.resolve.scope import counter_of, index_binder, limit_weights, needed_lets
-from compiler.resolve.sizes import Declared
+from compiler.resolve.sizes import Declared, size
 from compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
 from compiler.syntax import nodes as n
 
@@ -20,7 +20,8 @@ def order_of(schedule: n.Schedule, declared: Mapping[str, Declared], env: Env) -
             return TicksOrder(tuple(_formulas(order, declared, env)), order.span)
         case n.Greedy():
             kinds = tuple(KINDS[b.name] for b in order.prefer)
-            return GreedyOrder(kinds, order.keys, tuple(map(_bound, order.limits)), env, order.span)
+            group = size(order.groups[0].size, env, "a group", 1) if order.groups else 1
+            return GreedyOrder(kinds, order.keys, group, tuple(map(_bound, order.limits)), env, order.span)
         case n.Listing():
             families = {name: {index: pipe for pipe, index in d.ids.items()} for name, d in declared.items()}
             return ListingOrder(order.rank.name, order.actions, families, env, order.span)

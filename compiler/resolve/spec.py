@@ -58,10 +58,12 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class GreedyOrder:
-    """The order form `greedy`. kinds: the most wanted first; keys: what decides between tasks of one kind."""
+    """The order form `greedy`. kinds: the most wanted first; keys: what decides between tasks of one kind; group:
+    how many micro-batches one forward is over."""
 
     kinds: tuple[Op, ...]
     keys: tuple[Key, ...]
+    group: int
     bounds: tuple[Bound, ...]
     env: Env
     span: Span

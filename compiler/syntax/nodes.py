@@ -185,6 +185,14 @@ class Key(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Grouping(Node):
+    """`group F by 2`: one task for several micro-batches."""
+
+    kind: Binder
+    size: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Limit(Node):
     """`limit F - W <= D`: a bound on counts of started tasks, on a rank or on each of its stages or pipes."""
 
@@ -199,6 +207,7 @@ class Greedy(Node):
     costs: tuple[CostStatement, ...]
     prefer: tuple[Binder, ...]
     keys: tuple[Key, ...]
+    groups: tuple[Grouping, ...]
     limits: tuple[Limit, ...]
 
 

@@ -270,7 +270,8 @@ class _Builder(Transformer[Token, Any]):
         prefer = tuple(x for y in c if isinstance(y, tuple) and isinstance(y[0], n.Binder) for x in y)
         keys = tuple(x for y in c if isinstance(y, tuple) and isinstance(y[0], n.Key) for x in y)
         limits = tuple(x for x in c if isinstance(x, n.Limit))
-        return n.Greedy(costs, prefer, keys, limits, span=self._at(meta))
+        groups = tuple(x for x in c if isinstance(x, n.Grouping))
+        return n.Greedy(costs, prefer, keys, groups, limits, span=self._at(meta))
 
     def prefer(self, _: Meta, c: list[Any]) -> tuple[n.Binder, ...]:
         return tuple(self._binder(t) for t in c)
@@ -283,6 +284,9 @@ class _Builder(Transformer[Token, Any]):
 
     def larger(self, meta: Meta, c: list[Any]) -> n.Key:
         return n.Key(c[0], True, span=self._at(meta))
+
+    def grouping(self, meta: Meta, c: list[Any]) -> n.Grouping:
+        return n.Grouping(self._binder(c[0]), c[1], span=self._at(meta))
 
     def limit(self, meta: Meta, c: list[Any]) -> n.Limit:
         return n.Limit(c[0], c[1] or "rank", span=self._at(meta))

@@ -34,6 +34,7 @@ def _statement(s: n.Statement) -> str:
             body = [_statement(c) for c in s.costs]
             body += [f"prefer {', '.join(b.name for b in s.prefer)}"] if s.prefer else []
             body += [f"then {', '.join(map(_key, s.keys))}"] if s.keys else []
+            body += [f"group {g.kind.name} by {expression(g.size)}" for g in s.groups]
             body += [f"limit {expression(x.condition)}" + ("" if x.scope == "rank" else f" per {x.scope}") for x in s.limits]
             return "order greedy {\n" + "".join(f"    {line}\n" for line in body) + "}"
         case n.Listing():

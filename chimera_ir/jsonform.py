@@ -140,7 +140,7 @@ def _explain(error: ValidationError, text: str, source: Source) -> ChimeraError:
                 help="compile one with: chimerac schedules/chimera.sched --emit json -o program.json",
             )
     if found[0]["loc"] == ():
-        return refuse("E602", f"{source.name} is not a chimera program: {found[0]['msg']}")
+        return refuse("E602", f"{source.name} is not a chimera program: {_reason(found[0])}")
     return ChimeraError(Diagnostic("E603", f"{source.name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:100])
 
 

@@ -138,7 +138,7 @@ def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
     help = ""
     if error.expected == {"NAME"} and token in keywords():
         help = f"'{token}' is a word of the language; choose another name"
-    elif token == "=":
+    elif token == "=" and "COMPARE" in error.expected:
         help = "equality is written =="
     elif token in ("/", "<", ">", "==", "!=", "<=", ">=") and "COMPARE" not in error.expected:
         help = "comparisons do not chain; join them with 'and'"

@@ -27,7 +27,7 @@ def check_exactly_once(view: View) -> list[Diagnostic]:
             message = f"the {_WHAT[what]} of {view.name(key)} is there {count[key]} times"
             found.append(Diagnostic("E411", message, notes=places))
         found += _elsewhere(view, rows, keys)
-    return found or _mixed(view)
+    return list(dict.fromkeys(found)) or _mixed(view)  # a full backward that is elsewhere is said once
 
 
 def _elsewhere(view: View, rows: Ints, keys: Ints) -> list[Diagnostic]:

@@ -1,0 +1,134 @@
+"""The command as a program of its own: outside the checkout, in a pipe, interrupted, writing files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from compiler import load_program
+from compiler.cli import main
+
+# The script that installing made, where there is one: not under a bare checkout.
+SCRIPT = Path(sysconfig.get_path("scripts")) / "chimerac"
+COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "compiler.cli"]
+
+
+def chimerac(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *argv], cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def test_it_works_outside_the_checkout(tmp_path: Path) -> None:
+    by_name = chimerac("chimera", "-p", "D=2", cwd=tmp_path)
+    assert (by_name.returncode, by_name.stderr) == (0, "")
+    assert by_name.stdout.startswith("chimera-program 1\nschedule chimera  D=2 N=2 f=1\n")
+    # The README's path means the library's file where there is no such folder.
+    assert chimerac("schedules/chimera.sched", "-p", "D=2", cwd=tmp_path).stdout == by_name.stdout
+
+
+def test_findings_go_to_stderr_and_the_status_is_one(tmp_path: Path) -> None:
+    ran = chimerac("chimera", "-p", "N=5", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("error[E210]")
+    assert "\x1b[" not in ran.stderr  # no colour into a file
+
+
+def test_wrong_usage_is_two(tmp_path: Path) -> None:
+    assert chimerac(cwd=tmp_path).returncode == 2
+    assert chimerac("nowhere.sched", cwd=tmp_path).returncode == 2
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+    """chimerac ... | head -1: a program larger than any pipe holds."""
+    ran = subprocess.Popen(
+        [*COMMAND, "gpipe", "-p", "D=8", "-p", "N=1500"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert ran.stdout is not None and ran.stderr is not None
+    assert ran.stdout.readline() == b"chimera-program 1\n"
+    ran.stdout.close()
+    assert ran.stderr.read() == b""
+    assert ran.wait() == 0
+
+
+def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert ran.stdin is not None and ran.stderr is not None
+    waiting_on_stdin(ran.pid)
+    ran.send_signal(signal.SIGINT)
+    out, err = ran.communicate(timeout=20)
+    assert (ran.returncode, out, err) == (130, b"", b"")
+
+
+def waiting_on_stdin(pid: int) -> None:
+    """Return once a process has opened /dev/stdin to read a schedule from it."""
+    for _ in range(1000):
+        try:
+            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            links = []
+        if sum(link.startswith("pipe:") for link in links) > 3:
+            return
+        time.sleep(0.01)
+    pytest.skip("cannot see what another process has opened here (no /proc)")
+
+
+def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "schedules/1f1b.sched").read_text()
+    ran = subprocess.run([*COMMAND, "/dev/stdin", "-p", "D=2"], cwd=tmp_path, input=text, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("emit", ["streams", "json"])
+def test_a_written_file_is_read_again(emit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.out"
+    assert main(["chimera", "-p", "D=2", "--width", "2", "--emit", emit, "-o", str(path)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["chimera", "-p", "D=2", "--width", "2", "--emit", emit]) == 0
+    assert capsys.readouterr().out == path.read_text()
+    assert load_program(path).header.width == 2
+    assert list(tmp_path.iterdir()) == [path]  # nothing is left beside it
+
+
+def test_a_file_that_exists_survives_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kept"
+    path.write_text("precious")
+    assert main(["chimera", "-p", "N=5", "-o", str(path)]) == 1
+    assert path.read_text() == "precious"
+    assert main(["chimera", "-o", str(tmp_path / "none" / "x")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert main(["chimera", "-o", str(tmp_path)]) == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_dash_is_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["1f1b", "-p", "D=2", "-o", "-"]) == 0
+    assert capsys.readouterr().out.startswith("chimera-program 1")
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--help", "--version"):
+        with pytest.raises(SystemExit) as stop:
+            main([option])
+        assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "exit status: 0; 1 if the schedule or program has findings; 2" in out
+    assert all(len(line) <= 120 for line in out.splitlines())
+
+
+def test_colour_can_be_asked_for_and_is_not_forced(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    main(["chimera", "-p", "D=2", "--emit", "timeline", "--color", "always"])
+    assert "\x1b[38;5;" in capsys.readouterr().out
+    main(["chimera", "-p", "N=5", "--color", "always"])
+    assert "\x1b[31;1m" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    main(["chimera", "-p", "D=2", "--emit", "timeline"])
+    assert "\x1b" not in capsys.readouterr().out

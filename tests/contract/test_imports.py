@@ -1,0 +1,46 @@
+"""What may import what, and how little the command needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import sys
+from compiler.cli import main
+status = main(sys.argv[1:])
+sys.stderr.write(" ".join(sorted({name.split(".")[0] for name in sys.modules})))
+sys.exit(status)
+"""
+
+
+def imported(*argv: str) -> set[str]:
+    """Return the top-level modules that a command has imported when it is done."""
+    ran = subprocess.run([sys.executable, "-c", SCRIPT, *argv], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ran.stdout
+    return set(ran.stderr.split())
+
+
+@pytest.mark.parametrize("emit", ["streams", "json", "timeline"])
+def test_what_a_small_command_needs_not_import(emit: str) -> None:
+    modules = imported("chimera", "--emit", emit)
+    assert {"numpy", "lark", "pydantic"} <= modules
+    assert not modules & {"torch", "networkx", "scipy", "pandas", "matplotlib", "sympy", "hypothesis", "interpreter", "models"}
+
+
+def test_nothing_at_all_imports_torch() -> None:
+    for argv in (["--list"], ["chimera", "--emit", "report"]):
+        assert not imported(*argv) & {"torch", "interpreter", "models"}
+
+
+def test_import_contracts() -> None:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert " 0 broken" in ran.stdout

@@ -1,0 +1,71 @@
+"""Law 1, a schedule is data: no scheme has a name in the compiler or the interpreter."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compiler.library import find, names
+from compiler.syntax.parse import parse
+
+ROOT = Path(__file__).parents[2]
+FILES = [p for package in ("chimera_ir", "compiler", "interpreter") for p in sorted((ROOT / package).rglob("*.py"))]
+
+SCHEMES = (
+    "gpipe|1f1b|one_?f_?one_?b|pipedream|dapple|chimera|interleaved|gems|hanayo|bitpipe|zero_?bubble|zb_?[hv]\\d?"
+    "|dualpipe|bidirectional|looped|breadth_?first|forward_?doubling|backward_?halving"
+)
+# The project's own name: formats, packages, its exception.
+OURS = re.compile(r"chimera[-_](program|model|ir)\b|chimera (program|model)|ChimeraError|chimerac|chimera\.sched")
+
+
+def words(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every identifier and every string that is not a docstring, an example or a message's help."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] in (["EXAMPLES"], ["DESCRIPTION"]):
+            prose |= {id(child) for child in ast.walk(node)}  # the command's help
+        # What parser.error and the help of an option or a finding say to a person.
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "error":
+            prose |= {id(child) for child in ast.walk(node)}
+        if isinstance(node, ast.keyword) and node.arg == "help":
+            prose |= {id(child) for child in ast.walk(node)}
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in prose:
+                yield line, text
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
+                yield line, name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield line, name
+            case ast.keyword(arg=str(name)):
+                yield line, name
+            case ast.ImportFrom(module=str(name)):
+                yield line, name
+
+
+def scheme_in(text: str) -> str:
+    found = re.search(SCHEMES, OURS.sub("", text), re.IGNORECASE)
+    return found[0] if found else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_no_scheme_has_a_name_in_python(path: Path) -> None:
+    assert [(line, text) for line, text in words(path) if scheme_in(text)] == []
+
+
+def test_this_test_can_see_a_scheme() -> None:
+    for text in ("chimera", "is_1f1b", "ZBH1", "dualpipe", 'if schedule == "gpipe"', "def forward_doubling"):
+        assert scheme_in(text)
+    for text in ("chimera-program", "ChimeraError", "chimerac", "chimera_ir.program"):
+        assert not scheme_in(text)
+    # Every schedule of the library is among them, by its file's name and by its own.
+    for name in names():
+        assert scheme_in(name)
+        assert scheme_in(parse(find(name)).name.name)

@@ -1,0 +1,283 @@
+"""What the command prints, kept as files: `make golden` writes them anew, and the diff shows what changed.
+
+products/   streams, timelines, JSON and the schema; each file begins with the command that prints it
+errors/     NAME.sched with its command in the first line, and what that says: NAME.txt
+programs/   findings about compiled programs, each a small change to a right one, and about the command line
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chimera_ir.instructions import Bwd, Fwd, Instruction, Recv
+from chimera_ir.jsonform import json_schema, program_to_json
+from chimera_ir.textform import program_to_text
+from compiler import compile_text
+from compiler.cli import main
+from tests.helpers import CASES, program, streams, with_streams
+
+HERE = Path(__file__).parent
+Run = Callable[[str], tuple[str, str, int]]
+Compare = Callable[[str, str], None]
+
+
+@pytest.fixture
+def compare(request: pytest.FixtureRequest) -> Compare:
+    """Return the comparison with a golden file; under --golden it writes the file."""
+
+    def compare(name: str, text: str) -> None:
+        path = HERE / name
+        if request.config.getoption("--golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        wanted = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != wanted:
+            lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), "golden", "found", lineterm="")
+            pytest.fail(f"{name} differs; `make golden` writes it anew\n" + "\n".join(lines), pytrace=False)
+
+    return compare
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Return a function that runs a command line in an empty folder: stdout, stderr, exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(line: str) -> tuple[str, str, int]:
+        command, *argv = shlex.split(line)
+        assert command == "chimerac"
+        try:
+            status = main(argv)
+        except SystemExit as stop:  # argparse: the command line means nothing
+            status = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return out, err, status
+
+    return run
+
+
+def told(line: str, run: Run, status: int) -> str:
+    """Return a command that fails and what it says on stderr; stdout stays empty."""
+    out, err, found = run(line)
+    assert (out, found) == ("", status)
+    assert "Traceback" not in err
+    return f"$ chimerac {line.removeprefix('chimerac ')}\n{err}[exit status {found}]\n"
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("schedule", "parameters"), CASES)
+def test_streams_and_timeline(schedule: str, parameters: tuple[tuple[str, int], ...], run: Run, compare: Compare) -> None:
+    given = " ".join(f"-p {k}={v}" for k, v in parameters)
+    text = ""
+    for options in (given, f"{given} --emit timeline --columns 120"):
+        line = f"chimerac {schedule} {options}"
+        out, err, status = run(line)
+        assert (err, status) == ("", 0)
+        text += f"$ {line}\n{out}\n"
+    compare(f"products/{schedule}_{'_'.join(f'{k}{v}' for k, v in parameters)}.txt", text)
+
+
+PRODUCTS = {
+    "width.txt": "chimerac chimera -p D=2 --width 2",
+    "split.txt": "chimerac split.sched",
+    "split_timeline.txt": "chimerac split.sched --emit timeline --columns 100 --cost hop=0.5",
+    "colour.txt": "chimerac chimera -p D=2 --emit timeline --color always",
+    "chimera.json": "chimerac chimera -p D=2 --emit json",
+    "schema.json": "chimerac --emit schema",
+    "report.txt": "chimerac chimera -p D=4 -p N=8 --emit report --cost B=1.5 --cost hop=1/3",
+    "report_model.txt": "chimerac 1f1b -p D=2 -p N=3 --emit report --model toy.json",
+    "dag.graphml": "chimerac 1f1b -p D=2 -p N=1 --emit dag",
+    "list.txt": "chimerac --list",
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name: str, run: Run, compare: Compare) -> None:
+    for given in ("split.sched", "toy.json"):
+        shutil.copy(HERE / "inputs" / given, given)
+    out, err, status = run(PRODUCTS[name])
+    assert (err, status) == ("", 0)
+    compare(f"products/{name}", out)
+
+
+def test_a_file_holds_what_would_be_printed(run: Run, compare: Compare) -> None:
+    assert run("chimerac 1f1b -p D=2 -p N=1 --emit dag -o dag.dot") == ("", "", 0)
+    compare("products/dag.dot", Path("dag.dot").read_text())
+    assert run("chimerac chimera -p D=2 --emit json -o p.json") == ("", "", 0)
+    assert Path("p.json").read_text() == (HERE / "products/chimera.json").read_text()
+    # A compiled program is read, verified again, and printed as the text would have been.
+    assert run("chimerac p.json")[0] == run("chimerac chimera -p D=2")[0]
+    assert json_schema() == (HERE / "products/schema.json").read_text()
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+BROKEN = sorted((HERE / "errors").glob("*.sched"))
+
+
+@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
+def test_broken_schedules(path: Path, run: Run, compare: Compare) -> None:
+    shutil.copy(path, path.name)
+    line = path.read_text().split("\n")[0].removeprefix("# $ ")
+    compare(f"errors/{path.stem}.txt", told(line, run, 1))
+
+
+COMMANDS = {  # what cannot be found or means nothing: exit status 2
+    "file_unknown": "chimerac nowhere/some.sched",
+    "schedule_unknown": "chimerac chimara",
+    "file_is_a_folder": "chimerac .",
+    "file_is_not_text": "chimerac noise.sched",
+    "file_not_writable": "chimerac chimera -o nowhere/p.json",
+    "parameter_without_value": "chimerac chimera -p N",
+    "parameter_not_a_number": "chimerac chimera -p N=many",
+    "parameter_twice": "chimerac chimera -p N=4 -p N=8",
+    "cost_unknown": "chimerac chimera --emit report --cost X=2",
+    "cost_not_a_number": "chimerac chimera --emit report --cost F=-1",
+    "cost_of_streams": "chimerac chimera --cost F=2",
+    "model_of_streams": "chimerac chimera --model toy.json",
+    "parameter_of_a_program": "chimerac p.json -p N=4",
+    "model_unknown": "chimerac chimera --emit report --model nowhere.json",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_wrong_usage(name: str, run: Run, compare: Compare) -> None:
+    Path("noise.sched").write_bytes(b"schedule \xff\xfe")
+    Path("p.json").write_text(program_to_json(program("1f1b", D=2, N=2)))
+    compare(f"programs/{name}.txt", told(COMMANDS[name], run, 2))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("chimerac", "give a schedule, for instance: chimerac chimera; or --list"),
+        ("chimerac chimera --emit nonsense", "argument --emit: invalid choice: 'nonsense'"),
+        ("chimerac chimera --width two", "argument --width: invalid int value: 'two'"),
+        ("chimerac chimera --nonsense", "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_usage_that_argparse_refuses(line: str, said: str, run: Run) -> None:
+    """Only what is ours is pinned: argparse words the rest differently from one Python to the next."""
+    out, err, status = run(line)
+    assert (out, status) == ("", 2)
+    assert err.startswith("usage: chimerac")
+    assert f"chimerac: error: {said}" in err
+
+
+RIGHT = program("1f1b", D=2, N=2)
+TEXT, JSON = program_to_text(RIGHT), program_to_json(RIGHT)
+CHIMERA = program_to_text(program("chimera", D=2))
+
+
+def change(text: str, *replacements: tuple[str, str]) -> str:
+    """Return the text with each of these words replaced, which must occur."""
+    for old, new in replacements:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    return text
+
+
+# Two pipes, each rank first runs all forwards of its own stage 0: three sends each way before anything is read.
+BOTH_WAYS = compile_text("""schedule both_ways
+ranks 2   stages 2
+pipe down { stage s on rank s       micro_batches 3 }
+pipe up   { stage s on rank 1 - s   micro_batches 3 }
+order ticks {
+    F(s, m) at 10*s + m
+    B(s, m) at 40 - 10*s + m
+}""").program
+
+
+def receives_late(stream: list[Instruction]) -> list[Instruction]:
+    """Return the stream with every RECV right before the task that reads its value."""
+    received = {(i.value, i.pipe, i.stage, i.micro_batches): i for i in stream if isinstance(i, Recv)}
+    result: list[Instruction] = []
+    for i in stream:
+        if isinstance(i, Fwd | Bwd):
+            key = ("act" if isinstance(i, Fwd) else "grad", i.pipe, i.stage, i.micro_batches)
+            result += [received[key]] if key in received else []
+        result += [] if isinstance(i, Recv) else [i]
+    return result
+
+
+def field(**changes: object) -> str:
+    return json.dumps({**json.loads(JSON), **changes})
+
+
+# Compiled programs that are not right, as text or as JSON.
+PROGRAMS = {
+    "json_cut_off": JSON[:900],
+    "json_foreign": '{"name": "left-pad", "version": "1.3.0"}\n',
+    "json_a_list": "[1, 2, 3]\n",
+    "json_other_version": change(JSON, ('"version": 1', '"version": 2')),
+    "json_field_missing": change(JSON, ('"ranks": 2,\n', "")),
+    "json_field_unknown": change(JSON, ('"window": 2,\n', '"window": 2,\n"speed": 9,\n')),
+    "json_field_wrong_type": field(ranks="two", micro_batches=-1),
+    "json_instruction_unknown": change(JSON, ('"op": "BWD"', '"op": "BACKWARD"')),
+    "json_ids_missing": field(micro_batches=3),
+    "json_too_large": field(stages=2**31 - 1),
+    "text_instruction": change(TEXT, ("FWD main s0 m0;", "FWD main stage 0 m0;")),
+    "text_instruction_unknown": change(TEXT, ("BWD main s0 m0", "BWDD main s0 m0")),
+    "text_pipe_unknown": change(TEXT, ("BWD main s0 m0", "BWD mane s0 m0")),
+    "text_header": change(TEXT, ("costs", "cost")),
+    "text_rank": change(TEXT, ("rank 1:", "rank 2:")),
+    "header_streams": field(width=2),
+    "header_placement": change(TEXT, ("on 0 1", "on 0 2")),
+    "stage_unknown": change(TEXT, ("BWD main s0 m0", "BWD main s7 m0")),
+    "peer_unknown": change(TEXT, ("s1 m0 -> 1", "s1 m0 -> 5")),
+    "peer_itself": change(TEXT, ("s1 m0 -> 1", "s1 m0 -> 0")),
+    "task_missing": change(TEXT, ("  BWD main s0 m1\n", "")),
+    "task_twice": change(TEXT, ("  BWD main s0 m1\n", "  BWD main s0 m1\n  BWD main s0 m1\n")),
+    "task_on_a_wrong_rank": change(
+        TEXT, ("  BWD main s0 m1\n", ""), ("  FWD main s1 m0\n", "  FWD main s1 m0\n  BWD main s0 m1\n")
+    ),
+    "backward_first": change(TEXT, ("  BWD main s0 m0\n", ""), ("  FWD main s0 m0;", "  BWD main s0 m0\n  FWD main s0 m0;")),
+    "receive_missing": change(TEXT, ("; RECV grad main s0 m1 <- 1", "")),
+    "receive_twice": change(TEXT, ("RECV grad main s0 m1 <- 1", "RECV grad main s0 m1 <- 1; RECV grad main s0 m1 <- 1")),
+    "receives_swapped": change(
+        TEXT, ("act main s1 m0 <- 0", "act main s1 m1 <- 0"), ("; RECV act main s1 m1 <- 0", "; RECV act main s1 m0 <- 0")
+    ),
+    "send_before_its_task": change(
+        TEXT, ("; SEND act main s1 m0 -> 1", ""), ("  FWD main s0 m0", "  SEND act main s1 m0 -> 1\n  FWD main s0 m0")
+    ),
+    "receive_too_late": change(
+        TEXT, ("RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0", "RECV act main s1 m0 <- 0"),
+        ("FWD main s1 m1", "FWD main s1 m1; RECV act main s1 m1 <- 0"),
+    ),
+    "deadlock": change(
+        CHIMERA,
+        ("  FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1\n", ""),
+        ("  FWD up[0] s0 m1; SEND act up[0] s1 m1 -> 0\n", ""),
+        ("  FWD up[0] s1 m1", "  FWD up[0] s1 m1\n  FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1"),
+        ("  FWD down[0] s1 m0", "  FWD down[0] s1 m0\n  FWD up[0] s0 m1; SEND act up[0] s1 m1 -> 0"),
+    ),
+    "deadlock_of_the_window": program_to_text(with_streams(BOTH_WAYS, [receives_late(s) for s in streams(BOTH_WAYS)])),
+    "sum_missing": change(CHIMERA, ("; ALLREDUCE s1 over 0,1", "")),
+    "sum_too_early": change(
+        CHIMERA, ("; ALLREDUCE s1 over 0,1", ""), ("  FWD up[0] s1 m1", "  FWD up[0] s1 m1; ALLREDUCE s1 over 0,1")
+    ),
+    "limit": change(TEXT, ("\npipe main", "\nlimits activations=1\npipe main")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_broken_programs(name: str, run: Run, compare: Compare) -> None:
+    file = f"{name}.json" if PROGRAMS[name].startswith(("{", "[")) else f"{name}.streams"
+    Path(file).write_text(PROGRAMS[name])
+    compare(f"programs/{name}.txt", told(f"chimerac {file}", run, 1))
+
+
+def test_no_golden_file_is_left_over() -> None:
+    kept = {path.stem for path in (HERE / "errors").glob("*.txt")} | {path.stem for path in (HERE / "programs").glob("*.txt")}
+    assert kept == {path.stem for path in BROKEN} | set(COMMANDS) | set(PROGRAMS)

@@ -1,0 +1,163 @@
+"""Changes by hand that leave a program right must be accepted: no check asks for the shape that lowering happens to give.
+
+a SEND later       past tasks, as long as no other SEND of its channel is passed and nobody hangs
+a RECV earlier     past anything but a RECV of its channel
+tasks exchanged    neighbours that need nothing of each other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from chimera_ir.instructions import AllReduce, Instruction, Recv, Send, instruction_text
+from chimera_ir.program import Program
+from chimera_ir.textform import program_from_text
+from compiler import simulate, verify
+from tests.helpers import Streams, moved, program, streams, with_streams
+from tests.helpers_reference import wrong
+
+PROGRAMS = {
+    "chimera": program("chimera", D=4),
+    "chimera, 4 pipes": program("chimera", D=4, N=8, f=2),
+    "1f1b": program("1f1b", D=3, N=5),
+    "interleaved": program("interleaved", D=2, N=4, v=2),
+    "1f1b, width 2": program("1f1b", width=2, D=2, N=3),
+    "chimera, width 2": program("chimera", width=2, D=2, N=4),
+}
+
+HEADER = """chimera-program 1
+schedule by_hand
+sizes width=1 ranks=2 stages=2 micro_batches=2 window=2 machine=window kind=training micro_batch_size=1/1
+costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+pipe main on 0 1 micro_batches 0 1
+"""
+BY_HAND = {
+    "as late and as early as can be": """
+rank 0:
+  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1
+  FWD main s0 m0
+  FWD main s0 m1; SEND act main s1 m0 -> 1; SEND act main s1 m1 -> 1
+  BWD main s0 m0
+  BWD main s0 m1
+rank 1:
+  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0
+  FWD main s1 m0
+  FWD main s1 m1
+  BWD main s1 m0
+  BWD main s1 m1; SEND grad main s0 m0 -> 0; SEND grad main s0 m1 -> 0
+""",
+    "no transfer before it is needed, micro-batches in another order": """
+rank 0:
+  FWD main s0 m1; SEND act main s1 m1 -> 1
+  FWD main s0 m0; SEND act main s1 m0 -> 1; RECV grad main s0 m0 <- 1
+  BWD main s0 m0; RECV grad main s0 m1 <- 1
+  BWD main s0 m1
+rank 1:
+  RECV act main s1 m1 <- 0; RECV act main s1 m0 <- 0
+  FWD main s1 m0
+  BWD main s1 m0; SEND grad main s0 m0 -> 0
+  FWD main s1 m1
+  BWD_INPUT main s1 m1; SEND grad main s0 m1 -> 0
+  BWD_WEIGHT main s1 m1
+""",
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_written_by_hand(name: str) -> None:
+    p = program_from_text(HEADER + BY_HAND[name])
+    assert verify(p) is p
+    assert not wrong(p)
+    simulate(p)
+
+
+def channel(g: int, i: Instruction) -> tuple[object, ...] | None:
+    """Return the channel of a transfer; all sums are one queue."""
+    match i:
+        case Send():
+            return ("send", g, i.peer)
+        case Recv():
+            return ("recv", i.peer, g)
+        case AllReduce():
+            return ("sum",)
+        case _:
+            return None
+
+
+def later_sends(s: Streams) -> Iterator[Streams]:
+    for g, stream in enumerate(s):
+        for k, i in enumerate(stream):
+            if isinstance(i, Send):
+                for to in range(k + 1, len(stream)):
+                    if channel(g, stream[to]) == channel(g, i):
+                        break
+                    yield [*s[:g], moved(stream, k, to), *s[g + 1 :]]
+
+
+def earlier_receives(s: Streams) -> Iterator[Streams]:
+    for g, stream in enumerate(s):
+        for k, i in enumerate(stream):
+            if isinstance(i, Recv):
+                for to in range(k - 1, -1, -1):
+                    if channel(g, stream[to]) == channel(g, i):
+                        break
+                    yield [*s[:g], moved(stream, k, to), *s[g + 1 :]]
+
+
+def exchanged_tasks(s: Streams) -> Iterator[Streams]:
+    """Exchange two tasks that follow each other, each with the transfers after it, or with all transfers after both."""
+    for g, stream in enumerate(s):
+        places = [k for k, i in enumerate(stream) if channel(g, i) is None]
+        for a, b, end in zip(places, places[1:], [*places[2:], len(stream)], strict=False):
+            if stream[a].micro_batches != stream[b].micro_batches:  # type: ignore[union-attr]
+                yield [*s[:g], stream[:a] + stream[b:end] + stream[a:b] + stream[end:], *s[g + 1 :]]
+                yield [*s[:g], moved(stream, b, a), *s[g + 1 :]]
+
+
+def in_order(p: Program, s: Streams) -> bool:
+    """Return whether the two ends of every channel, and all collectives, still have one order."""
+    ends: dict[object, list[object]] = {}
+    sums = []
+    for g, stream in enumerate(s):
+        sums.append([i.group for i in stream if isinstance(i, AllReduce)])
+        for i in stream:
+            c = channel(g, i)
+            if isinstance(i, Send | Recv) and c:
+                ends.setdefault(c, []).append((i.value, i.stage, i.micro_batches))
+    whole = [[i.group for i in p.stream(g) if isinstance(i, AllReduce)] for g in range(p.world)]
+    return sums == whole and all(ends.get(("recv", *c[1:])) == v for c, v in ends.items() if c[0] == "send")  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("changes", [later_sends, earlier_receives, exchanged_tasks])
+def test_right_changes_are_accepted(name: str, changes: Callable[[Streams], Iterator[Streams]]) -> None:
+    p = PROGRAMS[name]
+    accepted = 0
+    for changed in list(changes(streams(p)))[:: 1 if changes is exchanged_tasks else 3]:
+        other = with_streams(p, changed)
+        if in_order(p, changed) and not wrong(other, range(2)):
+            assert verify(other) is other
+            assert other.digest != p.digest
+            accepted += 1
+    assert accepted >= 3, "the changes of this kind must be many"
+
+
+def test_a_receive_may_always_move_earlier() -> None:
+    """Posting earlier, never past a RECV of its channel, can free a waiting SEND and never hold one up."""
+    for p in PROGRAMS.values():
+        for changed in list(earlier_receives(streams(p)))[::7]:
+            verify(with_streams(p, changed))
+
+
+def test_exchanging_backwards_of_two_pipes() -> None:
+    """Chimera, rank 1 of 4: `B2 B0 B3 B1` may as well be `B0 B2 B1 B3`."""
+    p = PROGRAMS["chimera"]
+    changed = streams(p)
+    at = {instruction_text(i, p.pipe_names): k for k, i in enumerate(changed[1])}
+    for first, second in (("BWD up[0] s2 m2", "BWD down[0] s1 m0"), ("BWD up[0] s2 m3", "BWD down[0] s1 m1")):
+        assert at[second] == at[first] + 2  # each is followed by its SEND
+        a = at[first]
+        changed[1][a : a + 4] = changed[1][a + 2 : a + 4] + changed[1][a : a + 2]
+    assert verify(with_streams(p, changed)) != p

@@ -1,0 +1,67 @@
+"""No scheme is known to Python: under other names, and with its pipes in another order, a file compiles to the same."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from chimera_ir.diagnostics import Source
+from chimera_ir.instructions import AllReduce, Instruction
+from chimera_ir.program import Program
+from compiler import compile_schedule, compile_text
+from compiler.library import find, names
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import keywords, parse
+from compiler.syntax.printer import print_schedule
+from tests.helpers import SMALL
+
+MEANT = keywords() | {"F", "B", "I", "W", "hop", "min", "max"}  # what the language itself names
+
+
+def new_name(word: str) -> str:
+    return word if word in MEANT else f"x{len(word)}_{word[::-1]}"
+
+
+def renamed(source: Source) -> str:
+    """Return the text with every name of its own another one, and its pipes declared in the opposite order."""
+    tree = parse(source)
+    pipes = [s for s in tree.statements if isinstance(s, n.PipeDecl)]
+    turned = tuple(pipes.pop() if isinstance(s, n.PipeDecl) else s for s in tree.statements)
+    text = print_schedule(replace(tree, statements=turned))
+    return re.sub(r"[A-Za-z_]\w*", lambda word: new_name(word[0]), text)
+
+
+def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
+    """Return the streams with pipes by name, and micro-batches by their number within the pipe."""
+
+    def tell(i: Instruction) -> tuple[object, ...]:
+        if isinstance(i, AllReduce):
+            return (i,)
+        pipe = p.header.pipes[i.pipe]
+        name = re.sub(r"^\w+", lambda word: new_name(word[0]), pipe.name) if rename else pipe.name
+        ids = tuple(pipe.micro_batches.index(m) for m in i.micro_batches)
+        return (replace(i, pipe=0, micro_batches=(0,)), name, ids)
+
+    return [[tell(i) for i in p.stream(g)] for g in range(p.world)]
+
+
+def test_every_schedule_of_the_library_is_tried() -> None:
+    assert set(SMALL) == set(names())
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("schedule", SMALL)
+def test_a_renamed_copy_compiles_to_the_same(schedule: str, width: int) -> None:
+    text = renamed(find(schedule))
+    assert not set(re.findall(r"\w+", text)) & {schedule, "chimera", "dapple", "gpipe", "interleaved", "down", "up", "main"}
+    for parameters in SMALL[schedule]:
+        p = compile_schedule(schedule, parameters, width).program
+        other = compile_text(text, {new_name(k): v for k, v in parameters.items()}, width).program
+        assert other.header.schedule != p.header.schedule
+        assert by_name(other, rename=False) == by_name(p, rename=True)
+        # The parameters keep their meaning under their new names.
+        assert other.header.parameters == {new_name(k): v for k, v in p.header.parameters.items()}
+        if len(p.header.pipes) > 1:
+            assert [pipe.name for pipe in other.header.pipes] != [new_name(pipe.name) for pipe in p.header.pipes]

@@ -1,0 +1,132 @@
+"""Expressions at one point and at many points: the same values, computed only where they are asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
+from compiler.resolve.expressions import LIMIT, check, evaluate, names_in
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import parse
+
+
+def expression(text: str) -> n.Expr:
+    tree = parse(Source("x", f"schedule x\nlet y = {text}"))
+    [let] = tree.statements
+    assert isinstance(let, n.Let)
+    return let.value
+
+
+def value(text: str, **env: object) -> object:
+    return evaluate(expression(text), env)  # type: ignore[arg-type]
+
+
+def finding(text: str, **env: object) -> Diagnostic:
+    with pytest.raises(ChimeraError) as caught:
+        value(text, **env)
+    [d] = caught.value.diagnostics
+    return d
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1 + 2 * 3", 7),
+        ("(1 + 2) * 3", 9),
+        ("10 - 3 - 2", 5),
+        ("2 * 7 // 3", 4),
+        ("-7 // 2", -4),  # floored, as in Python
+        ("-7 % 3", 2),
+        ("7 % -3", -2),
+        ("- - 3", 3),
+        ("min(3, 1, 2) + max(4, 5)", 6),
+        ("if 1 < 2 then 3 else 4", 3),
+        ("if not (1 < 2) then 3 else 4", 4),
+        ("1 + (if 2 == 2 then 10 else 20)", 11),
+        ("1 < 2 and 2 < 3 or 1 == 2", True),
+        ("not 1 == 2", True),
+        ("1 != 2 and not 3 >= 4", True),
+    ],
+)
+def test_values(text: str, wanted: object) -> None:
+    assert value(text) == wanted
+
+
+def test_only_the_branch_taken_is_computed() -> None:
+    assert value("if m > 0 then N // m else 0", m=0, N=8) == 0
+    m = np.arange(4)
+    assert np.asarray(value("if m > 0 then N // m else -1", m=m, N=8)).tolist() == [-1, 8, 4, 2]
+    assert np.asarray(value("if m % 2 == 0 then m else 100 * m", m=m)).tolist() == [0, 100, 2, 300]
+
+
+def test_and_and_or_stop_early() -> None:
+    assert value("m == 0 or N // m > 3", m=0, N=8) is True
+    assert value("m != 0 and N // m > 3", m=0, N=8) is False
+    m = np.arange(4)
+    assert np.asarray(value("m == 0 or N // m > 3", m=m, N=8)).tolist() == [True, True, True, False]
+    assert np.asarray(value("m != 0 and N // m > 3", m=m, N=8)).tolist() == [False, True, True, False]
+
+
+def test_division_by_zero_names_the_values_of_the_first_such_point() -> None:
+    d = finding("N // (m - 2)", m=np.arange(5), N=8)
+    assert (d.code, d.message) == ("E205", "division by zero")
+    assert d.label == "N = 8, m = 2"
+    assert finding("7 % N", N=0).code == "E205"
+
+
+def test_values_beyond_the_limit() -> None:
+    assert value("N * 2", N=LIMIT // 2) == LIMIT
+    assert finding("N * 2 + 1", N=LIMIT // 2).label == f"N = {LIMIT // 2}"
+    assert finding("N * N", N=2**31).code == "E206"
+    d = finding("m * N", m=np.arange(3), N=LIMIT)
+    assert (d.code, d.label) == ("E206", f"up to 2 times {LIMIT}")
+    assert finding("0 - N - N", N=LIMIT).code == "E206"
+    assert finding("m + N", m=np.arange(3), N=LIMIT - 1).label == f"m = 2, N = {LIMIT - 1}"
+
+
+@given(st.integers(-20, 20), st.lists(st.integers(-20, 20), min_size=1, max_size=6), st.data())
+def test_many_points_are_as_many_single_ones(a: int, points: list[int], data: st.DataObject) -> None:
+    """Whatever is written, an array of points gives at each point what that point gives alone."""
+    text = data.draw(
+        st.sampled_from(
+            [
+                "if m < a then m * a else a - m",
+                "if m > 0 and a // m > 2 or m == a then m % 7 else -m",
+                "min(m, a, 3) + max(m * m, a) - (if not m == 0 then a // m else a)",
+                "if a > 0 then m else (if m > a then 1 else 2)",
+            ]
+        )
+    )
+    many = np.broadcast_to(np.asarray(value(text, m=np.array(points), a=a)), len(points)).tolist()
+    assert many == [value(text, m=m, a=a) for m in points]
+
+
+def findings(text: str, wanted: str, **scope: str) -> list[tuple[str, str]]:
+    found: list[Diagnostic] = []
+    check(expression(text), scope, wanted, found)  # type: ignore[arg-type]
+    return [(d.code, d.message) for d in found]
+
+
+def test_types() -> None:
+    assert findings("m + 1", "integer", m="integer") == []
+    assert findings("m < 1 and t", "truth value", m="integer", t="truth value") == []
+    assert findings("m", "truth value", m="integer") == [("E202", "this must be a truth value, and is an integer")]
+    assert findings("1 + t", "integer", t="truth value") == [("E202", "this must be an integer, and is a truth value")]
+    assert findings("if t then 1 else t", "integer", t="truth value")[0] == (
+        "E202",
+        "one branch is an integer, the other a truth value",
+    )
+    assert findings("min(t, 2)", "integer", t="truth value")[0][0] == "E202"
+    assert findings("t == t", "truth value", t="truth value")[0][0] == "E202"  # only integers are compared
+
+
+def test_every_unknown_name_is_found() -> None:
+    assert findings("a + b * (if c then d else e)", "integer") == [("E201", f"unknown name '{x}'") for x in "abcde"]
+    assert findings("abs(1)", "integer") == [("E201", "unknown function 'abs'")]
+
+
+def test_names_in_order() -> None:
+    assert names_in(expression("b + min(a, b) - (if c == 0 then -d else b)")) == ["b", "a", "c", "d"]

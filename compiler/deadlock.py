@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
+import networkx as nx
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from compiler.draw.timeline import draw_timeline
 from compiler.graph import dependency_graph, shortest_cycle
 from compiler.order.ordered import Ordered
@@ -15,6 +17,10 @@ def explain_deadlock(ordered: Ordered, timing: Timing) -> ChimeraError:
     """Return the finding for a program of tasks whose streams wait for each other in a circle."""
     program = ordered.program
     graph = dependency_graph(program)
+    for node in nx.nodes_with_selfloops(graph):
+        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {node} does"
+        help = "overlap two tasks of which neither needs the other"
+        return refuse("E304", message, ordered.span(graph.nodes[node]["row"]), "begins the pair", help=help)
     by_row = {row: node for node, row in graph.nodes(data="row")}
     cycle = shortest_cycle(graph, [by_row[row] for row in timing.stuck])
     at = next(k for k in range(len(cycle)) if graph.edges[cycle[k - 1], cycle[k]]["kind"] == "data")

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 
 from chimera_ir.instructions import Op
-from chimera_ir.program import Program
+from chimera_ir.program import OVERLAP, Program
 from compiler.tasks import TaskIndex, data_edges, task_costs
 
 MAX_STARTS = 400  # nodes tried as the start of a shortest cycle
@@ -41,13 +41,21 @@ def dependency_graph(program: Program) -> nx.DiGraph[str]:
             micro_batches=",".join(map(str, i.micro_batches)),  # type: ignore[union-attr]
             cost=int(cost[row]),
         )
+    pairs = set(np.flatnonzero(program.table.flags & OVERLAP).tolist())
     same_rank = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
     for k in same_rank.tolist():
         graph.add_edge(names[int(rows[k])], names[int(rows[k + 1])], kind="order", delay=0)
     edges = data_edges(program, index, program.header.costs.hop)
     for source, target, delay in zip(edges.source.tolist(), edges.target.tolist(), edges.delay.tolist(), strict=True):
-        if source >= 0:
-            graph.add_edge(names[source], names[target], kind="data", delay=delay)
+        if source < 0:
+            continue
+        graph.add_edge(names[source], names[target], kind="data", delay=delay)
+        # An overlapped pair starts and ends as one: its first task waits for what the second reads, and the other way
+        # round for those who read from the first.
+        if target - 1 in pairs:
+            graph.add_edge(names[source], names[target - 1], kind="data", delay=delay)
+        if source in pairs and target != source + 1:
+            graph.add_edge(names[source + 1], names[target], kind="data", delay=delay)
     return graph
 
 

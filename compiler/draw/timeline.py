@@ -13,7 +13,7 @@ from math import ceil, gcd
 import numpy as np
 
 from chimera_ir.instructions import Op
-from chimera_ir.program import Ints, Program
+from chimera_ir.program import OVERLAP, Ints, Program
 from compiler.tasks import Timing
 
 _LETTER = {Op.FWD: "F", Op.BWD: "B", Op.BWD_INPUT: "I", Op.BWD_WEIGHT: "W"}
@@ -55,22 +55,25 @@ def draw_timeline(
 
 def _rows(program: Program, timing: Timing, rank: int) -> Ints:
     a, b = program.offsets[rank], program.offsets[rank + 1]
-    started = (program.table.op[a:b] <= Op.BWD_WEIGHT) & (timing.end[a:b] >= 0)
+    # The second task of an overlapped pair takes no time of its own: it is drawn with the first.
+    second = np.concatenate([[0], program.table.flags[a : b - 1] & OVERLAP]) if b > a else np.zeros(0, np.int64)
+    started = (program.table.op[a:b] <= Op.BWD_WEIGHT) & (timing.end[a:b] >= 0) & (second == 0)
     rows: Ints = a + np.flatnonzero(started)
     return rows
 
 
 def _labels(program: Program, rows: Ints) -> dict[int, str]:
-    """Return 'F3' for the forward of micro-batch 3; 'F3.5' with its stage where a pipe puts several on one rank."""
+    """Return 'F3' for the forward of micro-batch 3, 'F3.5' with its stage where a pipe puts several on one rank, 'F3&B1' for
+    an overlapped pair."""
     several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
-    t, result = program.table, {}
-    for row, op, stage, batch in zip(
-        rows.tolist(), t.op[rows].tolist(), t.stage[rows].tolist(), t.batch[rows].tolist(), strict=True
-    ):
-        ids = program.batches[batch]
+    t = program.table
+
+    def label(row: int) -> str:
+        ids = program.batches[int(t.batch[row])]
         name = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
-        result[row] = f"{_LETTER[Op(op)]}{name}" + (f".{stage}" if several else "")
-    return result
+        return f"{_LETTER[Op(t.op[row])]}{name}" + (f".{t.stage[row]}" if several else "")
+
+    return {row: label(row) + (f"&{label(row + 1)}" if t.flags[row] & OVERLAP else "") for row in rows.tolist()}
 
 
 def _characters_per_unit(timing: Timing, rows: dict[int, Ints], labels: dict[int, str]) -> Fraction:

@@ -2,15 +2,16 @@
 
 Whenever a rank is free it starts, of its tasks whose inputs have arrived and which no limit forbids, the one of the
 kind preferred most; then the keys decide, then pipe, stage and micro-batch. Same text, same order, on every machine.
+Recomputation is not charged here, so that switching it on never changes an order.
 
-A forward also leaves one place (a group's, where forwards are grouped) free under a limit for every other (pipe, stage)
-in the limit's scope that has forwards to do and nothing alive. With a limit F - W <= L (or F - B), L no less than the
-places of all stages of the rank over all pipes, the scheduler then never gets stuck. For say it does: nothing runs, nothing travels. Backwards are never limited, so every
-micro-batch alive waits for a forward. In a pipe with one alive, take the deepest stage s at which one waits. Another
-micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there; then its place was left free, the forward
-may start, and the scheduler is not stuck. And if nothing is alive anywhere, all places are free. The count plus the
-places left free never exceeds L: a forward takes its own place, or one beyond those left free; a backward gives one
-back and may claim one.
+A forward also leaves a place free (a group's, where forwards are grouped) under a limit for every other (pipe, stage) in
+the limit's scope that has forwards to do and nothing alive. With a limit F - W <= L (or F - B), L no less than the places
+of all stages of the rank over all pipes, the scheduler then never gets stuck. For say it does: nothing runs, nothing
+travels. Backwards are never limited, so every micro-batch alive waits for a forward. In a pipe with one alive, take the
+deepest stage s at which one waits. Another micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there;
+then its place was left free, the forward may start, and the scheduler is not stuck. And if nothing is alive anywhere,
+all places are free. The count plus the places left free never exceeds L: a forward takes its own place, or one beyond
+those left free; a backward gives one back and may claim one.
 """
 
 from __future__ import annotations
@@ -104,13 +105,11 @@ def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
     columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(wanted))]
     priority = np.empty(len(place), np.int64)
     priority[np.lexsort((*columns, place))] = np.arange(len(place))
-    again = np.array(spec.recompute, bool)[pipe, stage]
     costs = {op: np.array(getattr(h.costs, op.name), np.int64)[stage] for op in parts}
     local = ids - first[pipe]
     count = np.array([len(p.micro_batches) for p in h.pipes], np.int64)[pipe]
     size = np.where(local % order.group == 0, np.minimum(order.group, count - local), 0)
     costs[Op.FWD] = costs[Op.FWD] * size
-    costs[parts[1]] = costs[parts[1]] + np.where(again, np.array(h.costs.FWD, np.int64)[stage], 0)
     cell = pipe * h.stages + stage
     return _Scheduler(
         spec,

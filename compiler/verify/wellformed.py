@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from chimera_ir.diagnostics import Diagnostic
 from chimera_ir.instructions import Op, Value, stage_group
-from chimera_ir.program import Program
+from chimera_ir.program import OVERLAP, Program
 from compiler.verify.view import MAX_FOUND
 
 
@@ -74,6 +74,10 @@ def _rows(program: Program) -> Iterator[str]:
     moved = transfer | (t.op == Op.FREE)
     yield from _say(program, moved & (t.value == Value.act) & (t.stage == 0), "stage 0 receives no activation")
     yield from _say(program, moved & (t.value == Value.grad) & (t.stage == h.stages - 1), "the last stage receives no gradient")
+    task = t.op <= Op.BWD_WEIGHT
+    paired = (t.flags & OVERLAP).astype(bool)
+    follows = np.concatenate([task[1:] & ~paired[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
+    yield from _say(program, paired & ~follows, "no task follows that it could overlap with")
     groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
     for c, i in enumerate(program.collectives):
         rows = collective & (t.batch == c)

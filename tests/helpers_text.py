@@ -1,0 +1,50 @@
+"""A small schedule to change one line of, and the findings that follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.program import Program
+from compiler import compile_text
+
+LINES = {
+    "param": "param D = 2   param N = 3",
+    "ranks": "ranks D",
+    "stages": "stages D",
+    "pipe": "pipe main { stage s on rank s   micro_batches N }",
+    "more": "",
+    "order": "order ticks {",
+    "F": "F(s, m) at s + 2*m",
+    "B": "B(s, m) at 2*D - 1 - s + 2*m",
+    "end": "}",
+}
+
+
+def text(**changes: str) -> str:
+    """Return a 1F1B with these lines replaced."""
+    assert not set(changes) - set(LINES)
+    return "schedule small\n" + "\n".join((LINES | changes).values()) + "\n"
+
+
+def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> Program:
+    """Return its program."""
+    return compile_text(text(**changes), parameters, width).program
+
+
+def refused(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
+    """Return the findings of the first pass that has any."""
+    with pytest.raises(ChimeraError) as caught:
+        small(parameters, width, **changes)
+    return list(caught.value.diagnostics)
+
+
+def tasks_of(program: Program, rank: int) -> str:
+    """Return 'F0 F1 B0': the tasks of a rank, with stages where it has several."""
+    letters = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W"}
+    several = len({i.stage for i in program.stream(rank) if i.op in letters}) > 1
+    return " ".join(
+        f"{letters[i.op]}{i.micro_batches[0]}" + (f".{i.stage}" if several else "")  # type: ignore[union-attr]
+        for i in program.stream(rank)
+        if i.op in letters
+    )

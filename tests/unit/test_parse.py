@@ -1,0 +1,90 @@
+"""Text to tree: spans, and several errors in one run."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
+from compiler.library import find, names
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import MAX_DEPTH, MAX_SYNTAX_ERRORS, MAX_TEXT, parse
+from compiler.syntax.printer import print_schedule
+from tests.helpers_text import text
+
+
+def read(source: str) -> n.Schedule:
+    return parse(Source("a.sched", source))
+
+
+def errors(source: str) -> list[Diagnostic]:
+    with pytest.raises(ChimeraError) as caught:
+        read(source)
+    return list(caught.value.diagnostics)
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_library_survives_printing(name: str) -> None:
+    tree = parse(find(name))
+    assert parse(Source("printed", print_schedule(tree))) == tree
+
+
+def test_spans_are_those_of_the_text() -> None:
+    tree = read("schedule x\n  param D = 4 # four\n\n  let\ty = D //\n    2\n")
+    param, let = tree.statements
+    assert isinstance(param, n.Param) and isinstance(let, n.Let)
+    assert str(param.span) == "a.sched:2:3"
+    assert (param.name.span.column, param.name.span.end_column) == (9, 10)
+    assert (let.value.span.line, let.value.span.column) == (4, 11)
+    assert (let.value.span.end_line, let.value.span.end_column) == (5, 6)
+
+
+def test_trees_are_equal_whatever_the_spacing() -> None:
+    assert read("schedule x param D=4") == read("schedule x\n# words\nparam   D\n= 4\r\n")
+    assert read("schedule x param D = 4") != read("schedule x param D = 5")
+
+
+def test_statements_need_no_newline() -> None:
+    assert read(text().replace("\n", " ")) == read(text())
+
+
+def test_every_statement_with_an_error_is_reported() -> None:
+    broken = text(param="param D = 2 +\nparam N = * 3", ranks="ranks )", F="F(s m) at s", B="B(s, m) at 2 $ 3")
+    assert [(d.code, d.span.line if d.span else 0) for d in errors(broken)] == [
+        ("E102", 3),  # shows where the next statement begins
+        ("E102", 3),
+        ("E102", 4),
+        ("E102", 9),
+        ("E101", 10),
+    ]
+
+
+def test_errors_are_not_more_than_anyone_reads() -> None:
+    many = "schedule x\n" + "param D = = 4\n" * 50
+    assert len(errors(many)) == MAX_SYNTAX_ERRORS
+
+
+def test_an_error_hides_nothing_before_it_and_invents_nothing_after_it() -> None:
+    assert len(errors(text(ranks="ranks"))) == 1
+    assert len(errors(text(more="require 1 <= N <= 3"))) == 1
+    assert len(errors(text(end=""))) == 1
+
+
+@pytest.mark.parametrize("source", ["", "   \n", "# nothing\n", "schedule", "schedule schedule", "pipe", "}", "schedule x }"])
+def test_texts_that_hardly_begin(source: str) -> None:
+    [d] = errors(source)
+    assert d.code in ("E101", "E102") and d.span
+
+
+@pytest.mark.parametrize("source", ["schedule x\x00", "schedule x param é = 1", "schedule x param D = ４", "\ufeffschedule x"])
+def test_characters_from_elsewhere(source: str) -> None:
+    assert errors(source)[0].code == "E101"
+
+
+def test_sizes_have_limits() -> None:
+    assert errors("schedule x\n" + "#" * MAX_TEXT)[0].code == "E105"
+    assert errors("schedule x let y = " + "(" * 5000 + "1" + ")" * 5000)[0].code == "E104"
+    read("schedule x let y = " + "(" * 90 + "1" + ")" * 90)
+    assert errors("schedule x let y = " + "1 + (" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1))[0].code == "E104"
+    assert errors("schedule x let y = " + "-" * 5000 + "1")[0].code == "E104"
+    assert errors(f"schedule x let y = {2**61 + 1}")[0].code == "E103"
+    read(f"schedule x let y = {2**61}")

@@ -1,0 +1,131 @@
+"""Parameters, placements, costs and formulas bound to their names."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.program import Costs, Pipe, Tied
+from tests.helpers_text import refused, small, tasks_of
+
+
+def codes(**changes: str) -> list[str]:
+    return [d.code for d in refused(**changes)]  # type: ignore[arg-type]
+
+
+def test_parameters_take_their_defaults_in_order() -> None:
+    p = small(param="param D = 2   param N = D + 1   param k = N * D")
+    assert p.header.parameters == {"D": 2, "N": 3, "k": 6}
+    p = small({"D": 3}, param="param D = 2   param N = D + 1   param k = N * D")
+    assert p.header.parameters == {"D": 3, "N": 4, "k": 12}
+    p = small({"k": 1, "N": 2}, param="param D = 2   param N   param k = N * D")
+    assert p.header.parameters == {"D": 2, "N": 2, "k": 1}
+
+
+def test_what_is_given_must_be_known_and_complete() -> None:
+    found = refused({"M": 3, "Dee": 1}, param="param D = 2   param N   param k")
+    assert [(d.code, d.message) for d in found] == [
+        ("E203", "schedule small has no parameter 'M'"),
+        ("E203", "schedule small has no parameter 'Dee'"),
+        ("E204", "parameter 'N' has no value"),
+        ("E204", "parameter 'k' has no value"),
+    ]
+
+
+def test_a_requirement_that_is_not_met_says_what_would_meet_it() -> None:
+    param = "param D = 2 require D >= 1  param N = 3 require N % D == 1 and N > D"
+    [d] = refused({"N": 8}, param=param)
+    assert d.code == "E210"
+    assert d.label == "N = 8, D = 2"
+    assert d.notes == ("N was given: -p N=8",)
+    assert d.help == "give -p N=7 or -p N=9"
+    small({"N": 9}, param=param)
+    # Every requirement that fails is told; what follows from one is not.
+    assert len(refused({"N": 2, "D": 0}, param=param)) == 1
+    assert len(refused({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
+
+
+def test_names_are_known_from_their_place_on() -> None:
+    assert codes(param="let E = D   param D = 2   param N = 3") == ["E201"]
+    assert codes(param="param D = N   param N = 3") == ["E201"]
+    small(param="param D = 2   let E = D   param N = E + 1", F="F(s, m) at s + E*m")
+
+
+def test_a_let_may_be_a_truth_value() -> None:
+    p = small(param="param D = 2  param N = 3  let even = N % 2 == 0  let far = if even then 10 else 20",
+              F="F(s, m) at s + 2*m + far", B="B(s, m) at (if even then 0 else 99) + 2*m - s")  # fmt: skip
+    assert tasks_of(p, 0) == "F0 F1 F2 B0 B1 B2"
+
+
+PLACEMENTS = [
+    ("stage s on rank 0", (0, 0, 0, 0)),
+    ("stage s on rank s % D", (0, 1, 0, 1)),
+    ("stage s on rank if s < 2 then s else 3 - s", (0, 1, 1, 0)),
+    ("stage s in 0 .. 1 on rank 1   stage t in 2 .. S - 1 on rank t - 2", (1, 1, 0, 1)),
+    ("stage s in 2 .. 3 on rank 0   stage s in 3 .. 2 on rank 9   stage s in 0 .. 1 on rank 1", (1, 1, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("clauses", "wanted"), PLACEMENTS)
+def test_placements(clauses: str, wanted: tuple[int, ...]) -> None:
+    p = small(param="param D = 2 param N = 2 let S = 4", stages="stages S", pipe=f"pipe main {{ {clauses} micro_batches N }}",
+              F="F(s, m) at s + 99*m", B="B(s, m) at 50 - s + 99*m")  # fmt: skip
+    assert p.header.pipes == (Pipe("main", wanted, (0, 1)),)
+    assert [{i.stage for i in p.stream(g) if i.op == "FWD"} for g in range(2)] == [  # type: ignore[union-attr]
+        {s for s, r in enumerate(wanted) if r == g} for g in range(2)
+    ]
+
+
+def test_families_number_their_micro_batches_on() -> None:
+    p = small(
+        param="param D = 2",
+        pipe="pipe a { stage s on rank s micro_batches 2 } pipe b[i in 1 .. 2] { stage s on rank (s + i) % D micro_batches i }",
+        # A formula without a pipe is for those that have none of their own; b[2] alone has one for its last forward.
+        F="F(s, m) at 10*s + m   F b[j](s, m) when j < 2 or m == 0 at 100*j + 10*s + m   F b[2](s, m) when m == 1 at 290 + s",
+        B="B(s, m) at 1000 - 10*s + m   B b[j](s, m) at 1000 + 100*j - 10*s + m",
+    )
+    assert [(x.name, x.placement, x.micro_batches) for x in p.header.pipes] == [
+        ("a", (0, 1), (0, 1)),
+        ("b[1]", (1, 0), (2,)),
+        ("b[2]", (0, 1), (3, 4)),
+    ]
+    assert tasks_of(p, 0) == "F0.0 F1.0 F2.1 F3.0 F4.0 B0.0 B1.0 B2.1 B3.0 B4.0"
+
+
+def test_an_empty_pipe_has_a_place_and_no_tasks() -> None:
+    p = small(pipe="pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches 0 }")
+    assert p.header.pipes[1].micro_batches == ()
+    assert sorted(i.group for i in p.stream(0) if i.op == "ALLREDUCE") == ["stage 0", "stage 1"]  # type: ignore[union-attr]
+
+
+def test_costs() -> None:
+    assert small().header.costs == Costs.uniform(2)
+    assert small(more="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").header.costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
+    assert small(more="cost B(s) = 9 - s").header.costs.BWD == (9, 8)
+    assert codes(more="cost F = 0 - 1") == ["E211"]
+    assert codes(more="cost hop(s) = 1") == ["E202"]
+
+
+def test_window_and_tied() -> None:
+    p = small(more="window 5  tied shared on stages D - 1, 0")
+    assert p.header.window == 5
+    assert p.header.tied == (Tied("shared", (0, 1)),)
+    assert codes(more="tied shared on stages 0, D") == ["E220"]
+    assert codes(more="window 0 - 1") == ["E211"]
+
+
+def test_sizes() -> None:
+    assert codes(ranks="ranks 0") == ["E211"]
+    assert codes(stages="stages 99999999") == ["E211"]
+    assert codes(pipe="pipe p[i in 0 .. 99999] { stage s on rank s micro_batches 1 }") == ["E211"]
+    assert codes(pipe="pipe p[i in 1 .. 0] { stage s on rank s micro_batches 1 }") == ["E211"]
+    assert [d.code for d in refused({"N": 2**40})] == ["E211"]
+    assert [d.code for d in refused({"N": 2**62})] == ["E206"]
+    assert [d.code for d in refused(width=0)] == ["E211"]
+    assert [d.code for d in refused(width=2**20)] == ["E211"]
+
+
+def test_a_name_means_one_thing_at_a_place() -> None:
+    assert codes(F="F(D, m) at m") == ["E207"]
+    assert "E207" in codes(pipe="pipe main { stage N on rank N micro_batches N }")
+    assert codes(param="param D = 2 param N = 3 param D = 2") == ["E207"]
+    assert "E207" in codes(order="order ticks { let m = 3", F="F(s, m) at s + 2*m + m")

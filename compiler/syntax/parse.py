@@ -134,13 +134,15 @@ def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
         span = Span(source, len(lines), len(lines[-1]) + 1, len(lines), len(lines[-1]) + 2)
         return Diagnostic("E102", "the text ends too early", span, f"expected {_expected(error.expected)}")
     span = _token_span(source, token)
+    if token == "/":  # it stands only in `size 1/2`
+        return Diagnostic("E101", "the character '/' has no meaning here", span, help=_HINTS["/"])
     label = f"expected {_expected(error.expected)}"
     help = ""
     if error.expected == {"NAME"} and token in keywords():
         help = f"'{token}' is a word of the language; choose another name"
     elif token == "=" and "COMPARE" in error.expected:
         help = "equality is written =="
-    elif token in ("/", "<", ">", "==", "!=", "<=", ">=") and "COMPARE" not in error.expected:
+    elif token in ("<", ">", "==", "!=", "<=", ">=") and "COMPARE" not in error.expected:
         help = "comparisons do not chain; join them with 'and'"
     return Diagnostic("E102", f"unexpected '{token}'", span, label, help=help)
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.instructions import Recv, Send
 from chimera_ir.program import Program
-from compiler import Compiled, compile_text, verify
+from compiler import Compiled, compile_text
 from compiler.lower.sync import gradient_sync
 from compiler.lower.transfers import AHEAD, transfers
 from compiler.lower.weave import weave
 from compiler.lower.width import widen
-from compiler.verify import findings, peaks
+from compiler.verify import findings, peaks, verify
 from tests.helpers import streams, tasks
 from tests.helpers_random import schedules
 from tests.helpers_text import small, text

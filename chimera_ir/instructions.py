@@ -136,7 +136,7 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Give the buffer of a received value back before the rule of docs/semantics.md would. stage: the consumer's."""
+    """Give the buffer of a received value back here, instead of right after its last reader. stage: the consumer's."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     value: Literal["act", "grad"]

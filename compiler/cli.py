@@ -13,10 +13,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse, render
 
+if TYPE_CHECKING:
+    from chimera_ir.model import ModelDescription
+
 EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
+
+GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
 
 DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
@@ -82,6 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     return p
 
 
+def _suffix(path: str | None) -> str:
+    return Path(path).suffix if path else ""
+
+
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
@@ -102,6 +112,9 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
     parameters = {name: _integer("-p", name, value) for name, value in _pairs("-p", options.parameters)}
     costs = _costs(options.costs)
+    if options.emit == "dag" and _suffix(options.output) not in (*GRAPHVIZ, *GRAPHML):
+        known = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
+        raise refuse("E002", f"-o {options.output}: the DAG is written as {known}")
     if options.model and options.emit != "report":
         raise refuse("E002", "--model is for --emit report, which then says bytes of memory")
     if costs and options.emit not in ("timeline", "report"):
@@ -131,7 +144,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
             from compiler.graph import dependency_graph, dot, graphml
 
             graph = dependency_graph(program)
-            return dot(graph) if str(options.output).endswith((".dot", ".gv")) else graphml(graph)
+            return dot(graph) if _suffix(options.output) in GRAPHVIZ else graphml(graph)
         case "timeline":
             from compiler.draw.timeline import draw_timeline
             from compiler.simulate import simulate
@@ -170,8 +183,10 @@ def _pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _integer(option: str, name: str, value: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,20}", value):
+    if not re.fullmatch(r"[+-]?[0-9]+", value):
         raise refuse("E002", f"{option} {name}={value}: '{value}' is not an integer")
+    if len(value) > 20:
+        raise refuse("E002", f"{option} {name}={value[:8]}...: a number of {len(value)} digits is too large")
     return int(value)
 
 
@@ -186,11 +201,11 @@ def _costs(given: Sequence[str]) -> Mapping[str, Fraction]:
     return result
 
 
-def _model(path: str | None):  # type: ignore[no-untyped-def]
+def _model(path: str | None) -> ModelDescription | None:
     from chimera_ir.model import model_from_json
-    from compiler.library import find
+    from compiler.library import read
 
-    return None if path is None else model_from_json(find(path).text, path)
+    return None if path is None else model_from_json(read(Path(path)), path)
 
 
 def _colour(choice: str, stream: object) -> bool:
@@ -212,6 +227,8 @@ def _write(product: str, path: str | None) -> None:
         sys.stdout.write(product)
         sys.stdout.flush()
         return
+    if not path:
+        raise refuse("E002", "-o: the path is empty")
     # Written beside it and moved: a file is never half a program, and one that exists is never lost to an error.
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}")

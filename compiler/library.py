@@ -51,6 +51,18 @@ def _library_text(name: str) -> str:
     return resources.files("schedules").joinpath(f"{name}.sched").read_text(encoding="utf-8")
 
 
+def read(path: Path) -> str:
+    """Return the text of a file. Raises ChimeraError E001 where it cannot be read."""
+    try:
+        if path.is_file() and path.stat().st_size > MAX_BYTES:
+            raise refuse("E001", f"{path} has {path.stat().st_size} bytes; at most {MAX_BYTES} are read")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise refuse("E001", f"{path} is not text: byte {error.start} is not UTF-8") from None
+    except OSError as error:
+        raise refuse("E001", f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
 def find(wanted: str | os.PathLike[str]) -> Source:
     """Return the text of a file, or of the library's schedule of that name.
 
@@ -58,17 +70,10 @@ def find(wanted: str | os.PathLike[str]) -> Source:
     Raises ChimeraError E001: no such file, or one that cannot be read.
     """
     path = Path(wanted)
-    if not path.exists():
+    if not path.is_file() and (not path.exists() or str(path) in names()):
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
             return Source(f"schedules/{name}.sched", _library_text(name))
         known = did_you_mean(name, names())
         raise refuse("E001", f"there is no file {path}, and no schedule of that name", help=known)
-    try:
-        if path.is_file() and path.stat().st_size > MAX_BYTES:
-            raise refuse("E001", f"{path} has {path.stat().st_size} bytes; at most {MAX_BYTES} are read")
-        return Source(str(path), path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise refuse("E001", f"{path} is not text: byte {error.start} is not UTF-8") from None
-    except OSError as error:
-        raise refuse("E001", f"{path} cannot be read: {error.strerror}") from None
+    return Source(str(path), read(path))

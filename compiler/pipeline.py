@@ -33,8 +33,8 @@ from compiler.syntax.parse import parse
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
 from compiler.verify import verify
 
-MAX_WIDTH = 2**16
-MAX_INSTRUCTIONS = 2**26
+MAX_RANKS = 2**16
+MAX_TASKS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,13 @@ def compile_source(source: Source, parameters: Mapping[str, int], width: int = 1
     spec = resolve(schedule, parameters)
     ordered = order_tasks(spec)
     tasks = ordered.program
-    if not 1 <= width <= MAX_WIDTH or width * spec.header.ranks > MAX_WIDTH or width * len(tasks) * 4 > MAX_INSTRUCTIONS:
+    if width < 1:
+        raise refuse("E211", f"a program has at least one replica, and the width is {width}")
+    if width * spec.header.ranks > MAX_RANKS or width * len(tasks) > MAX_TASKS:
         raise refuse(
             "E211",
-            f"width {width} with {spec.header.ranks} ranks and {len(tasks)} tasks must lie between 1 and {MAX_WIDTH} ranks",
+            f"{width} replicas of {spec.header.ranks} ranks and {len(tasks)} tasks are too many;"
+            f" together at most {MAX_RANKS} ranks and {MAX_TASKS} tasks",
         )
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), spec.header.costs.hop))
     if timing.stuck:

@@ -5,17 +5,22 @@ writes act[s + 1, m]; SEND takes a value out of the store, RECV puts one in.
 
     stream                              store
     RECV act down s1 m0 <- 0            act down s1 m0, on its way
-    FWD down s1 m0                      act down s1 m0, grad down s1 m0   (the last stage: the loss's own gradient)
+    FWD down s1 m0                      act down s1 m0
     BWD down s1 m0                      grad down s0 m0
     SEND grad down s0 m0 -> 0
+
+Each instruction is bound once, to one call chosen by its class and its own fields (interpreter/work.py has the tasks');
+an iteration calls them in order and reads the clock after each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import assert_never
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,16 +34,20 @@ from chimera_ir.instructions import (
     Instruction,
     Recv,
     Send,
+    Task,
     instruction_text,
-    stage_group,
 )
 from chimera_ir.program import Program
 from interpreter.data import Batch
-from interpreter.messages import Specs, message_bytes, pack, with_gradient
-from interpreter.store import Key, Store, Values
+from interpreter.messages import Layout, Specs, with_gradient
+from interpreter.parameters import check_copies, parameter_groups
+from interpreter.store import Key, Pool, Slot, Store
+from interpreter.times import Times, times_of
 from interpreter.transport import Pending, Transport
-from models.draws import drawing
+from interpreter.work import Iteration, Work, gradient_of
 from models.model import Model, Stage
+
+Call = Callable[[], None]
 
 
 class RankError(Exception):
@@ -49,47 +58,59 @@ class RankError(Exception):
         super().__init__(f"rank {rank}, {place}: {text}")
 
 
-@dataclass(slots=True)
-class Kept:
-    """What a forward keeps for its backward. outputs: none where the forward has to be run again."""
-
-    inputs: Values
-    outputs: Values | None
-    grads: Values = ()
-
-
 class Executor:
-    """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage hands on."""
+    """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage hands on.
+
+    groups: this rank's parameters by group, each once. Executors of one program are made by all ranks together: copies
+    are compared.
+    """
 
     def __init__(
         self, program: Program, model: Model, stages: Mapping[int, Stage], table: Sequence[Specs], transport: Transport
     ) -> None:
+        self.header, self.pipes = program.header, program.pipe_names
         self.stream = program.stream(transport.rank)
-        self.pipes = program.pipe_names
-        self.last = program.header.stages - 1
         self.model, self.stages, self.table, self.transport = model, stages, table, transport
-        self.groups: dict[str, list[nn.Parameter]] = {stage_group(s): list(m.parameters()) for s, m in stages.items()}
-        self.store = Store()
-        self.kept: dict[tuple[int, int, int], Kept] = {}
+        self.groups = parameter_groups(program.header, stages)
+        self.check_copies()
+        self.store = Store(transport)
+        self.iteration = Iteration(model, transport.device)
+        self.work: dict[tuple[int, int, int], Work] = {}
         self.sums: list[tuple[Pending, Tensor, list[nn.Parameter]]] = []
-        self.loss = torch.zeros((), dtype=torch.float64)
+        self.calls = [self._bind(i) for i in self.stream]
+        self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
+        self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
 
     def run(self, batch: Batch) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
         Afterwards every parameter has its whole gradient. Raises RankError, which names the instruction.
         """
-        self.batch, self.loss = batch, torch.zeros((), dtype=torch.float64)
-        place = ""
+        self.iteration.begin(batch)
+        clock, transport, number = time.perf_counter_ns, self.transport, 0
+        stamps, waits = self._stamps, self._waits
+        stamps[0], waits[0] = clock(), transport.waited_ns
         try:
-            for number, i in enumerate(self.stream):
-                place = f"instruction {number}: {instruction_text(i, self.pipes)}"
-                self._execute(i)
-            place = "epilogue"
-            self._finish()
+            for number, call in enumerate((*self.calls, self._finish), 1):
+                call()
+                stamps[number], waits[number] = clock(), transport.waited_ns
         except Exception as cause:
-            raise RankError(self.transport.rank, place, cause) from cause
-        return float(self.loss)
+            raise RankError(transport.rank, self._place(number - 1), cause) from cause
+        return float(self.iteration.loss)
+
+    @property
+    def times(self) -> Times:
+        """Return when the instructions of the last iteration ran."""
+        return times_of(self._stamps, self._waits, self._tasks)
+
+    def check_copies(self) -> None:
+        """Raise ChimeraError E810 on all ranks where copies of a stage differ in any bit; called by all together."""
+        check_copies(self.transport, self.header, self.model, self.stages, self.groups)
+
+    def _place(self, number: int) -> str:
+        if number == len(self.stream):
+            return "epilogue"
+        return f"instruction {number}: {instruction_text(self.stream[number], self.pipes)}"
 
     def _finish(self) -> None:
         """Wait for sends and sums, and hand the sums back to their parameters."""
@@ -99,118 +120,85 @@ class Executor:
             for p, grad in zip(parameters, torch.split(total, [p.numel() for p in parameters]), strict=True):
                 p.grad = grad.view_as(p)
         self.sums.clear()
-        left = self.store.left()
-        assert not left and not self.kept, f"a stream left {left} and {list(self.kept)} behind: it was not verified"
+        left, kept = self.store.left(), [place for place, work in self.work.items() if work.ran]
+        assert not left and not kept, f"a stream left {left} and {kept} behind: it was not verified"
 
-    def _execute(self, i: Instruction) -> None:
+    def _bind(self, i: Instruction) -> Call:
+        """Return the call that executes an instruction."""
         match i:
             case Fwd():
-                for m in i.micro_batches:
-                    self._forward(i.pipe, i.stage, m, i.recompute)
+                if self.header.kind == "evaluation":
+                    return self._each(i, Work.forward_only)
+                return self._each(i, Work.forward_to_recompute if i.recompute else Work.forward)
             case Bwd():
-                for m in i.micro_batches:
-                    self._backward(i.pipe, i.stage, m)
+                return self._each(i, Work.backward)
             case BwdInput():
-                for m in i.micro_batches:
-                    self._backward_input(i.pipe, i.stage, m)
+                return self._each(i, Work.backward_input)
             case BwdWeight():
-                for m in i.micro_batches:
-                    self._backward_weight(i.pipe, i.stage, m)
+                return self._each(i, Work.backward_weight)
             case Send():
-                keys, specs = self._message(i)
-                tensors = [t for key in keys for t in self.store.take(key)]
-                self.transport.send(i.peer, pack(tensors, specs * len(keys)))
+                slots, specs = self._message(i)
+                return partial(self._send, i.peer, slots, Layout(specs * len(slots)))
             case Recv():
-                keys, specs = self._message(i)
-                buffer = torch.empty(message_bytes(specs * len(keys)), dtype=torch.uint8)
-                self.store.expect(keys, self.transport.recv(i.peer, buffer), buffer, specs)
+                slots, specs = self._message(i)
+                return partial(self._receive, i.peer, slots, self.store.pool(specs, len(slots)))
             case AllReduce():
-                parameters = self.groups[i.group]
+                trained = [p for p in self.groups[i.group] if p.requires_grad]
+                alike = [[p for p in trained if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in trained)]
                 # A stage without parameters sums nothing, but its ranks may still meet here.
-                total = torch.cat([_grad(p).flatten() for p in parameters] or [torch.zeros(0)])
-                self.sums.append((self.transport.sum(i.ranks, total), total, parameters))
+                return _in_turn([partial(self._sum, i.ranks, parameters) for parameters in alike or [[]]])
             case Free():
-                for m in i.micro_batches:
-                    self.store.take(Key(i.value, i.pipe, i.stage, m))
+                return _in_turn([slot.give_up for slot in self._message(i)[0]])
             case _:
                 assert_never(i)
 
-    def _message(self, i: Send | Recv) -> tuple[list[Key], Specs]:
-        """Return the values of a message and the tensors of each. An act comes from the stage before its consumer's."""
-        keys = [Key(i.value, i.pipe, i.stage, m) for m in i.micro_batches]
-        return keys, self.table[i.stage - 1] if i.value == "act" else with_gradient(self.table[i.stage])
+    def _each(self, i: Task, method: Callable[[Work], None]) -> Call:
+        return _in_turn([partial(method, self._work(i.pipe, i.stage, m)) for m in i.micro_batches])
 
-    def _forward(self, pipe: int, stage: int, m: int, recompute: bool) -> None:
-        inputs = self.batch.inputs(m) if stage == 0 else self.store.read(Key("act", pipe, stage, m))
-        if recompute:
-            with torch.no_grad():
-                outputs = self._compute(stage, m, inputs)
-            self.kept[pipe, stage, m] = Kept(inputs, None)
-        else:
-            self.kept[pipe, stage, m] = kept = self._with_graph(stage, m, inputs)
-            assert kept.outputs is not None
-            outputs = kept.outputs
-        if stage < self.last:
-            self.store.put(Key("act", pipe, stage + 1, m), tuple(t.detach() for t in outputs))
-        else:
-            self.loss += outputs[0].detach()
-            self.store.put(Key("grad", pipe, stage, m), (torch.ones_like(outputs[0]),))
+    def _work(self, pipe: int, stage: int, m: int) -> Work:
+        """Return the work that the instructions of one pipe, stage and micro-batch share."""
+        if (pipe, stage, m) not in self.work:
+            first, last = stage == 0, stage == self.header.stages - 1
+            self.work[pipe, stage, m] = Work(
+                self.iteration,
+                self.stages[stage],
+                m,
+                act=None if first else self.store.slot(Key("act", pipe, stage, m)),
+                gradient=() if first else [spec.gradient for spec in self.table[stage - 1]],
+                made=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
+                grad=None if last else self.store.slot(Key("grad", pipe, stage, m)),
+                handed=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
+            )
+        return self.work[pipe, stage, m]
 
-    def _compute(self, stage: int, m: int, inputs: Values) -> Values:
-        """Run a stage; the last one's output is its share of the iteration's loss."""
-        with drawing(self.batch.draws(m)):
-            outputs: Values = self.stages[stage](*inputs)
-        if stage == self.last:
-            return (self.model.loss(outputs, self.batch.targets(m)) / self.batch.valid_targets,)
-        return outputs
+    def _message(self, i: Send | Recv | Free) -> tuple[list[Slot], Specs]:
+        """Return the places of a message's values and the tensors of each. An act comes from the stage before."""
+        slots = [self.store.slot(Key(i.value, i.pipe, i.stage, m)) for m in i.micro_batches]
+        return slots, self.table[i.stage - 1] if i.value == "act" else with_gradient(self.table[i.stage])
 
-    def _with_graph(self, stage: int, m: int, inputs: Values) -> Kept:
-        """Run a stage so that its backward ends at its own inputs."""
-        gradient = [False for _ in inputs] if stage == 0 else [spec.gradient for spec in self.table[stage - 1]]
-        leaves = tuple(t.detach().requires_grad_(g) for t, g in zip(inputs, gradient, strict=True))
-        return Kept(leaves, self._compute(stage, m, leaves))
+    def _send(self, peer: int, slots: list[Slot], layout: Layout) -> None:
+        values = slots[0].take() if len(slots) == 1 else tuple(t for slot in slots for t in slot.take())
+        self.transport.send(peer, layout.pack(values))
 
-    def _opened(self, pipe: int, stage: int, m: int) -> tuple[Kept, list[Tensor]]:
-        """Return what a forward kept and the outputs that its backward begins at."""
-        if (pipe, stage, m) not in self.kept:
-            raise KeyError("its forward has not run, or its last backward has")
-        kept = self.kept[pipe, stage, m]
-        if kept.outputs is None:
-            kept = self.kept[pipe, stage, m] = self._with_graph(stage, m, kept.inputs)
-        assert kept.outputs is not None
-        return kept, [t for t in kept.outputs if t.requires_grad]
+    def _receive(self, peer: int, slots: list[Slot], pool: Pool) -> None:
+        buffer = pool.take()
+        buffer.pending = self.transport.recv(peer, buffer.message)
+        for slot, values in zip(slots, buffer.tensors, strict=True):
+            slot.expect(values, buffer, pool)
 
-    def _backward(self, pipe: int, stage: int, m: int) -> None:
-        kept, outputs = self._opened(pipe, stage, m)
-        torch.autograd.backward(outputs, self.store.take(Key("grad", pipe, stage, m)))
-        self._hand_back(pipe, stage, m, [_grad(t) for t in kept.inputs if t.requires_grad])
-        self._close(pipe, stage, m)
-
-    def _backward_input(self, pipe: int, stage: int, m: int) -> None:
-        kept, outputs = self._opened(pipe, stage, m)
-        kept.grads = self.store.take(Key("grad", pipe, stage, m))
-        wanted = [t for t in kept.inputs if t.requires_grad]
-        if wanted:
-            torch.autograd.backward(outputs, kept.grads, retain_graph=True, inputs=wanted)
-        self._hand_back(pipe, stage, m, [_grad(t) for t in wanted])
-
-    def _backward_weight(self, pipe: int, stage: int, m: int) -> None:
-        kept, outputs = self._opened(pipe, stage, m)
-        wanted = [p for p in self.stages[stage].parameters() if p.requires_grad]
-        if wanted:
-            torch.autograd.backward(outputs, kept.grads, inputs=wanted)
-        self._close(pipe, stage, m)
-
-    def _hand_back(self, pipe: int, stage: int, m: int, grads: Sequence[Tensor]) -> None:
-        if stage > 0:
-            self.store.put(Key("grad", pipe, stage - 1, m), tuple(grads))
-
-    def _close(self, pipe: int, stage: int, m: int) -> None:
-        """Give up what the last backward of a stage has read."""
-        del self.kept[pipe, stage, m]
-        self.store.drop(Key("act", pipe, stage, m))
+    def _sum(self, ranks: tuple[int, ...], parameters: list[nn.Parameter]) -> None:
+        parts = [gradient_of(p).flatten() for p in parameters]
+        total = torch.cat(parts) if parts else torch.zeros(0, device=self.transport.device)
+        self.sums.append((self.transport.sum(ranks, total), total, parameters))
 
 
-def _grad(t: Tensor) -> Tensor:
-    """Return the gradient added up so far: zeros where nothing has been added."""
-    return torch.zeros_like(t) if t.grad is None else t.grad
+def _in_turn(calls: Sequence[Call]) -> Call:
+    """Return the call that makes all of these, one after the other."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    return all_of_them

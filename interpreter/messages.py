@@ -15,6 +15,7 @@ from chimera_ir.model import ModelDescription
 from chimera_ir.model import Tensor as Spec
 
 Specs = tuple[Spec, ...]
+Values = tuple[Tensor, ...]
 _ALIGNMENT = 16  # every tensor of a message begins at a multiple, so that it can be read where it lies
 
 
@@ -33,40 +34,51 @@ def with_gradient(specs: Specs) -> Specs:
     return tuple(spec for spec in specs if spec.gradient)
 
 
-def message_bytes(specs: Specs) -> int:
-    """Return the length of a message of these tensors."""
-    return sum(_padded(spec.bytes) for spec in specs)
+class Layout:
+    """How tensors lie in a message, worked out once for all messages of their shapes.
 
-
-def pack(tensors: Sequence[Tensor], specs: Specs) -> Tensor:
-    """Return the message of these tensors.
-
-    A single tensor is not copied: its message is the tensor's own memory.
+    A single tensor is its own message: it is sent from where it lies and received where it is read. Several are copied
+    into one run of bytes, and read where they arrive.
     """
-    for tensor, spec in zip(tensors, specs, strict=True):
-        found = (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        if found != (spec.shape, spec.dtype):
-            raise ValueError(f"the stage made {found[1]}{list(found[0])}, its description says {spec.dtype}{list(spec.shape)}")
-    flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-    if len(flat) == 1 and flat[0].numel() % _ALIGNMENT == 0:
-        return flat[0]
-    message = torch.empty(message_bytes(specs), dtype=torch.uint8)
-    start = 0
-    for part in flat:
-        message[start : start + part.numel()] = part
-        start += _padded(part.numel())
-    return message
+
+    def __init__(self, specs: Specs) -> None:
+        self.specs = specs
+        self.types = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
+        self.starts, self.bytes = [], 0
+        for spec in specs:
+            self.starts.append(self.bytes)
+            self.bytes += -(-spec.bytes // _ALIGNMENT) * _ALIGNMENT
+        self.single = len(specs) == 1
+
+    def empty(self, device: torch.device) -> Tensor:
+        """Return memory for one message."""
+        if self.single:
+            shape, dtype = self.types[0]
+            return torch.empty(shape, dtype=dtype, device=device)
+        return torch.empty(self.bytes, dtype=torch.uint8, device=device)
+
+    def pack(self, values: Values) -> Tensor:
+        """Return the message of these tensors. Raises ValueError where one is not as its description says."""
+        for tensor, (shape, dtype) in zip(values, self.types, strict=True):
+            if tensor.shape != shape or tensor.dtype != dtype:
+                made = _name(tensor.dtype, tensor.shape)
+                raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
+        if self.single:
+            return values[0].contiguous()
+        message = torch.empty(self.bytes, dtype=torch.uint8, device=values[0].device if values else None)
+        for tensor, start, spec in zip(values, self.starts, self.specs, strict=True):
+            message[start : start + spec.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
+        return message
+
+    def unpack(self, message: Tensor) -> Values:
+        """Return the tensors of a message, which share its memory."""
+        if self.single:
+            return (message,)
+        return tuple(
+            message[start : start + spec.bytes].view(dtype).view(shape)
+            for start, spec, (shape, dtype) in zip(self.starts, self.specs, self.types, strict=True)
+        )
 
 
-def unpack(message: Tensor, specs: Specs) -> tuple[Tensor, ...]:
-    """Return the tensors of a message, which share its memory."""
-    tensors, start = [], 0
-    for spec in specs:
-        part = message[start : start + spec.bytes]
-        tensors.append(part.view(getattr(torch, spec.dtype)).view(spec.shape))
-        start += _padded(spec.bytes)
-    return tuple(tensors)
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+def _name(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

@@ -40,14 +40,14 @@ def draw_timeline(
     labels = _labels(program, np.concatenate([*rows.values(), np.zeros(0, np.int64)]))
     margin = len(f"rank {max(chosen, default=0)} |")
     end = max((int(timing.end[x].max(initial=0)) for x in rows.values()), default=0)
-    per_unit = _characters_per_unit(timing, rows, labels)
+    per_unit, step = _scale(timing, rows, labels)
     width = int(end * per_unit)
     lines = {r: _line(program, timing, x, labels, per_unit, width, colour) for r, x in rows.items()}
-    ruler = _ruler(end, scale, per_unit)
-    band = width if columns is None else max(columns - margin - 1, 20)
+    room = width if columns is None else max(columns - margin - 1, 20)
+    band = max(room // step, 1) * step  # cut between the shortest tasks, not inside their labels
     text = []
-    for a in range(0, max(width, 1), max(band, 1)):
-        text.append((" " * margin + ruler[a : a + band]).rstrip())
+    for a in range(0, max(width, 1), band):
+        text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, scale, per_unit)).rstrip())
         for r, cells in lines.items():
             text.append(f"{f'rank {r} |':>{margin}}{_paint(cells[a : a + band])}|")
     return "\n".join([*text, _legend(program, colour)]) + "\n"
@@ -76,13 +76,15 @@ def _labels(program: Program, rows: Ints) -> dict[int, str]:
     return {row: label(row) + (f"&{label(row + 1)}" if t.flags[row] & OVERLAP else "") for row in rows.tolist()}
 
 
-def _characters_per_unit(timing: Timing, rows: dict[int, Ints], labels: dict[int, str]) -> Fraction:
-    """Return the least width of a unit of time at which every label fits and every task has whole characters."""
+def _scale(timing: Timing, rows: dict[int, Ints], labels: dict[int, str]) -> tuple[Fraction, int]:
+    """Return the characters per unit of time, the fewest at which every label fits and every task has whole ones, and
+    the characters of the longest time that divides all starts and ends."""
     every = np.concatenate([*rows.values(), np.zeros(0, np.int64)])
     step = gcd(*timing.start[every].tolist(), *timing.end[every].tolist()) or 1
     length = (timing.end[every] - timing.start[every]).tolist()
     wanted = (Fraction((len(labels[row]) + 1) * step, n) for row, n in zip(every.tolist(), length, strict=True) if n)
-    return Fraction(ceil(max(wanted, default=Fraction(1))), step)
+    characters = ceil(max(wanted, default=Fraction(1)))
+    return Fraction(characters, step), characters
 
 
 def _line(
@@ -111,13 +113,15 @@ def _paint(cells: list[Cell]) -> str:
     return "".join(parts)
 
 
-def _ruler(end: int, scale: int, per_unit: Fraction) -> str:
-    """Return the line of times, a number about every ten characters."""
+def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
+    """Return the times that stand above a band of characters, a number about every ten."""
     total = Fraction(end, scale)
     step = next(s for k in range(20) for s in (10**k, 2 * 10**k, 5 * 10**k) if s * scale * per_unit >= 10 or s > total)
     line = ""
     for t in range(0, int(total) + 1, step):
-        line = f"{line:<{int(t * scale * per_unit)}}" + str(t)
+        place = int(t * scale * per_unit) - band.start
+        if 0 <= place < len(band) or (not len(band) and t == 0):
+            line = f"{line:<{place}}" + str(t)
     return line
 
 

@@ -114,6 +114,8 @@ def _local(scope: Mapping[str, Type], binders: list[n.Binder], found: list[Diagn
 def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[Diagnostic]) -> None:
     """Check every expression that is not a param, let or require of the top level."""
     families: dict[str, n.PipeDecl] = {}
+    costs: dict[str, Span] = {}
+    tied: dict[str, Span] = {}
     for s in schedule.statements:
         match s:
             case n.Setting():
@@ -138,11 +140,15 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
                     if clause.recompute and clause.recompute.condition:
                         check(clause.recompute.condition, own, "truth value", found)
             case n.CostStatement():
-                _check_costs(s, scope, found)
+                _check_costs(s, scope, costs, found)
             case n.Greedy():
                 for statement in s.costs:
-                    _check_costs(statement, scope, found)
+                    _check_costs(statement, scope, costs, found)
             case n.TiedDecl():
+                if s.name.name in tied:
+                    note = f"first at {tied[s.name.name]}"
+                    found.append(Diagnostic("E207", f"tied set '{s.name.name}' is defined twice", s.name.span, notes=(note,)))
+                tied[s.name.name] = s.name.span
                 for stage in s.stages:
                     check(stage, scope, "integer", found)
             case _:
@@ -159,8 +165,12 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
                 pass
 
 
-def _check_costs(s: n.CostStatement, scope: dict[str, Type], found: list[Diagnostic]) -> None:
+def _check_costs(s: n.CostStatement, scope: dict[str, Type], seen: dict[str, Span], found: list[Diagnostic]) -> None:
     for cost in s.costs:
+        if cost.kind.name in seen:
+            note = f"first at {seen[cost.kind.name]}"
+            found.append(Diagnostic("E207", f"the cost of '{cost.kind.name}' is given twice", cost.span, notes=(note,)))
+        seen[cost.kind.name] = cost.kind.span
         known = {**KINDS, "hop": None}
         if cost.kind.name not in known:
             help = did_you_mean(cost.kind.name, known)

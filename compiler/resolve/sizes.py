@@ -158,5 +158,8 @@ def tied_of(schedule: n.Schedule, env: Env, stages: int) -> tuple[Tied, ...]:
         for e, s in zip(decl.stages, members, strict=True):
             if not 0 <= s < stages:
                 raise refuse("E220", f"tied {decl.name.name} names stage {s}, but stages are 0 .. {stages - 1}", e.span)
+        if len(set(members)) < 2:
+            message = f"tied {decl.name.name} names one stage; parameters are tied between at least two"
+            raise refuse("E220", message, decl.span, label=f"stage {members[0]}")
         result.append(Tied(decl.name.name, tuple(sorted(set(members)))))
     return tuple(result)

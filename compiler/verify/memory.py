@@ -2,7 +2,7 @@
 
 The one rule of docs/semantics.md: an activation lives from its forward to its last backward; a received activation's
 buffer from its RECV to that same backward; a received gradient's from its RECV to the task that reads it; FREE ends
-either sooner.
+either later.
 """
 
 from __future__ import annotations

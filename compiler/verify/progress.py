@@ -158,9 +158,11 @@ def _search(view: View, machine: Machine) -> list[Diagnostic]:
     for target, source in zip(*(x.tolist() for x in _reads(view)), strict=True):
         graph.add(target, completion[source])
     waits = _waits(view, view.header.window)
+    # With no window a SEND posts and then waits for its own completion; else it first waits for an earlier one.
+    after = 1 if view.header.window == 0 else 0
     for target, source in zip(waits.target.tolist(), waits.source.tolist(), strict=True):
-        if p.table.op[target] == Op.SEND:
-            graph.add(target, completion[source])
+        if p.table.op[target] == Op.SEND and target + after < p.offsets[view.rank[target] + 1]:
+            graph.add(target + after, completion[source])
     try:
         graph.prepare()
     except graphlib.CycleError as error:

@@ -1,5 +1,9 @@
 """What carries values between ranks: one protocol, one file per transport.
 
+    gloo.py       real ranks, tensors on the CPU; or on GPUs, each message passing through pinned host memory
+    nccl.py       real ranks with a GPU each
+    loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
+
 A transport knows ranks and buffers, and nothing of stages or micro-batches. Channels are directed and first-in
 first-out: nothing depends on tags (docs/semantics.md, "Channels").
 """
@@ -9,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from chimera_ir.program import Program
@@ -22,13 +27,22 @@ class Pending(Protocol):
 
 
 class Transport(Protocol):
-    """How one rank reaches the others."""
+    """How one rank reaches the others.
+
+    device: where the tensors of messages lie. waited_ns: how long this rank has waited for others in the calls of its
+    streams so far; it only grows.
+    """
 
     rank: int
     world: int
+    device: torch.device
+    waited_ns: int
 
     def connect(self, program: Program) -> None:
-        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it."""
+        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it.
+
+        Called again for another program, it adds those that are not there yet.
+        """
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full."""
@@ -41,6 +55,9 @@ class Transport(Protocol):
 
     def flush(self) -> None:
         """Wait for every send."""
+
+    def forget(self, buffer: Tensor) -> None:
+        """Take note that nobody reads this receive buffer any more."""
 
     def sum_all(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""

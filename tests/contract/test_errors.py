@@ -30,11 +30,18 @@ ROOMS = {
 
 
 def raised() -> Iterator[tuple[str, str]]:
-    """Yield (code, file) for every code that stands in the source outside comments and docstrings."""
+    """Yield (code, file) for every code in the source, but for those that findings are only compared with."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"E\d{3}", node.value):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            compared = {id(x) for node in ast.walk(tree) if isinstance(node, ast.Compare) for x in node.comparators}
+            for node in ast.walk(tree):
+                if (
+                    id(node) not in compared
+                    and isinstance(node, ast.Constant)
+                    and isinstance(node.value, str)
+                    and re.fullmatch(r"E\d{3}", node.value)
+                ):
                     yield node.value, path.relative_to(ROOT).as_posix()
 
 
@@ -53,7 +60,7 @@ def test_every_code_of_a_schedule_or_program_has_a_golden_file() -> None:
     shown = set(re.findall(r"error\[(E\d{3})\]", golden))
     elsewhere = {
         "E105": "a text of a million characters",
-        "E413": "tests/unit/test_verify.py",
+        "E413": "no program reaches it: a task exactly once is never half and whole",
         "E423": "tests/unit/test_verify.py",
         "E426": "tests/unit/test_verify.py",
         "E451": "tests/unit/test_verify_collectives.py",

@@ -44,3 +44,12 @@ def test_import_contracts() -> None:
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert " 0 broken" in ran.stdout
+
+
+def test_the_api_is_functions_whatever_was_imported_before() -> None:
+    """`compiler.verify` and `compiler.simulate` are also packages: the names must stay functions."""
+    for first in ("", "import compiler.verify, compiler.simulate; ", "from compiler import compile_schedule; "):
+        code = first + "from compiler import simulate, verify; import compiler; print(callable(simulate), callable(verify), "
+        code += "callable(compiler.verify))"
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+        assert ran.stdout.split() == ["True"] * 3, first

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from chimera_ir.program import Program
@@ -11,7 +12,7 @@ from interpreter.transport import Pending
 class Alone:
     """Rank 0 of one. heard: what other ranks would say, for the comparison of digests."""
 
-    rank, world = 0, 1
+    rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
 
     def __init__(self, *heard: str) -> None:
         self.heard = heard
@@ -30,6 +31,9 @@ class Alone:
 
     def flush(self) -> None:
         """Do nothing: nothing was sent."""
+
+    def forget(self, buffer: Tensor) -> None:
+        """Leave the buffer as it is."""
 
     def sum_all(self, buffer: Tensor) -> None:
         """Leave the buffer as it is."""

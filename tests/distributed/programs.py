@@ -118,15 +118,15 @@ rank 1:
 """
 
 # A V on two ranks (stages 0 and 3 on rank 0): groups of two micro-batches in one message, recomputation, split backward
-# beside full ones, an act given back by hand.
+# beside full ones, an act given back once more by hand.
 SPLIT_V = """pipe main on 0 1 1 0 micro_batches 0 1
 
 rank 0:
   FWD main s0 m0,1 recompute; SEND act main s1 m0,1 -> 1; RECV act main s3 m0,1 <- 1
-  FWD main s3 m0,1; FREE act main s3 m0
+  FWD main s3 m0,1
   BWD_INPUT main s3 m1
   BWD_INPUT main s3 m0; SEND grad main s2 m0,1 -> 1; RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1
-  BWD_WEIGHT main s3 m0,1
+  BWD_WEIGHT main s3 m0,1; FREE act main s3 m0
   BWD main s0 m0
   BWD_INPUT main s0 m1
   BWD_WEIGHT main s0 m1

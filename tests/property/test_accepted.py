@@ -14,7 +14,8 @@ import pytest
 from chimera_ir.instructions import AllReduce, Instruction, Recv, Send, instruction_text
 from chimera_ir.program import Program
 from chimera_ir.textform import program_from_text
-from compiler import simulate, verify
+from compiler.simulate import simulate
+from compiler.verify import verify
 from tests.helpers import Streams, moved, program, streams, with_streams
 from tests.helpers_reference import wrong
 

@@ -14,8 +14,8 @@ import pytest
 
 from chimera_ir.instructions import instruction_text
 from chimera_ir.program import Program
-from compiler import Simulation, simulate, verify
-from compiler.verify import peaks
+from compiler.simulate import Simulation, simulate
+from compiler.verify import peaks, verify
 from tests.helpers import chimera_pairs, makespan, program, streams, with_streams
 
 SIZES = [(D, k * D) for D in (2, 4, 8, 16) for k in (1, 2, 4)]

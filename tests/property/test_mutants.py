@@ -16,7 +16,7 @@ import pytest
 from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.instructions import AllReduce, Instruction, Recv, Send, stage_group
 from chimera_ir.program import Program
-from compiler import verify
+from compiler.verify import verify
 from tests.helpers import SMALL, Streams, moved, program, streams, with_streams
 from tests.helpers_reference import wrong
 

@@ -15,10 +15,12 @@ from chimera_ir.diagnostics import Source
 from chimera_ir.jsonform import program_from_json, program_to_json
 from chimera_ir.program import Program
 from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_text, simulate, verify
+from compiler import compile_text
+from compiler.simulate import simulate
 from compiler.syntax import nodes as n
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule
+from compiler.verify import verify
 from tests.helpers import SMALL, chimera_pairs, makespan, program, streams, tasks, with_streams
 from tests.helpers_random import programs, schedules, trees
 from tests.helpers_reference import wrong

@@ -1,87 +1,94 @@
-"""The store and the messages: values in, the same values out."""
+"""The store: places of values, and the pool of receive buffers."""
 
 import pytest
 import torch
+from torch import Tensor
 
 from chimera_ir.model import Tensor as Spec
-from interpreter.messages import digest, message_bytes, pack, unpack, with_gradient
-from interpreter.store import Key, Store
+from interpreter.store import Buffer, Key, Pool, Slot, Store
+from tests.distributed.alone import Alone
 
-SPECS = (Spec((2, 3), "float32", True), Spec((5,), "bool", False), Spec((), "int64", False), Spec((3,), "float64", True))
-VALUES = (
-    torch.arange(6.0).view(2, 3),
-    torch.tensor([True, False, True, True, False]),
-    torch.tensor(2**40),
-    torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),
-)
+SPECS = (Spec((2,), "float32", True), Spec((3,), "int64", False))
+KEY = Key("grad", 0, 1, 2)
 
 
 class Posted:
     """A transfer that counts how often it is waited for."""
 
-    def __init__(self) -> None:
-        self.waits = 0
+    waits = 0
 
     def wait(self) -> None:
         self.waits += 1
 
 
-def test_a_message_brings_every_tensor_as_it_was() -> None:
-    message = pack(VALUES, SPECS)
-    assert message.numel() == message_bytes(SPECS) == 32 + 16 + 16 + 32
-    for found, wanted in zip(unpack(message, SPECS), VALUES, strict=True):
-        assert found.dtype == wanted.dtype and found.equal(wanted)
+class Noting(Alone):
+    """A transport that notes what is forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten: list[Tensor] = []
+
+    def forget(self, buffer: Tensor) -> None:
+        self.forgotten.append(buffer)
 
 
-def test_a_single_tensor_is_sent_from_where_it_lies() -> None:
-    x = torch.arange(8.0)
-    assert pack([x], (Spec((8,), "float32", True),)).data_ptr() == x.data_ptr()
-    # A transposed one has to be copied, and still arrives.
-    square = torch.arange(16.0).view(4, 4).T
-    (found,) = unpack(pack([square], (Spec((4, 4), "float32", True),)), (Spec((4, 4), "float32", True),))
-    assert found.equal(square)
+def received(store: Store, keys: list[Key]) -> tuple[list[Slot], Buffer, Posted, Pool]:
+    """Post a receive of these values, as the executor does."""
+    pool = store.pool(SPECS, len(keys))
+    buffer, slots, posted = pool.take(), [store.slot(key) for key in keys], Posted()
+    buffer.pending = posted
+    for slot, values in zip(slots, buffer.tensors, strict=True):
+        slot.expect(values, buffer, pool)
+    return slots, buffer, posted, pool
 
 
-def test_a_value_unlike_its_description_is_not_sent() -> None:
-    with pytest.raises(ValueError, match=r"made float32\[8\], its description says float32\[9\]"):
-        pack([torch.zeros(8)], (Spec((9,), "float32", True),))
-
-
-def test_only_tensors_with_a_gradient_travel_back() -> None:
-    assert with_gradient(SPECS) == (SPECS[0], SPECS[3])
-
-
-def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
-    tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [with_gradient(SPECS)], [(Spec((3, 2), "float32", True),)]]
-    assert len({digest(t) for t in tables}) == len(tables)
-    assert digest([SPECS]) == digest([SPECS])
+def test_a_place_is_one_and_the_same_for_a_key() -> None:
+    store = Store(Alone())
+    assert store.slot(KEY) is store.slot(Key("grad", 0, 1, 2)) is not store.slot(Key("act", 0, 1, 2))
 
 
 def test_reading_a_value_on_its_way_waits_once_for_the_whole_message() -> None:
-    store, posted = Store(), Posted()
-    first, second = Key("act", 0, 1, 4), Key("act", 0, 1, 5)
-    store.expect([first, second], posted, pack([*VALUES, *VALUES], SPECS * 2), SPECS)
-    assert store.left() == [first, second] and posted.waits == 0
-    assert store.read(second)[3].equal(VALUES[3])
-    assert store.take(first)[0].equal(VALUES[0])
+    store = Store(Alone())
+    (first, second), _, posted, _ = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    assert store.left() == [first.key, second.key] and posted.waits == 0
+    assert [t.shape for t in second.read()] == [(2,), (3,)]
+    assert first.read()[0].data_ptr() != second.read()[0].data_ptr()
     assert posted.waits == 1
-    store.drop(second)
+    first.give_up()
+    second.give_up()
     assert store.left() == []
 
 
+def test_a_buffer_goes_back_when_the_last_of_its_values_is_given_up() -> None:
+    transport = Noting()
+    store = Store(transport)
+    (first, second), buffer, _, pool = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    first.give_up()
+    first.give_up()  # giving up what is gone is nothing
+    assert pool.take() is not buffer and not transport.forgotten
+    second.give_up()
+    assert transport.forgotten == [buffer.message] and pool.take() is buffer
+    assert store.buffer_bytes == 2 * pool.layout.bytes == 2 * 2 * (16 + 32)
+
+
+def test_a_buffer_that_is_still_to_be_filled_is_waited_for_before_it_goes_back() -> None:
+    (slot,), _, posted, _ = received(Store(Alone()), [KEY])
+    slot.give_up()
+    assert posted.waits == 1
+
+
 def test_a_value_taken_is_gone() -> None:
-    store, key = Store(), Key("grad", 0, 1, 2)
-    store.put(key, VALUES)
-    assert store.take(key) is VALUES
+    slot, values = Slot(KEY), (torch.zeros(1),)
+    slot.put(values)
+    assert slot.take() is values
     with pytest.raises(KeyError, match="grad of pipe 0, s1, m2 is not there"):
-        store.read(key)
-    store.drop(key)  # giving up what is gone is nothing
+        slot.read()
 
 
 def test_a_value_is_made_once() -> None:
-    store, key = Store(), Key("grad", 0, 1, 2)
-    store.put(key, VALUES)
+    store = Store(Alone())
+    (slot,), _, _, _ = received(store, [KEY])
     with pytest.raises(KeyError, match="already there"):
-        store.put(key, VALUES)
+        slot.put((torch.zeros(1),))
     with pytest.raises(KeyError, match="already there"):
-        store.expect([key], Posted(), torch.zeros(0), ())
+        received(store, [KEY])

@@ -7,7 +7,7 @@ import pytest
 from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
 from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
-from compiler import verify
+from compiler.verify import verify
 from tests.helpers import moved, program, streams, with_streams
 
 

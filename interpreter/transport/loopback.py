@@ -1,0 +1,269 @@
+"""All ranks in one process: the executable form of the machines of docs/semantics.md.
+
+One rank runs at a time and hands over only where it would wait (turns.py), so a run is a function of its seed, and
+"nobody can move" is seen at once. Channels are strictly first in, first out. A receive buffer is poisoned when it is
+posted and when it is given back: whoever reads it too early or too late gets nonsense, or autograd's complaint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from chimera_ir.program import Machine, Program
+from interpreter.transport import Transport
+from interpreter.transport.turns import StuckError, Turns
+
+T = TypeVar("T")
+Queue = deque["Deed"]
+
+
+class Deed:
+    """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues."""
+
+    __slots__ = ("complete", "do", "missing", "queues")
+
+    def __init__(self, members: int, do: Callable[[], None] | None = None) -> None:
+        self.missing, self.do, self.complete = members, do, False
+        self.queues: list[Queue] = []
+
+    def post(self, queue: Queue | None) -> None:
+        """Take the part of one member, which stands in that member's queue."""
+        self.missing -= 1
+        if queue is not None:
+            queue.append(self)
+            self.queues.append(queue)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.missing or self.complete or any(queue[0] is not self for queue in self.queues):
+            return
+        self.complete = True
+        assert self.do is not None
+        self.do()
+        for queue in self.queues:
+            queue.popleft()
+        for queue in self.queues:
+            if queue:
+                queue[0]._settle()
+
+
+class Channel:
+    """A directed pair of ranks. sends, receives, done: how many have been posted, or are complete.
+
+    waiting: transfers of which one end has been posted, oldest first, with that end's tensor.
+    """
+
+    def __init__(self) -> None:
+        self.sends = self.receives = self.done = 0
+        self.waiting: deque[tuple[Deed, Tensor]] = deque()
+
+    def sent(self, buffer: Tensor, queue: Queue | None) -> None:
+        """Post the next send."""
+        self.sends += 1
+        if self.sends > self.receives:
+            transfer = Deed(2)
+            self.waiting.append((transfer, buffer))
+        else:
+            transfer, into = self.waiting.popleft()
+            transfer.do = lambda: self._deliver(buffer, into)
+        transfer.post(queue)
+
+    def received(self, buffer: Tensor, queue: Queue | None) -> Deed:
+        """Post the next receive."""
+        self.receives += 1
+        if self.receives > self.sends:
+            transfer = Deed(2)
+            self.waiting.append((transfer, buffer))
+        else:
+            transfer, content = self.waiting.popleft()
+            transfer.do = lambda: self._deliver(content, buffer)
+        transfer.post(queue)
+        return transfer
+
+    def _deliver(self, content: Tensor, into: Tensor) -> None:
+        if (content.shape, content.dtype) != (into.shape, into.dtype):
+            sent = f"{content.dtype}{list(content.shape)}"
+            raise ValueError(f"a receive of {into.dtype}{list(into.shape)} meets a send of {sent}")
+        into.copy_(content)
+        self.done += 1
+
+
+class World:
+    """What the ranks of one program have in common. window: sends of a channel that may be incomplete; None for any."""
+
+    def __init__(self, program: Program, seed: int, machine: Machine, every_post: bool) -> None:
+        self.size, self.machine, self.every_post = program.world, machine, every_post
+        limits = {"posted": None, "rendezvous": 0}
+        self.window = limits.get(machine, program.header.window)
+        self.turns = Turns(program.world, seed)
+        self.channels: dict[tuple[int, int], Channel] = {}
+        self.queues: dict[tuple[object, ...], Queue] = {}
+        self.sums: dict[tuple[tuple[int, ...], int], tuple[Deed, dict[int, Tensor]]] = {}
+        self.meetings: dict[int, dict[int, object]] = {}
+
+    def channel(self, a: int, b: int) -> Channel:
+        return self.channels.setdefault((a, b), Channel())
+
+    def transfers(self, rank: int, peer: int) -> Queue | None:
+        """Return the queue in which a rank's transfers with a peer stand, if the machine has any."""
+        match self.machine:
+            case "serial":
+                return self.queues.setdefault((rank,), deque())
+            case "paired":
+                return self.queues.setdefault((rank, peer), deque())
+            case _:
+                return None
+
+    def collectives(self, rank: int) -> Queue:
+        """Return the queue in which a rank's collectives stand."""
+        key = (rank,) if self.machine == "serial" else (rank, "collectives")
+        return self.queues.setdefault(key, deque())
+
+
+class Posted:
+    """A transfer or a collective that a rank has posted."""
+
+    __slots__ = ("_deed", "_owner", "_what")
+
+    def __init__(self, owner: Loopback, deed: Deed, what: str) -> None:
+        self._owner, self._deed, self._what = owner, deed, what
+
+    def wait(self) -> None:
+        """Return when it is complete; others run meanwhile."""
+        self._owner.wait(lambda: self._deed.complete, self._what)
+
+
+class Loopback:
+    """One rank of a world."""
+
+    def __init__(self, rank: int, world: World, device: torch.device) -> None:
+        self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
+        self._common = world
+        self._launched: dict[tuple[int, ...], int] = {}
+        self._met = 0
+
+    def wait(self, ready: Callable[[], bool], what: str) -> None:
+        """Return when `ready` holds; others run meanwhile."""
+        begin = perf_counter_ns()
+        self._common.turns.wait(self.rank, ready, what)
+        self.waited_ns += perf_counter_ns() - begin
+
+    def _pause(self) -> None:
+        if self._common.every_post:
+            self._common.turns.pause(self.rank)
+
+    def connect(self, program: Program) -> None:
+        """Do nothing: channels are there when they are used."""
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Post a send, after waiting as long as the machine says."""
+        self._pause()
+        channel, window = self._common.channel(self.rank, peer), self._common.window
+        if window is not None:
+            first = channel.sends - window  # number of the transfer to wait for
+            if self._common.transfers(self.rank, peer) is None:
+                what = f"rank {peer} to post its receive number {first} of this channel"
+                self.wait(lambda: channel.receives > first, what)
+            else:
+                self.wait(lambda: channel.done > first, f"its transfer number {first} to rank {peer}")
+        channel.sent(buffer, self._common.transfers(self.rank, peer))
+
+    def recv(self, peer: int, buffer: Tensor) -> Posted:
+        """Post a receive into `buffer`."""
+        self._pause()
+        poison(buffer)
+        deed = self._common.channel(peer, self.rank).received(buffer, self._common.transfers(self.rank, peer))
+        return Posted(self, deed, f"what rank {peer} sends")
+
+    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Posted:
+        """Launch the sum of `buffer`, in place, over these ranks, in the order of the ranks."""
+        self._pause()
+        number = self._launched[ranks] = self._launched.get(ranks, 0) + 1
+        parts: dict[int, Tensor] = {}
+        deed, parts = self._common.sums.setdefault((ranks, number), (Deed(len(ranks)), parts))
+        parts[self.rank] = buffer
+
+        def add() -> None:
+            del self._common.sums[ranks, number]
+            total = torch.stack([parts[r] for r in ranks]).sum(dim=0) if len(ranks) > 1 else parts[ranks[0]]
+            for part in parts.values():
+                part.copy_(total)
+
+        deed.do = add
+        deed.post(self._common.collectives(self.rank))
+        return Posted(self, deed, f"the sum over ranks {', '.join(map(str, ranks))}")
+
+    def flush(self) -> None:
+        """Wait for every send."""
+        for (sender, peer), channel in self._common.channels.items():
+            if sender == self.rank:
+                self.wait(lambda channel=channel: channel.done == channel.sends, f"rank {peer} to receive what was sent")  # type: ignore[misc]
+
+    def forget(self, buffer: Tensor) -> None:
+        """Poison a receive buffer that nobody should read any more."""
+        poison(buffer)
+
+    def sum_all(self, buffer: Tensor) -> None:
+        """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
+        parts = self._meet(buffer.clone())
+        buffer.copy_(torch.stack(parts).sum(dim=0))
+
+    def copy_from(self, rank: int, buffer: Tensor) -> None:
+        """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
+        buffer.copy_(self._meet(buffer.clone() if rank == self.rank else buffer)[rank])
+
+    def tell_all(self, words: str) -> list[str]:
+        """Return what each rank said; called by all ranks together, outside the streams."""
+        return self._meet(words)
+
+    def _meet(self, brought: T) -> list[T]:
+        """Return what every rank has brought to this meeting of all."""
+        self._met += 1
+        table = self._common.meetings.setdefault(self._met, {})
+        table[self.rank] = brought
+        self.wait(lambda: len(table) == self.world, "all ranks to come together")
+        self._common.meetings.pop(self._met, None)
+        return [table[r] for r in range(self.world)]  # type: ignore[misc]
+
+
+def poison(buffer: Tensor) -> None:
+    """Fill with ones, bit by bit: not a number, in every floating-point type; autograd sees that it was overwritten."""
+    if buffer.numel():
+        buffer.view(-1).view(torch.uint8).fill_(255)
+
+
+def run_in_loopback(
+    program: Program,
+    make_rank: Callable[[Transport], T],
+    seed: int = 0,
+    machine: Machine | None = None,
+    every_post: bool = False,
+    device: torch.device | None = None,
+) -> list[T]:
+    """Run `make_rank`, a rank's whole life, once for each rank of the program, and return what they return.
+
+    machine: by default the one that the program promises to end on; every_post: ranks may also hand over at each
+    transfer and collective, so that every interleaving can be drawn; device: where messages lie. Raises the first error
+    of a rank; StuckError, with what every rank waits for, where nobody can move.
+    """
+    machine = machine or program.header.machine
+    world = World(program, seed, machine, every_post)
+    ranks = [Loopback(rank, world, device or torch.device("cpu")) for rank in range(program.world)]
+    results = world.turns.run([partial(make_rank, rank) for rank in ranks])
+    errors = world.turns.errors
+    if errors:
+        stuck = {rank: error for rank, error in errors.items() if isinstance(error.__cause__ or error, StuckError)}
+        first = next(iter(errors.values()))
+        if len(stuck) == len(errors):
+            name = f"window({program.header.window})" if machine == "window" else machine
+            words = "".join(f"\n  {stuck[rank]}".replace("nobody can move: it", "it") for rank in sorted(stuck))
+            raise StuckError(f"nobody can move on the {name} machine:{words}") from first
+        raise first
+    return results

@@ -1,0 +1,205 @@
+"""Ranks that are processes, on torch.distributed's process groups: what gloo and NCCL have in common.
+
+Every channel and every collective has a process group of its own, created and used once in one global order before the
+first iteration: the connections then exist, and no later call can meet another rank's set-up. What all ranks say to each
+other outside the streams goes over the default group, which is gloo's, through host memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from chimera_ir.instructions import Op
+from chimera_ir.program import Program
+from interpreter.transport import Pending
+
+HOST = torch.device("cpu")
+
+
+def lost(what: str, error: RuntimeError) -> ConnectionError:
+    """Return a backend's error as one that says whom this rank was talking to."""
+    # Its first sentence, without the place in its own sources.
+    reason = re.sub(r"^\[[^\]]*\] ", "", str(error)).split(". ")[0]
+    return ConnectionError(f"{what} failed: {reason}")
+
+
+class Posted:
+    """A transfer or a collective that a process group has taken on. then: what is left to do when it is complete."""
+
+    __slots__ = ("_owner", "_then", "_what", "_work")
+
+    def __init__(self, owner: Processes, work: Any, what: str, then: Callable[[], object] | None = None) -> None:
+        self._owner, self._work, self._what, self._then = owner, work, what, then
+
+    def wait(self) -> None:
+        """Return when it is complete. Raises ConnectionError where a peer has gone or does not answer in time."""
+        begin = perf_counter_ns()
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise lost(self._what, error) from error
+        self._owner.waited_ns += perf_counter_ns() - begin
+        if self._then is not None:
+            self._then()
+
+
+class Channel:
+    """One end of a channel: its group, the other end's rank in the group, and the sends that may be incomplete."""
+
+    __slots__ = ("group", "peer", "sends", "what")
+
+    def __init__(self, group: Any, peer: int, what: str) -> None:
+        self.group, self.peer, self.what = group, peer, what
+        # A buffer belongs to its send until that is complete.
+        self.sends: deque[tuple[Posted, Tensor]] = deque()
+
+
+class Processes:
+    """One rank's channels and collectives. The ranks have met.
+
+    backend: of the groups; device: where messages lie; staged: they pass through host memory, as gloo takes no others.
+    """
+
+    def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.device, self.waited_ns = device, 0
+        self._backend, self._staged = backend, staged
+        self._hosts: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # staging memory that is free
+        self._channels: set[tuple[int, int]] = set()
+        self._to: dict[int, Channel] = {}
+        self._from: dict[int, Channel] = {}
+        self._collectives: dict[tuple[int, ...], Any] = {}
+
+    def connect(self, program: Program) -> None:
+        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it."""
+        self._window = program.header.window
+        sends = program.table.op == Op.SEND
+        ends = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
+        channels = [(a, b) for a, b in ends.tolist() if (a, b) not in self._channels]
+        sets = sorted({c.ranks for c in program.collectives} - set(self._collectives))
+        # All ranks create all groups, in this order: new_group is itself a collective.
+        for a, b in channels:
+            self._channels.add((a, b))
+            group = dist.new_group([a, b], backend=self._backend)
+            if self.rank == a:
+                self._to[b] = Channel(group, dist.get_group_rank(group, b), f"the send to rank {b}")
+            elif self.rank == b:
+                self._from[a] = Channel(group, dist.get_group_rank(group, a), f"the receive from rank {a}")
+        for ranks in sets:
+            self._collectives[ranks] = dist.new_group(list(ranks), backend=self._backend)
+        self._use_once(channels, sets)
+
+    def _use_once(self, channels: Sequence[tuple[int, int]], sets: Sequence[tuple[int, ...]]) -> None:
+        for sender, receiver in channels:
+            if self.rank == sender:
+                self.send(receiver, torch.zeros(1, device=self.device))
+                self.flush()
+            elif self.rank == receiver:
+                self.recv(sender, torch.zeros(1, device=self.device)).wait()
+        for ranks in sets:
+            if self.rank in ranks:
+                self.sum(ranks, torch.zeros(1, device=self.device)).wait()
+        self.waited_ns = 0
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Post a send, after waiting for the oldest of its channel where the window is full."""
+        channel = self._to[peer]
+        queue = channel.sends
+        while queue and len(queue) >= self._window:
+            queue.popleft()[0].wait()
+        then = None
+        if self._staged:
+            device, buffer = buffer, self._host(buffer)
+            buffer.copy_(device)
+            then = self._free(buffer)
+        try:
+            work = channel.group.send([buffer], channel.peer, 0)
+        except RuntimeError as error:
+            raise lost(channel.what, error) from error
+        queue.append((Posted(self, work, channel.what, then), buffer))
+        if self._window == 0:
+            queue.popleft()[0].wait()
+
+    def recv(self, peer: int, buffer: Tensor) -> Pending:
+        """Post a receive into `buffer`."""
+        channel, then, into = self._from[peer], None, buffer
+        if self._staged:
+            into = self._host(buffer)
+            then = self._free(into, buffer)
+        try:
+            work = channel.group.recv([into], channel.peer, 0)
+        except RuntimeError as error:
+            raise lost(channel.what, error) from error
+        return Posted(self, work, channel.what, then)
+
+    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+        """Launch the sum of `buffer`, in place, over these ranks."""
+        what, then, total = f"the sum over ranks {', '.join(map(str, ranks))}", None, buffer
+        if self._staged:
+            total = self._host(buffer)
+            total.copy_(buffer)
+            then = self._free(total, buffer)
+        try:
+            work = dist.all_reduce(total, group=self._collectives[ranks], async_op=True)
+        except RuntimeError as error:
+            raise lost(what, error) from error
+        return Posted(self, work, what, then)
+
+    def flush(self) -> None:
+        """Wait for every send."""
+        for channel in self._to.values():
+            while channel.sends:
+                channel.sends.popleft()[0].wait()
+
+    def forget(self, buffer: Tensor) -> None:
+        """Do nothing: what comes into a buffer next overwrites it."""
+
+    def _host(self, like: Tensor) -> Tensor:
+        """Return staging memory for a message; pinned where it serves a GPU, which copies faster to and from it."""
+        free = self._hosts.setdefault((like.shape, like.dtype), [])
+        return free.pop() if free else torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
+
+    def _free(self, host: Tensor, target: Tensor | None = None) -> Callable[[], None]:
+        """Return what is done when a transfer of staging memory is complete: pass its content on, give it back."""
+
+        def complete() -> None:
+            if target is not None:
+                target.copy_(host)
+            self._hosts[host.shape, host.dtype].append(host)
+
+        return complete
+
+    def sum_all(self, buffer: Tensor) -> None:
+        """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
+        self._together("a sum over all ranks", dist.all_reduce, buffer)
+
+    def copy_from(self, rank: int, buffer: Tensor) -> None:
+        """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
+        self._together(f"the copy of rank {rank}'s weights", lambda host: dist.broadcast(host, rank), buffer)
+
+    def tell_all(self, words: str) -> Sequence[str]:
+        """Return what each rank said; called by all ranks together, outside the streams."""
+        heard = [""] * self.world
+        try:
+            dist.all_gather_object(heard, words)
+        except RuntimeError as error:
+            raise lost("the comparison of all ranks", error) from error
+        return heard
+
+    def _together(self, what: str, call: Callable[[Tensor], object], buffer: Tensor) -> None:
+        host = buffer if buffer.device == HOST else buffer.to(HOST)
+        try:
+            call(host)
+        except RuntimeError as error:
+            raise lost(what, error) from error
+        if host is not buffer:
+            buffer.copy_(host)

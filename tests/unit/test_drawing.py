@@ -1,0 +1,96 @@
+"""The timeline in the terminal, and the library's list."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.program import Program
+from compiler.draw.timeline import draw_timeline
+from compiler.library import entries, find, names
+from compiler.simulate import simulate
+from tests.helpers import CASES, compiled, program
+
+
+def drawn(p: Program, columns: int | None = None, colour: bool = False, **costs: int | Fraction) -> list[str]:
+    s = simulate(p, costs)
+    return draw_timeline(p, s.timing, s.scale, columns=columns, colour=colour).splitlines()
+
+
+def test_chimera_as_its_paper_draws_it() -> None:
+    assert drawn(program("chimera", D=4), F=1, B=2) == [
+        "        0              5              10             15",
+        "rank 0 |F0 F1 .. F2 B2--- F3 B3--- .. B0--- ..... B1--- |",
+        "rank 1 |.. F0 F2 F1 F3 .. B2--- B0--- B3--- B1--- ..... |",
+        "rank 2 |.. F2 F0 F3 F1 .. B0--- B2--- B1--- B3--- ..... |",
+        "rank 3 |F2 F3 .. F0 B0--- F1 B1--- .. B2--- ..... B3--- |",
+        "F forward; B backward; numbers are micro-batches; down[0] 0-1, up[0] 2-3",
+    ]
+
+
+def test_stages_are_named_where_a_rank_has_several() -> None:
+    lines = drawn(program("interleaved", D=2, N=2, v=2), F=1, B=1)
+    assert "F0.0 F1.0 F0.2" in lines[1]
+    assert lines[-1].endswith("numbers are micro-batches, then the stage")
+
+
+@pytest.mark.parametrize(("schedule", "parameters"), CASES)
+def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
+    """Read the drawing back: the place and length of each label are its start and cost."""
+    p = compiled(schedule, parameters)
+    s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
+    lines = draw_timeline(p, s.timing, s.scale).splitlines()[1:-1]
+    end = max(len(line) for line in lines) - len("rank 0 |") - 1
+    for g, line in enumerate(lines):
+        body = line.removeprefix(f"rank {g} |").removesuffix("|")
+        found = [(m.start(), m.end()) for m in re.finditer(r"[FB]\d+(\.\d+)?-*", body)]
+        a, b = p.offsets[g], p.offsets[g + 1]
+        rows = [row for row in range(a, b) if p.table.op[row] <= 1]
+        assert len(found) == len(rows)
+        for (start, stop), row in zip(found, rows, strict=True):
+            assert Fraction(start, end) == Fraction(int(s.timing.start[row]), s.makespan)
+            assert Fraction(stop + 1, end) == Fraction(int(s.timing.end[row]), s.makespan)  # one character is left empty
+
+
+def test_a_long_timeline_goes_on_below() -> None:
+    p = program("1f1b", D=2, N=8)
+    lines = drawn(p, columns=40, F=1, B=2)
+    assert all(len(line) <= 40 for line in lines[:-1])
+    whole = drawn(p, F=1, B=2)
+    for g in range(2):
+        parts = [line.removeprefix(f"rank {g} |")[:-1] for line in lines if line.startswith(f"rank {g}")]
+        assert "".join(parts) == whole[g + 1].removeprefix(f"rank {g} |")[:-1]
+
+
+def test_colour_only_paints() -> None:
+    p = program("chimera", D=2)
+    plain, coloured = drawn(p), drawn(p, colour=True)
+    bare = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured]
+    assert [re.sub(r"[-.]", " ", line) for line in plain[:-1]] == bare[:-1]
+    assert coloured[1].count("\x1b[0m") == 4
+
+
+def test_tasks_that_take_no_time_do_not_break_it() -> None:
+    assert len(drawn(program("1f1b", D=2, N=2), F=0, B=0)) == 4
+    assert len(drawn(program("1f1b", D=2, N=2), F=0, B=2)) == 4
+
+
+def test_the_library_says_where_each_scheme_comes_from() -> None:
+    found = {e.name: e for e in entries()}
+    assert set(found) == set(names())
+    for e in found.values():
+        assert e.title and re.search(r"\d{4}", e.source), e.name
+    assert found["chimera"].parameters == "D=4 N=D f=1"
+
+
+def test_schedules_are_found_by_name_and_by_path(tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    assert find("chimera") == find("chimera.sched") == find("schedules/chimera.sched")
+    for wanted in ("other/chimera.sched", "chimera.txt", "", "CHIMERA"):
+        if wanted:
+            with pytest.raises(ChimeraError) as caught:
+                find(wanted)
+            assert caught.value.diagnostics[0].code == "E001"

@@ -1,0 +1,174 @@
+"""The two forms of a program, the graph, and the simulator's numbers."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+from pydantic import TypeAdapter
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import AllReduce, Fwd
+from chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
+from chimera_ir.program import Program
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler.graph import critical_path, dependency_graph, dot, graphml, shortest_cycle
+from compiler.simulate import simulate
+from tests.helpers import CASES, compiled, makespan, program
+
+RIGHT = program("chimera", width=2, D=2)
+
+
+def codes(read: object, text: str) -> set[str]:
+    with pytest.raises(ChimeraError) as caught:
+        read(text)  # type: ignore[operator]
+    return {d.code for d in caught.value.diagnostics}
+
+
+def test_json_says_what_the_format_promises() -> None:
+    file = json.loads(program_to_json(RIGHT))
+    assert list(file)[:3] == ["format", "version", "schedule"]
+    assert (file["format"], file["version"], file["width"], file["ranks"]) == ("chimera-program", 1, 2, 2)
+    assert file["pipes"][1] == {"name": "up[0]", "placement": [1, 0], "micro_batches": [1]}
+    assert len(file["streams"]) == 4
+    assert file["streams"][0][0] == {
+        "op": "RECV", "value": "act", "pipe": 1, "stage": 1, "micro_batches": [1], "peer": 1,
+    }  # fmt: skip
+    assert {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1, 2, 3]} in file["streams"][3]
+
+
+def test_the_published_schema_is_that_of_the_reader() -> None:
+    schema = json.loads(json_schema())
+    assert schema["title"] == "chimera-program version 1"
+    assert set(schema["required"]) >= {"format", "version", "streams", "ranks", "stages", "pipes", "costs"}
+    assert schema["additionalProperties"] is False
+    properties = TypeAdapter(ProgramFile).json_schema()["properties"]
+    assert schema["properties"] == properties
+    assert set(json.loads(program_to_json(RIGHT))) == set(properties)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"ranks": 0}, "E603"),
+        ({"ranks": True}, "E603"),
+        ({"ranks": 2.0}, "E603"),
+        ({"ranks": "2"}, "E603"),
+        ({"pipes": []}, "E603"),
+        ({"schedule": "no name"}, "E603"),
+        ({"machine": "quantum"}, "E603"),
+        ({"version": "1"}, "E602"),
+        ({"format": None}, "E602"),
+        ({"width": 2**20}, "E604"),
+        ({"micro_batches": 2**30}, "E604"),
+        ({"streams": [[{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": []}]]}, "E603"),
+        ({"streams": [[{"op": "FWD", "pipe": -1, "stage": 0, "micro_batches": [0]}]]}, "E603"),
+        ({"streams": [[{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0], "peer": 1}]]}, "E603"),
+        ({"streams": [[{"pipe": 0, "stage": 0, "micro_batches": [0]}]]}, "E603"),
+    ],
+)
+def test_json_from_a_stranger(change: dict[str, object], code: str) -> None:
+    assert codes(program_from_json, json.dumps(json.loads(program_to_json(RIGHT)) | change)) == {code}
+
+
+@pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a": }', "[" * 100_000, '"\\ud800"', "NaN"])
+def test_what_is_no_json_at_all(text: str) -> None:
+    assert codes(program_from_json, text) <= {"E601", "E602"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0garbage;"),  # a prefix is not enough
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m;"),
+        ("FWD down[0] s0 m0;", "FWD down[0] m0 s0;"),
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0 recompute twice;"),
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0,;"),
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;"),
+        ("-> 1", "-> one"),
+        ("rank 0:", "rank 0"),
+        ("window=2", "window=two words"),
+        ("pipe up[0]  on 1 0", "pipe up[0]  at 1 0"),
+        ("costs FWD=1", "costs FWD=one"),
+        ("chimera-program 1\n", "chimera-program 2\n"),
+    ],
+)
+def test_texts_that_do_not_read(old: str, new: str) -> None:
+    text = program_to_text(RIGHT)
+    assert old in text
+    assert codes(program_from_text, text.replace(old, new, 1)) <= {"E602", "E603", "E605"}
+
+
+def test_text_may_be_spaced_and_commented() -> None:
+    text = program_to_text(RIGHT).replace("; ", "\n    ").replace("\n\n", "\n# a remark\n\n   \n")
+    assert program_from_text(text) == RIGHT
+
+
+def test_programs_are_equal_exactly_when_their_digests_are() -> None:
+    again, other = program_from_json(program_to_json(RIGHT)), RIGHT.with_header(window=3)
+    assert again == RIGHT and hash(again) == hash(RIGHT)
+    assert other != RIGHT and other.digest != RIGHT.digest
+    assert len(RIGHT.digest) == 64
+
+
+def test_instructions_by_row_and_by_rank() -> None:
+    assert [i for g in range(RIGHT.world) for i in RIGHT.stream(g)] == RIGHT.instructions(range(len(RIGHT)))
+    assert RIGHT.place(int(RIGHT.offsets[1])).startswith("rank 1, instruction 0: ")
+    assert RIGHT.header.holders([0]) == (0, 1, 2, 3)
+    assert isinstance(RIGHT.stream(3)[-1], AllReduce)
+    assert Fwd(0, 0, (0,)) in RIGHT.stream(2)
+
+
+@pytest.mark.parametrize(("schedule", "parameters"), CASES)
+def test_the_graph_s_critical_path_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
+    """Without hops nothing but tasks and their order takes time, so two ways to find the makespan must agree."""
+    p = compiled(schedule, parameters)
+    graph = dependency_graph(p)
+    path, length = critical_path(graph)
+    assert nx.is_directed_acyclic_graph(graph)
+    assert length == simulate(p).makespan == makespan(p, {"FWD": 1, "BWD": 2})
+    assert sum(graph.nodes[node]["cost"] for node in path) == length
+    assert all(graph.has_edge(a, b) for a, b in pairwise(path))
+    tasks = p.header.stages * p.header.micro_batches
+    assert len(graph) == 2 * tasks
+    # Data: S - 1 hand-overs each way, and each backward's own forward.
+    assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) >= 2 * tasks - 2 * p.header.micro_batches
+    assert shortest_cycle(graph, []) == []
+
+
+def test_the_graph_as_text_is_the_graph() -> None:
+    graph = dependency_graph(RIGHT)
+    again = nx.parse_graphml(graphml(graph))
+    assert set(again.edges) == set(graph.edges) and again.nodes.keys() == graph.nodes.keys()
+    assert dot(graph).count(" -> ") == graph.number_of_edges()
+    assert dot(graph).count("subgraph") == 4
+
+
+def test_the_shortest_cycle_has_the_fewest_waits() -> None:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for a, b in ("ab", "bc", "cd", "da", "ca"):
+        graph.add_edge(a, b, kind="data")
+    assert sorted(shortest_cycle(graph, ["d"])) == ["a", "b", "c"]
+
+
+def test_costs_of_a_simulation() -> None:
+    p = program("1f1b", D=2, N=3)
+    assert simulate(p).makespan == 3 * 3 + 3  # the program's own: F = 1, B = I + W = 2
+    assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W where only halves are given
+    assert simulate(p, {"I": 3, "B": 1}).makespan == 3 * 2 + 2
+    half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
+    assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
+    assert half.time(half.makespan) == "4.667"
+
+
+def test_a_window_of_one_slows_what_a_window_of_two_does_not() -> None:
+    """A SEND waits for the message before it: at hop 3 the sender of a quick stage is held up."""
+    p: Program = program("gpipe", D=2, N=6)
+    two, one = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
+    assert two < one
+    for window in (1, 2, 3):
+        changed = p.with_header(window=window)
+        assert simulate(changed, {"F": 1, "B": 1, "hop": 3}).makespan == makespan(changed, {"FWD": 1, "BWD": 1}, 3)

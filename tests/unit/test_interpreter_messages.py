@@ -1,0 +1,63 @@
+"""Messages: values in, the same values out."""
+
+import pytest
+import torch
+
+from chimera_ir.model import Tensor as Spec
+from interpreter.messages import Layout, digest, with_gradient
+
+CPU = torch.device("cpu")
+SPECS = (Spec((2, 3), "float32", True), Spec((5,), "bool", False), Spec((), "int64", False), Spec((3,), "float64", True))
+VALUES = (
+    torch.arange(6.0).view(2, 3),
+    torch.tensor([True, False, True, True, False]),
+    torch.tensor(2**40),
+    torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),
+)
+SQUARE = (Spec((4, 4), "float32", True),)
+
+
+def test_a_message_brings_every_tensor_as_it_was() -> None:
+    layout = Layout(SPECS)
+    message, arrived = layout.pack(VALUES), layout.empty(CPU)
+    assert message.shape == arrived.shape and message.numel() == layout.bytes == 32 + 16 + 16 + 32
+    found = layout.unpack(arrived)  # before it arrives: the tensors lie in the buffer
+    arrived.copy_(message)
+    for tensor, wanted in zip(found, VALUES, strict=True):
+        assert tensor.dtype == wanted.dtype and tensor.equal(wanted)
+
+
+def test_a_single_tensor_is_sent_from_where_it_lies_and_read_where_it_arrives() -> None:
+    layout, x = Layout(SQUARE), torch.arange(16.0).view(4, 4)
+    assert layout.pack((x,)) is x
+    arrived = layout.empty(CPU)
+    assert layout.unpack(arrived)[0] is arrived and arrived.shape == x.shape and arrived.dtype == x.dtype
+    # A transposed one has to be copied, and still arrives.
+    assert layout.pack((x.T,)).is_contiguous() and layout.pack((x.T,)).equal(x.T)
+
+
+def test_a_value_without_a_gradient_is_an_empty_message() -> None:
+    layout = Layout(())
+    assert layout.pack(()).numel() == layout.empty(CPU).numel() == 0 and layout.unpack(layout.empty(CPU)) == ()
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (torch.zeros(4, 5), r"float32\[4, 5\]"),
+        (torch.zeros(4, 4, dtype=torch.float64), r"float64\[4, 4\]"),
+    ],
+)
+def test_a_value_unlike_its_description_is_not_sent(made: torch.Tensor, words: str) -> None:
+    with pytest.raises(ValueError, match=rf"the stage made {words}, its description says float32\[4, 4\]"):
+        Layout(SQUARE).pack((made,))
+
+
+def test_only_tensors_with_a_gradient_travel_back() -> None:
+    assert with_gradient(SPECS) == (SPECS[0], SPECS[3])
+
+
+def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
+    tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [with_gradient(SPECS)], [(Spec((3, 2), "float32", True),)]]
+    assert len({digest(t) for t in tables}) == len(tables)
+    assert digest([SPECS]) == digest([SPECS])

@@ -1,0 +1,101 @@
+"""When gradients are summed: at the end, eagerly, or eagerly where the rank idles; and over the width."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.instructions import AllReduce
+from chimera_ir.program import Program
+from compiler.cli import main
+from tests.helpers import program, streams
+from tests.helpers_text import small
+
+# Two pipes on two ranks, two micro-batches each:
+#   rank 0  Fa0 Fa1 Fb2 Bb2 Fb3 Bb3 Ba0 Ba1     b ends early with stage 1, a late with stage 0
+PIPES = "pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches N }"
+TICKS = {"F": "F(s, m) at 2*m + 3*s", "B": "B(s, m) at 20 + 2*m - 10*s"}
+
+
+def sums(p: Program, rank: int) -> list[str]:
+    """Return every sum with the instruction that it follows, transfers aside."""
+    result, last = [], ""
+    for k, i in enumerate(p.stream(rank)):
+        if isinstance(i, AllReduce):
+            result.append(f"{i.group} after {last}")
+        elif i.op in ("FWD", "BWD"):
+            last = p.text(int(p.offsets[rank]) + k)
+    return result
+
+
+def two_pipes(sync: str, width: int = 1) -> Program:
+    return small({"N": 2}, width, pipe=PIPES, more=sync, **TICKS)
+
+
+@pytest.mark.parametrize("sync", ["", "sync at end"])
+def test_at_the_end(sync: str) -> None:
+    assert sums(two_pipes(sync), 0) == ["stage 0 after BWD a s0 m1", "stage 1 after BWD a s0 m1"]
+
+
+def test_eager() -> None:
+    assert sums(two_pipes("sync eager"), 0) == ["stage 1 after BWD b s1 m3", "stage 0 after BWD a s0 m1"]
+
+
+def test_eager_where_idle() -> None:
+    # Rank 0 does not idle between its last B of stage 1 and its end at B = 2F: the sum waits for the end.
+    for g in range(2):
+        found = sums(two_pipes("sync eager where idle"), g)
+        assert len(found) == 2
+    p = program("chimera", D=4)
+    # Its timeline: rank 0 idles after B3 of the up pipe (stage 3), ranks 1 and 2 never before their end.
+    assert sums(p, 0) == ["stage 3 after BWD up[0] s3 m3", "stage 0 after BWD down[0] s0 m1"]
+    assert sums(p, 1) == ["stage 1 after BWD down[0] s1 m1", "stage 2 after BWD down[0] s1 m1"]
+
+
+@pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
+def test_all_streams_obey_one_order(sync: str) -> None:
+    p = two_pipes(sync, width=3)
+    orders = {tuple(i.group for i in s if isinstance(i, AllReduce)) for s in streams(p)}
+    assert len(orders) == 1
+
+
+def test_a_stage_that_lives_once_is_not_summed() -> None:
+    assert not small().collectives
+    wide = small(width=2)
+    assert {(c.group, c.ranks) for c in wide.collectives} == {("stage 0", (0, 2)), ("stage 1", (1, 3))}
+    assert [sums(wide, g) for g in (0, 2)] == [["stage 0 after BWD main s0 m2"]] * 2
+
+
+def test_tied_parameters_are_summed_beside_their_stages() -> None:
+    p = small(more="tied shared on stages 0, D - 1")
+    assert [(c.group, c.stage, c.ranks) for c in p.collectives] == [("shared", 0, (0, 1))]
+    p = small(more="tied shared on stages 0, D - 1", width=2)
+    assert ("shared", 0, (0, 1, 2, 3)) in {(c.group, c.stage, c.ranks) for c in p.collectives}
+    # On one rank in all there is nothing to sum.
+    one = "pipe main { stage s on rank 0 micro_batches N }"
+    assert not small(
+        more="tied shared on stages 0, 1", pipe=one, F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m"
+    ).collectives
+
+
+def test_replicas_are_copies_of_the_first() -> None:
+    p = program("chimera", width=3, D=4)
+    one = program("chimera", D=4)
+    assert (p.world, p.header.width, len(p)) == (12, 3, 3 * len(one))
+    for w in range(3):
+        for r in range(4):
+            for a, b in zip(one.stream(r), p.stream(4 * w + r), strict=True):
+                if isinstance(a, AllReduce):
+                    assert isinstance(b, AllReduce) and b.group == a.group
+                    assert b.ranks == tuple(x + 4 * k for k in range(3) for x in a.ranks)
+                elif hasattr(a, "peer"):
+                    assert b.peer == a.peer + 4 * w  # type: ignore[union-attr]
+                    assert b.micro_batches == a.micro_batches  # type: ignore[union-attr]
+                else:
+                    assert a == b
+
+
+def test_a_width_of_one_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["1f1b", "-p", "D=2"])
+    first = capsys.readouterr().out
+    main(["1f1b", "-p", "D=2", "--width", "1"])
+    assert capsys.readouterr().out == first

@@ -1,0 +1,114 @@
+"""Transfers: first in, first out, as early as the allowance permits, earlier still where the window asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import Recv, Send
+from chimera_ir.program import Program
+from compiler import Compiled, compile_text
+from compiler.lower.sync import gradient_sync
+from compiler.lower.transfers import AHEAD, transfers
+from compiler.lower.weave import weave
+from compiler.lower.width import widen
+from compiler.verify import findings, peaks, verify
+from tests.helpers import streams, tasks
+from tests.helpers_random import schedules
+from tests.helpers_text import small, text
+
+
+def messages(p: Program, kind: type) -> dict[tuple[int, int], list[tuple[str, int, tuple[int, ...]]]]:
+    result: dict[tuple[int, int], list[tuple[str, int, tuple[int, ...]]]] = {}
+    for g, stream in enumerate(streams(p)):
+        for i in stream:
+            if isinstance(i, kind):
+                channel = (g, i.peer) if kind is Send else (i.peer, g)
+                result.setdefault(channel, []).append((i.value, i.stage, i.micro_batches))
+    return result
+
+
+def test_a_value_that_stays_needs_no_transfer() -> None:
+    p = small(pipe="pipe main { stage s on rank 0 micro_batches N }", F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m")
+    assert not any(isinstance(i, Send | Recv) for stream in streams(p) for i in stream)
+    assert streams(p)[1] == []
+
+
+@given(schedules())
+@settings(max_examples=40)
+def test_both_ends_of_a_channel_have_one_order(source: str) -> None:
+    p = compile_text(source).program
+    assert messages(p, Send) == messages(p, Recv)
+
+
+def test_the_allowance_bounds_what_is_posted() -> None:
+    """gpipe-like, 8 micro-batches: no more than `ahead` values of a channel are posted and not yet read."""
+    compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
+    for ahead in (1, 2, 3, 8):
+        woven = weave(compiled.tasks, [transfers(compiled.tasks, compiled.timing, ahead)])
+        held = most = 0
+        for i in woven.stream(1):
+            held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")
+            most = max(most, held)
+        # The window asks for receives that are two behind the sends, whatever the allowance.
+        assert most == max(ahead, 2) or ahead < 2
+    assert peaks(compiled.program).receive_buffers[1] == 8  # what is received lives until its backward
+
+
+def without_the_rule(compiled: Compiled) -> Program:
+    """Return the program as lowering would make it if it knew of no window."""
+    unbounded = compiled.tasks.with_header(window=2**20)
+    sync, collectives = gradient_sync(compiled.tasks, compiled.timing, compiled.spec.sync)
+    woven = weave(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
+    program = widen(woven, 1)
+    return program.with_header(window=compiled.program.header.window)
+
+
+FORCED = """schedule forced     # 6 sends each way before any is read; the window holds 2
+ranks 2   stages 2
+pipe a { stage s on rank s       micro_batches 6 }
+pipe b { stage s on rank 1 - s   micro_batches 6 }
+order ticks {
+    F(s, m) at 10*s + m
+    B(s, m) at 90 - 10*s + m
+}
+"""
+
+
+def test_the_window_posts_a_receive_before_its_allowance() -> None:
+    compiled = compile_text(FORCED)
+    verify(compiled.program)
+    with pytest.raises(ChimeraError) as caught:
+        verify(without_the_rule(compiled))
+    assert caught.value.diagnostics[0].code == "E440"
+    # Receives 0 .. 3 stand among the forwards of stage 0: send k + 2 waits for receive k.
+    before = compiled.program.stream(0)
+    first_read = next(k for k, i in enumerate(before) if i.op == "FWD" and i.pipe == 1)
+    assert sum(isinstance(i, Recv) for i in before[:first_read]) >= 4
+
+
+def test_with_a_larger_window_nothing_is_forced() -> None:
+    compiled = compile_text(FORCED.replace("order", "window 6\norder"))
+    assert verify(without_the_rule(compiled))
+    first_read = next(k for k, i in enumerate(compiled.program.stream(0)) if i.op == "FWD" and i.pipe == 1)
+    assert sum(isinstance(i, Recv) and i.value == "act" for i in compiled.program.stream(0)[:first_read]) == 2
+
+
+@given(st.integers(1, 9), st.integers(0, 4))
+def test_the_rule_is_needed_exactly_where_the_allowance_does_not_reach(count: int, window: int) -> None:
+    """Two receives are posted at the start, and the window holds `window` more sends: from then on all depends on it."""
+    source = FORCED.replace("order", f"window {window}\norder").replace("micro_batches 6", f"micro_batches {count}")
+    compiled = compile_text(source)
+    assert not findings(compiled.program)
+    codes = {d.code for d in findings(without_the_rule(compiled))}
+    assert codes == ({"E440"} if count > window + AHEAD else set())
+
+
+def test_tasks_keep_their_order() -> None:
+    compiled = compile_text(FORCED)
+    for g in range(2):
+        assert list(tasks(compiled.program.stream(g))) == list(compiled.tasks.stream(g))

@@ -1,0 +1,189 @@
+"""The checks of a program one by one, each on one change to a right program that only it can see.
+
+Sums have a file of their own: test_verify_collectives.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.instructions import Bwd, BwdInput, Fwd
+from chimera_ir.program import Program
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler.verify import peaks, verify
+from compiler.verify.progress import machines
+from compiler.verify.view import View
+from tests.helpers import program, streams, with_streams
+
+RIGHT = program("1f1b", D=2, N=2)
+TEXT = program_to_text(RIGHT)
+
+
+def found(p: Program) -> list[Diagnostic]:
+    with pytest.raises(ChimeraError) as caught:
+        verify(p)
+    return list(caught.value.diagnostics)
+
+
+def changed(*replacements: tuple[str, str], text: str = TEXT) -> Program:
+    for old, new in replacements:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    return program_from_text(text)
+
+
+SPLIT_PIPES = """chimera-program 1
+schedule split_pipes
+sizes width=1 ranks=2 stages=2 micro_batches=4 window=2 machine=window kind=training micro_batch_size=1/1
+costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+pipe a on 0 0 micro_batches 0 1
+pipe b on 0 0 micro_batches 2 3
+
+rank 0:
+  FWD a s0 m0,1
+  FWD a s1 m0
+  FWD a s1 m1
+  BWD a s1 m0,1
+  BWD_INPUT a s0 m1
+  BWD a s0 m0
+  BWD_WEIGHT a s0 m1
+  FWD b s0 m2,3
+  FWD b s1 m2,3
+  BWD b s1 m3
+  BWD b s1 m2
+  BWD b s0 m2,3
+rank 1:
+"""
+
+
+def test_groups_and_split_backwards_are_accepted() -> None:
+    assert verify(program_from_text(SPLIT_PIPES))
+
+
+@pytest.mark.parametrize(
+    ("code", "old", "new", "said"),
+    [
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,2", "these micro-batches are not of this pipe"),
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "these micro-batches are not of this pipe"),
+        ("E402", "FWD a s0 m0,1", "FWD b s0 m0,1", "these micro-batches are not of this pipe"),
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,9", "these micro-batches are not of this pipe"),
+        ("E402", "FWD a s0 m0,1", "FWD a s2 m0,1", "stages are 0 .. 1"),
+        ("E410", "FWD a s1 m0\n", "FWD a s1 m1\n", "the forward of a s1 m0 is missing"),
+        ("E411", "FWD a s1 m1", "FWD a s1 m0,1", "the forward of a s1 m0 is there 2 times"),
+        ("E410", "BWD_WEIGHT a s0 m1", "", "the weight gradient of a s0 m1 is missing"),
+        ("E411", "BWD_WEIGHT a s0 m1", "BWD a s0 m1", "the input gradient of a s0 m1 is there 2 times"),
+        ("E420", "BWD_INPUT a s0 m1\n  BWD a s0 m0\n  BWD_WEIGHT a s0 m1",
+         "BWD_WEIGHT a s0 m1\n  BWD a s0 m0\n  BWD_INPUT a s0 m1",
+         "the weight gradient stands before the input gradient"),
+        ("E420", "  FWD b s0 m2,3\n  FWD b s1 m2,3\n", "  FWD b s1 m2,3\n  FWD b s0 m2,3\n", "is read before it is made"),
+        ("E450", "BWD_WEIGHT a s0 m1", "BWD_WEIGHT a s0 m1; ALLREDUCE s0 over 0", "the group lives once and needs no sum"),
+    ],
+)  # fmt: skip
+def test_tasks_of_one_rank(code: str, old: str, new: str, said: str) -> None:
+    diagnostics = found(changed((old, new), text=SPLIT_PIPES))
+    assert diagnostics[0].code == code
+    assert any(said in d.message for d in diagnostics)
+
+
+def test_counting_is_not_enough() -> None:
+    """Micro-batch 1 never and micro-batch 0 twice: as many tasks as there should be."""
+    p = changed(("BWD main s0 m1", "BWD main s0 m0"))
+    assert {d.code for d in found(p)} == {"E410", "E411"}
+
+
+def test_half_of_a_backward_does_not_stand_for_a_whole() -> None:
+    s = streams(RIGHT)
+    s[0][s[0].index(Bwd(0, 0, (0,)))] = BwdInput(0, 0, (0,))
+    assert [d.message for d in found(with_streams(RIGHT, s))] == ["the weight gradient of main s0 m0 is missing"]
+
+
+@pytest.mark.parametrize(
+    ("code", "replacements", "said"),
+    [
+        ("E423", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 2")], "is sent to a rank that does not read it"),
+        ("E423", [("RECV act main s1 m0 <- 0", "RECV act main s1 m0 <- 2")], "is received from a rank that does not make it"),
+        ("E421", [("; SEND act main s1 m0 -> 1", "")], "is read here but never sent"),
+        ("E421", [("RECV act main s1 m0 <- 0; ", "")], "is read here but never received"),
+        ("E422", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")], "once more than it is"),
+    ],
+)
+def test_messages(code: str, replacements: list[tuple[str, str]], said: str) -> None:
+    three = program_to_text(program("1f1b", D=3, N=2))
+    diagnostics = found(changed(*replacements, text=three))
+    assert diagnostics[0].code == code
+    assert said in diagnostics[0].message
+
+
+def test_a_message_sent_by_a_rank_that_does_not_have_it() -> None:
+    three = program_to_text(program("1f1b", D=3, N=2))
+    p = changed(("; SEND act main s1 m0 -> 1", ""), ("rank 2:\n", "rank 2:\n  SEND act main s1 m0 -> 1\n"), text=three)
+    assert found(p)[0].message.endswith("act main s1 m0 is sent from a rank that does not make it")
+
+
+@pytest.mark.parametrize(
+    ("where", "free", "said"),
+    [
+        ("  FWD main s1 m0", "; FREE act main s1 m0", "the buffer is given back too early"),
+        ("  BWD main s1 m0", "; FREE act main s1 m0; FREE act main s1 m0", "the buffer is given back twice"),
+        ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),
+    ],
+)
+def test_buffers_given_back(where: str, free: str, said: str) -> None:
+    [*diagnostics] = found(changed((where, where + free)))
+    assert diagnostics[0].code == "E426"
+    assert said in diagnostics[0].message
+
+
+def test_buffers_may_be_given_back_after_their_last_reader() -> None:
+    p = changed(("  BWD main s1 m0", "  BWD main s1 m0; FREE act main s1 m0"))
+    assert verify(p)
+    assert peaks(p) == peaks(RIGHT)
+    # What stays on its rank has no buffer to give back.
+    local = changed(("  FWD b s1 m2,3\n", "  FWD b s1 m2,3; FREE act b s1 m2\n"), text=SPLIT_PIPES)
+    assert found(local)[0].message.endswith("the buffer is given back but was never received")
+
+
+def test_limits() -> None:
+    assert verify(RIGHT.with_header(limits={"activations": 2, "receive_buffers": 2}))
+    [d] = found(RIGHT.with_header(limits={"activations": 1}))
+    assert (d.code, d.message) == ("E460", "rank 0 holds 2 activations at its peak; the limit is 1")
+    assert found(RIGHT.with_header(limits={"bytes": 1}))[0].help == "known: activations, receive_buffers"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"width": 3}, "the program has 2 streams, but 3 replicas x 2 ranks = 6"),
+        ({"stages": 3}, "pipe main places 2 stages, but the program has 3"),
+        ({"micro_batches": 3}, "the pipes' micro-batch ids must be 0 .. 2, each in one pipe; found 2"),
+        ({"pipes": RIGHT.header.pipes * 2}, "each in one pipe; found 4"),
+        ({"kind": "evaluation"}, "an evaluation program holds only forwards and their transfers"),
+    ],
+)
+def test_headers(changes: dict[str, object], said: str) -> None:
+    diagnostics = found(RIGHT.with_header(**changes))
+    assert {d.code for d in diagnostics} == {"E401"}
+    assert any(said in d.message for d in diagnostics)
+
+
+def test_an_evaluation_program_has_forwards_only() -> None:
+    kept = [[i for i in s if isinstance(i, Fwd) or getattr(i, "value", "") == "act"] for s in streams(RIGHT)]
+    p = with_streams(RIGHT, kept).with_header(kind="evaluation")
+    assert verify(p)
+    assert peaks(p).activations == (1, 1)
+
+
+def test_machines() -> None:
+    """A crossing of sends hangs where a send waits for its receive, and on no machine that buffers."""
+    assert machines(View(RIGHT)) == {"posted": True, "window": True, "rendezvous": True, "paired": False, "serial": False}
+    crossing = changed(
+        ("  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n", ""),
+        ("  BWD main s0 m0", "  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n  BWD main s0 m0"),
+        ("  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0\n", "  RECV act main s1 m0 <- 0\n"),
+        ("  FWD main s1 m1", "  RECV act main s1 m1 <- 0\n  FWD main s1 m1"),
+    )
+    lives = machines(View(verify(crossing)))
+    assert lives["posted"] and lives["window"] and not lives["rendezvous"]
+    assert found(crossing.with_header(machine="rendezvous"))[0].code == "E440"
+    assert found(crossing.with_header(window=0))[0].code == "E440"

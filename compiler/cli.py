@@ -37,6 +37,7 @@ examples:
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac p.json --emit report                       read a program, verify it again, report on it
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
+  chimerac fmt mine.sched                             format a schedule in place; with --check only say whether it is
 
 what --emit makes:
   streams    the compact text of every rank's instructions (the default)
@@ -51,20 +52,73 @@ exit status: 0; 1 if the schedule or program has findings; 2 if the command line
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    # A file of that name wins: `chimerac fmt` then compiles it.
+    formats = bool(argv) and argv[0] == "fmt" and not (os.path.exists("fmt") and not os.path.isdir("fmt"))
+    try:
+        return _format(argv[1:]) if formats else _compile(argv)
+    except BrokenPipeError:  # the reader, head for instance, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _compile(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
         product = _product(options, parser)
         _write(product, options.output)
     except ChimeraError as error:
-        colour = _colour(options.color, sys.stderr)
-        sys.stderr.write(render(error.diagnostics, colour))
-        return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
-    except BrokenPipeError:  # the reader, head for instance, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return 130
+        return _refused(error, options.color)
     return 0
+
+
+def _refused(error: ChimeraError, colour: str = "auto") -> int:
+    """Print findings; return the exit status."""
+    sys.stderr.write(render(error.diagnostics, _colour(colour, sys.stderr)))
+    return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
+
+
+def _format(argv: Sequence[str]) -> int:
+    """Format schedules: `chimerac fmt`. Return the exit status."""
+    p = argparse.ArgumentParser("chimerac fmt", description="Format schedules in place. Comments stay.")
+    p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
+    p.add_argument("--check", action="store_true", help="write nothing; name what is not formatted, exit status 1")
+    options = p.parse_args(argv)
+    status = 0
+    for name in options.files:
+        try:
+            status = max(status, _format_one(name, options.check))
+        except ChimeraError as error:
+            status = max(status, _refused(error))
+    return status
+
+
+def _format_one(name: str, check: bool) -> int:
+    from chimera_ir.diagnostics import Source
+    from compiler.format import format_schedule
+    from compiler.library import read
+
+    source = Source("<stdin>", _stdin()) if name == "-" else Source(name, read(Path(name)))
+    text = format_schedule(source)
+    if check:
+        sys.stdout.write("" if text == source.text else f"{source.name} is not formatted\n")
+        return int(text != source.text)
+    if name == "-":
+        sys.stdout.write(text)
+    elif text != source.text:
+        _write(text, os.path.realpath(name))
+        sys.stdout.write(f"formatted {name}\n")
+    return 0
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise refuse("E001", f"<stdin> is not text: byte {error.start} is not UTF-8") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -237,6 +291,8 @@ def _write(product: str, path: str | None) -> None:
             target.write_text(product, encoding="utf-8")  # /dev/stdout, a pipe
             return
         beside.write_text(product, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, beside)
         beside.replace(target)
     except OSError as error:
         beside.unlink(missing_ok=True)

@@ -1,0 +1,200 @@
+"""chimerac fmt: what it changes, what it leaves alone, and that it never loses anything."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from chimera_ir.diagnostics import ChimeraError, Source
+from compiler.cli import main
+from compiler.format import WIDTH, format_schedule
+from compiler.library import find, names
+from compiler.syntax.parse import parse
+from compiler.syntax.printer import print_schedule
+from tests.helpers_random import trees
+
+TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|[^\s]")
+
+
+def formatted(text: str) -> str:
+    return format_schedule(Source("x.sched", text))
+
+
+def comments(text: str) -> list[str]:
+    return re.findall(r"#[^\n]*(?<!\s)", text)
+
+
+def inside(body: str) -> str:
+    """Return a formatted listing's body."""
+    text = formatted(f"schedule x\norder listing for rank r {{\n{body}\n}}\n")
+    return text.removeprefix("schedule x\norder listing for rank r {\n").removesuffix("}\n")
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_library_is_formatted(name: str) -> None:
+    text = find(name).text
+    assert formatted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("let a=2 * m+s", "let a = 2*m + s"),
+        ("let a = D//2", "let a = D // 2"),
+        ("let a = D // 2 - 1 - i*D // f", "let a = D//2 - 1 - i*D//f"),
+        ("let a = (D//2)%f==0 and not(b)", "let a = (D // 2) % f == 0 and not (b)"),
+        ("let a = - b - - c * -2", "let a = -b - -c*-2"),
+        ("let a = if b<1then-1 else min( a,b )", "let a = if b < 1 then -1 else min(a, b)"),
+        ("cost F( s )=1 ,hop=0", "cost F(s) = 1, hop = 0"),
+        ("size 1 / 2", "size 1/2"),
+        ("pipe p [i in 0..f - 1]{stage s on rank s micro_batches N}",
+         "pipe p[i in 0 .. f-1] { stage s on rank s   micro_batches N }"),
+        ("let a = 1 let b = 2", "let a = 1   let b = 2"),
+        ("let a = 1      let b = 2", "let a = 1      let b = 2"),  # a gap that lines things up
+        ("let a=1      let b = 2", "let a = 1    let b = 2"),
+        ("let a = 1      # why", "let a = 1      # why"),
+        ("let a = 1 # why", "let a = 1  # why"),
+        ("let\n a\n =\n 1", "let a = 1"),
+        ("order ticks { F(s, m) at s }", "order ticks { F(s, m) at s }"),
+        ("order ticks { F(s, m) at s\n}", "order ticks {\n    F(s, m) at s\n}"),
+        ("order ticks {\n\n F(s, m) at s\n\n\n B(s, m) at s\n\n}", "order ticks {\n    F(s, m) at s\n\n    B(s, m) at s\n}"),
+        ("order greedy {prefer B,F then smaller if s<m then s else m}",
+         "order greedy { prefer B, F   then smaller if s < m then s else m }"),
+        ("order ticks { # why\n# and why\n}", "order ticks {  # why\n    # and why\n}"),
+    ],
+)  # fmt: skip
+def test_spelling(given: str, wanted: str) -> None:
+    assert formatted(f"schedule x\n{given}") == f"schedule x\n{wanted}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("F main ( 0,1..2 )&B F W", "    F main(0, 1 .. 2) & B  F  W\n"),
+        ("if r<1{F}\nelse\n{B}", "    if r < 1 { F } else { B }\n"),
+        ("if r<1{F\n}else{B}", "    if r < 1 {\n        F\n    } else { B }\n"),
+        ("repeat k  { F }\nrepeat i in 0..N//2-1 { W }", "    repeat k  { F }\n    repeat i in 0 .. N//2 - 1 { W }\n"),
+        ("F p[ 1-a ] let x = 1", "    F p[1-a]   let x = 1\n"),
+    ],
+)
+def test_spelling_of_actions(given: str, wanted: str) -> None:
+    assert inside(given) == wanted
+
+
+def test_what_does_not_fit_goes_to_a_line_of_its_own() -> None:
+    long = "let a = " + " + ".join(["long_name"] * 8)
+    assert formatted(f"schedule x {long} {long.replace('a =', 'b =')}").count("\n") == 2
+    listing = inside(" ".join(["F main(0)"] * 30))
+    assert max(map(len, listing.splitlines())) <= WIDTH and len(listing.splitlines()) > 2
+
+
+def test_a_comment_may_stand_anywhere() -> None:
+    text = "".join(f"{token} # {k}\n" for k, token in enumerate(TOKEN.findall(find("dualpipe").text)) if token[0] != "#")
+    assert comments(formatted(text)) == comments(text)
+    assert formatted(formatted(text)) == formatted(text)
+
+
+GAPS = ["", " ", " ", " ", "   ", "         ", "\n", "\n\n\n", "\t", " # a, { \n", "\n# b\n\n"]
+
+
+@st.composite
+def mangled(draw: DrawFn, text: str) -> str:
+    """Return the text with other spaces, line breaks and comments between its tokens."""
+    result = ""
+    for token in TOKEN.findall(text):
+        gap = draw(st.sampled_from(GAPS)) if token[0] != "#" else "\n"
+        if not gap and re.search(r"\w$", result) and token[0].isalnum() | (token[0] == "_"):
+            gap = " "
+        result += gap + token + ("\n" if token[0] == "#" else "")
+    return result
+
+
+def check(text: str) -> None:
+    once = formatted(text)
+    assert parse(Source("x", once)) == parse(Source("x", text))
+    assert comments(once) == comments(text)
+    assert formatted(once) == once
+    assert not re.search(r"[ \t]$|\n\n\n|\t", once, re.MULTILINE)
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_any_tree(data: st.DataObject) -> None:
+    check(data.draw(mangled(print_schedule(data.draw(trees)))))
+
+
+@given(data=st.data(), name=st.sampled_from(names()))
+@settings(deadline=None, max_examples=50)
+def test_any_layout_of_the_library(data: st.DataObject, name: str) -> None:
+    check(data.draw(mangled(find(name).text)))
+
+
+def test_a_schedule_that_does_not_parse_is_a_finding() -> None:
+    with pytest.raises(ChimeraError) as error:
+        formatted("schedule x\nparam = 4\n")
+    assert [d.code for d in error.value.diagnostics] == ["E102"]
+
+
+# --- the command --------------------------------------------------------------------------------------------------------
+
+UGLY, PRETTY = "schedule x\nranks  2\n", "schedule x\nranks 2\n"
+
+
+def test_files_are_formatted_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ugly, pretty = tmp_path / "ugly.sched", tmp_path / "pretty.sched"
+    ugly.write_text(UGLY)
+    pretty.write_text(PRETTY)
+    ugly.chmod(0o640)
+    before = pretty.stat().st_mtime_ns
+    assert main(["fmt", "--check", str(ugly), str(pretty)]) == 1
+    assert capsys.readouterr().out == f"{ugly} is not formatted\n"
+    assert ugly.read_text() == UGLY
+    assert main(["fmt", str(ugly), str(pretty)]) == 0
+    assert capsys.readouterr().out == f"formatted {ugly}\n"
+    assert (ugly.read_text(), pretty.stat().st_mtime_ns, ugly.stat().st_mode & 0o777) == (PRETTY, before, 0o640)
+    assert main(["fmt", "--check", str(ugly), str(pretty)]) == 0
+    assert sorted(tmp_path.iterdir()) == [pretty, ugly]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real.sched").write_text(UGLY)
+    link = tmp_path / "link.sched"
+    link.symlink_to("real.sched")
+    assert main(["fmt", str(link)]) == 0
+    assert link.is_symlink() and (tmp_path / "real.sched").read_text() == PRETTY
+
+
+def test_a_dash_is_stdin_and_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, out, status in (([], PRETTY, 0), (["--check"], "<stdin> is not formatted\n", 1)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(UGLY.encode())))
+        assert main(["fmt", *options, "-"]) == status
+        assert capsys.readouterr().out == out
+
+
+def test_findings_and_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong, ugly = tmp_path / "wrong.sched", tmp_path / "ugly.sched"
+    wrong.write_text("schedule x\nparam = 4\n")
+    ugly.write_text(UGLY)
+    assert main(["fmt", str(wrong), str(ugly)]) == 1  # the others are formatted all the same
+    assert f"{wrong}:2:7" in capsys.readouterr().err
+    assert (wrong.read_text(), ugly.read_text()) == ("schedule x\nparam = 4\n", PRETTY)
+    assert main(["fmt", str(tmp_path / "none")]) == 2
+    assert "E001" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["fmt"])
+    assert stop.value.code == 2
+
+
+def test_a_schedule_may_be_called_fmt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fmt").write_text(find("1f1b").text)
+    assert main(["fmt", "-p", "D=2"]) == 0
+    assert capsys.readouterr().out.startswith("chimera-program 1")

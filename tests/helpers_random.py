@@ -9,7 +9,7 @@ from chimera_ir.diagnostics import Source, Span
 from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send, stage_group
 from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
 from compiler.syntax import nodes as n
-from compiler.syntax.parse import keywords
+from compiler.syntax.parse import TASKS, keywords
 
 NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 
@@ -31,7 +31,7 @@ def schedules(draw: DrawFn) -> str:
     if draw(st.booleans()):
         F, B, hop = (draw(st.integers(0, 4)) for _ in range(3))  # noqa: N806
         lines.append(f"cost F(s) = {F} + s % 2, B = {B}, hop = {hop}")
-    if draw(st.booleans()):
+    if stages > 1 and draw(st.booleans()):
         lines.append(f"tied shared on stages 0, {stages - 1}")
     rules = []
     for p, count in enumerate(batches):
@@ -96,26 +96,64 @@ expressions = st.recursive(
     max_leaves=12,
 )
 _ranges = _node(n.Range, expressions, expressions)
-_clauses = _node(n.StageClause, binders, st.none() | _ranges, expressions)
+_recompute = _node(n.Recompute, st.none() | expressions)
+_clauses = _node(n.StageClause, binders, st.none() | _ranges, expressions, st.none() | _recompute)
 _lets = _node(n.Let, binders, expressions)
 _rules = _node(
     n.Rule, binders, st.none() | _node(n.PipeRef, binders, st.none() | expressions), binders, binders,
-    st.none() | expressions, expressions,
+    st.none() | _ranges, st.none() | expressions, expressions,
 )  # fmt: skip
+_costs = _node(
+    n.CostStatement, st.lists(_node(n.Cost, binders, st.none() | binders, expressions), min_size=1, max_size=3).map(tuple)
+)
+_greedy = _node(
+    n.Greedy,
+    st.lists(_costs, max_size=2).map(tuple),
+    st.lists(binders, max_size=3).map(tuple),
+    st.lists(_node(n.Key, expressions, st.booleans()), max_size=3).map(tuple),
+    st.lists(_node(n.Grouping, binders, expressions), max_size=2).map(tuple),
+    st.lists(_node(n.Limit, expressions, st.sampled_from(["rank", "stage", "pipe"])), max_size=2).map(tuple),
+)
+_kinds = st.sampled_from(TASKS).map(lambda x: n.Binder(x, span=NOWHERE))
+_pipe_names = identifiers.filter(lambda x: x not in TASKS).map(lambda x: n.Binder(x, span=NOWHERE))
+_pipes = st.none() | _node(n.PipeRef, _pipe_names, st.none() | expressions)
+_arguments = st.lists(expressions, max_size=3).map(lambda x: (*x, None, None, None)[:3])  # stage, first, last
+
+
+@st.composite
+def _actions(draw: DrawFn, depth: int = 2) -> tuple[object, ...]:
+    """Return the actions of a block of a listing. `&` stands between two tasks, and a task is of one pair at most."""
+    actions: list[object] = []
+    for kind in draw(st.lists(st.sampled_from(["let", "task", "pair", *["repeat", "repeat in", "if"] * bool(depth)]), max_size=3)):
+        match kind:
+            case "let":
+                actions.append(draw(_lets))
+            case "task" | "pair":
+                for overlap in [False] if kind == "task" else [True, False]:
+                    actions.append(n.TaskAction(draw(_kinds), draw(_pipes), *draw(_arguments), overlap, span=NOWHERE))
+            case "if":
+                parts = draw(_actions(depth - 1)), draw(_actions(depth - 1))
+                actions.append(n.Choice(draw(expressions), *parts, span=NOWHERE))
+            case _:
+                low = (draw(binders), draw(expressions)) if kind == "repeat in" else (None, None)
+                actions.append(n.Repeat(*low, draw(expressions), draw(_actions(depth - 1)), span=NOWHERE))
+    return tuple(actions)
+
+
 statements = st.one_of(
     _node(n.Param, binders, st.none() | expressions),
     _node(n.Require, expressions),
     _lets,
     _node(n.Setting, st.sampled_from(["ranks", "stages", "window"]), expressions),
+    _node(n.Size, st.integers(0, 2**61), st.integers(0, 2**61)),
     _node(
         n.PipeDecl, binders, st.none() | _node(n.Family, binders, _ranges),
         st.lists(_clauses, min_size=1, max_size=3).map(tuple), expressions,
     ),
     _node(n.Ticks, st.lists(_lets, max_size=2).map(tuple), st.lists(_rules, max_size=3).map(tuple)),
-    _node(
-        n.CostStatement,
-        st.lists(_node(n.Cost, binders, st.none() | binders, expressions), min_size=1, max_size=3).map(tuple),
-    ),
+    _greedy,
+    _node(n.Listing, binders, _actions()),
+    _costs,
     _node(n.Sync, st.sampled_from(["at end", "eager", "eager where idle"])),
     _node(n.TiedDecl, binders, st.lists(expressions, min_size=1, max_size=3).map(tuple)),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Fwd, In
 from chimera_ir.program import Program
 
 Term = tuple[object, ...]
+AnyTask = Fwd | Bwd | BwdInput | BwdWeight
 
 
 class WrongError(Exception):
@@ -59,7 +60,7 @@ class Machine:
         """Execute one instruction, or return False where it must wait."""
         match i:
             case Fwd() | Bwd() | BwdInput() | BwdWeight():
-                return self.task(g, i)
+                return self.pair(g, i) if i.overlap else self.task(g, i)
             case Send():
                 channel = (g, i.peer)
                 line = self.sent.setdefault(channel, [])
@@ -105,15 +106,31 @@ class Machine:
             del self.posted[g][key]
         return True
 
-    def task(self, g: int, i: Fwd | Bwd | BwdInput | BwdWeight) -> bool:
+    def pair(self, g: int, i: AnyTask) -> bool:
+        """Run an overlapped pair as one: both begin when both can, so neither may need the other."""
+        stream = self.streams[g]
+        other = stream[self.at[g] + 1] if self.at[g] + 1 < len(stream) else None
+        if not isinstance(other, AnyTask) or other.overlap:
+            raise WrongError(f"rank {g}: no second task overlaps with {i}")
+        if not all([self.arrived(g, key) for x in (i, other) for key in self.reads(x)]):
+            return False
+        for key in self.reads(other):
+            self.take(g, key)
+        if not (self.task(g, i) and self.task(g, other)):
+            raise WrongError(f"rank {g}: {other} waits for {i}")
+        self.at[g] += 1
+        return True
+
+    def reads(self, i: AnyTask) -> list[Term]:
+        """Return the values that a task reads."""
+        values = {"FWD": ["act"] if i.stage > 0 else [], "BWD_WEIGHT": ["inner"]}
+        others = ["kept", *["grad"] * (i.stage < self.header.stages - 1)]
+        return [(value, i.pipe, i.stage, m) for value in values.get(i.op, others) for m in i.micro_batches]
+
+    def task(self, g: int, i: AnyTask) -> bool:
         last = self.header.stages - 1
         replica = g // self.header.ranks
-        reads = []
-        if isinstance(i, Fwd) and i.stage > 0:
-            reads = [("act", i.pipe, i.stage, m) for m in i.micro_batches]
-        elif isinstance(i, Bwd | BwdInput) and i.stage < last:
-            reads = [("grad", i.pipe, i.stage, m) for m in i.micro_batches]
-        arrivals = [self.arrived(g, key) for key in reads]
+        arrivals = [self.arrived(g, key) for key in self.reads(i)]
         if not all(arrivals):
             return False
         for m in i.micro_batches:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chimera_ir.instructions import AllReduce, Op, stage_group
-from chimera_ir.program import Ints, Program, Table
+from chimera_ir.program import OVERLAP, Ints, Program, Table
 from compiler.lower.weave import Insertion
 from compiler.syntax.nodes import SyncPolicy
 from compiler.tasks import Timing
@@ -79,7 +79,7 @@ def _launches(
             ready = max(int(last[rank, s]) for s in stages) + 1 or begin
             slot = end
             if policy == "eager":
-                slot = ready
+                slot = ready + int(ready < end and bool(t.flags[ready - 1] & OVERLAP))  # a pair stays together
             elif policy == "eager where idle":
                 idle = gaps[rank]
                 place = int(np.searchsorted(idle, ready))

@@ -8,7 +8,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import Header
 from compiler.resolve.orders import order_of
 from compiler.resolve.scope import check_globals, check_parameters, check_settings, check_statements
-from compiler.resolve.sizes import MAX_TASKS, costs_of, pipes_of, recompute_of, size, tied_of
+from compiler.resolve.sizes import MAX_TASKS, costs_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
 from compiler.resolve.spec import Spec
 from compiler.resolve.values import values
 from compiler.syntax import nodes as n
@@ -41,7 +41,6 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
     if stages * micro_batches > MAX_TASKS:
         message = f"{stages} stages x {micro_batches} micro-batches are too many; together at most {MAX_TASKS}"
         raise refuse("E211", message, span)
-    fraction = next((s for s in schedule.statements if isinstance(s, n.Size)), None)
     header = Header(
         schedule=schedule.name.name,
         parameters={s.name.name: int(env[s.name.name]) for s in schedule.statements if isinstance(s, n.Param)},
@@ -51,7 +50,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
         pipes=pipes,
         costs=costs_of(schedule, env, stages),
         window=window,
-        micro_batch_size=(fraction.numerator, fraction.denominator) if fraction else (1, 1),
+        micro_batch_size=micro_batch_size(schedule),
         tied=tied_of(schedule, env, stages),
     )
     sync: n.SyncPolicy = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")

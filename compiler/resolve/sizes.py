@@ -23,6 +23,16 @@ def size(e: n.Expr, env: Env, what: str, least: int) -> int:
     return value
 
 
+def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
+    """Return numerator and denominator of a micro-batch's size."""
+    for s in schedule.statements:
+        if isinstance(s, n.Size):
+            if not (1 <= s.numerator <= MAX_RANKS and 1 <= s.denominator <= MAX_RANKS):
+                raise refuse("E211", f"both parts of a size lie between 1 and {MAX_RANKS}", s.span)
+            return s.numerator, s.denominator
+    return 1, 1
+
+
 @dataclass(slots=True)
 class Declared:
     """The pipes of one declaration: pipe id -> index in the family. binder: the family's name for it."""

@@ -327,7 +327,8 @@ class _Builder(Transformer[Token, Any]):
             if isinstance(part, Token):  # &
                 last = actions[-1] if actions else None
                 following = isinstance(rest[0], _Word) if rest else False
-                if isinstance(last, n.TaskAction) and following and not last.overlap:
+                taken = len(actions) > 1 and isinstance(actions[-2], n.TaskAction) and actions[-2].overlap
+                if isinstance(last, n.TaskAction) and following and not last.overlap and not taken:
                     actions[-1] = replace(last, overlap=True)
                 else:
                     span = _token_span(self.source, part)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chimera_ir.diagnostics import Diagnostic
 from chimera_ir.instructions import Op, Value
-from chimera_ir.program import Ints
+from chimera_ir.program import OVERLAP, Ints
 from compiler.verify.view import MAX_FOUND, View
 
 Mask = npt.NDArray[np.bool_]
@@ -24,6 +24,7 @@ def check_dataflow(view: View) -> list[Diagnostic]:
         found += _before(
             view, view.input_gradient, view.weight_gradient, "the weight gradient stands before the input gradient"
         )
+        found += _paired(view, view.forward, view.input_gradient) + _paired(view, view.input_gradient, view.weight_gradient)
     for value in Value:
         if value == Value.act or view.header.kind == "training":
             found += _value(view, value)
@@ -36,6 +37,17 @@ def _before(view: View, first: Ints, second: Ints, fact: str) -> list[Diagnostic
     p = view.program
     return [
         Diagnostic("E420", f"{fact}: {p.place(int(second[k]))}", notes=(f"what it needs is {p.place(int(first[k]))}",))
+        for k in wrong[:MAX_FOUND].tolist()
+    ]
+
+
+def _paired(view: View, maker: Ints, reader: Ints) -> list[Diagnostic]:
+    """Return findings where a task overlaps with one that needs it: the two of a pair begin together."""
+    overlap = (view.program.table.flags & OVERLAP).astype(bool)
+    wrong = np.flatnonzero((maker >= 0) & (reader == maker + 1) & overlap[maker])
+    place = view.program.place
+    return [
+        Diagnostic("E420", f"{place(int(reader[k]))}: it overlaps with a task that it needs: {place(int(maker[k]))}")
         for k in wrong[:MAX_FOUND].tolist()
     ]
 
@@ -60,6 +72,7 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
             found.append(Diagnostic(code, message, notes=(note,), help=help))
 
     say("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made")
+    found += _paired(view, maker, reader)
     for op, verb in ((Op.SEND, "sent"), (Op.RECV, "received")):
         rows, at = view.transfers[op, value]
         count = np.bincount(at, minlength=view.keys_total)[keys]

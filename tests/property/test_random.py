@@ -92,11 +92,18 @@ def library(draw: st.DrawFn) -> Program:
     width = draw(st.sampled_from([1, 1, 2, 3]))
     if name.startswith("chimera"):
         D = draw(st.sampled_from([2, 4, 6, 8, 12]))  # noqa: N806
-        f = draw(st.sampled_from(chimera_pairs(D)))
         N = draw(st.integers(1, 3)) * D if name == "chimera" else draw(st.integers(1, 20))  # noqa: N806
-        return program(name, width, D=D, N=N, f=f)
+        extra = {"f": draw(st.sampled_from(chimera_pairs(D)))}
+        if name in ("chimera_doubling", "chimera_halving"):
+            extra = {"again": draw(st.integers(0, 1))}
+        return program(name, width, D=D, N=N, **extra)
     D, N = draw(st.integers(1, 7)), draw(st.integers(1, 12))  # noqa: N806
-    extra = {"dapple": {"policy": draw(st.integers(1, 2))}, "interleaved": {"v": draw(st.integers(1, 3))}}.get(name, {})
+    if name in ("bitpipe", "dualpipe", "gems"):  # two directions, and an even share for each
+        D, N = D + 1 if name == "gems" else D + D % 2, 2 * N  # noqa: N806
+    if name in ("dualpipe", "dualpipev", "zb_h2", "zb_v"):
+        N += 2 * D  # noqa: N806
+    options = {"dapple": ("policy", 2), "interleaved": ("v", 3), "looped_bfs": ("v", 3), "hanayo": ("w", 3)}
+    extra = {options[name][0]: draw(st.integers(1, options[name][1]))} if name in options else {}
     return program(name, width, D=D, N=N, **extra)
 
 
@@ -106,7 +113,9 @@ def test_the_library_at_any_size(p: Program) -> None:
     check_exactly_once(p)
     assert not wrong(p, range(1))
     assert program_from_text(program_to_text(p)) == p
-    assert simulate(p, {"F": 2, "B": 3, "hop": 1}).makespan == makespan(p, {"FWD": 2, "BWD": 3}, 1)
+    assert simulate(p).makespan == makespan(p)
+    costs = {"FWD": 2, "BWD": 3, "BWD_INPUT": 1, "BWD_WEIGHT": 4}
+    assert simulate(p, {"F": 2, "B": 3, "I": 1, "W": 4, "hop": 1}).makespan == makespan(p, costs, 1)
 
 
 SCRIPT = """

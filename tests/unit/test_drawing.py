@@ -8,7 +8,8 @@ from fractions import Fraction
 import pytest
 
 from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.program import Program
+from chimera_ir.instructions import Op
+from chimera_ir.program import OVERLAP, Program
 from compiler.draw.timeline import draw_timeline
 from compiler.library import entries, find, names
 from compiler.simulate import simulate
@@ -44,11 +45,13 @@ def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[st
     s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
     lines = draw_timeline(p, s.timing, s.scale).splitlines()[1:-1]
     end = max(len(line) for line in lines) - len("rank 0 |") - 1
+    task = r"[FBIW]\d+(-\d+)?(\.\d+)?"
     for g, line in enumerate(lines):
         body = line.removeprefix(f"rank {g} |").removesuffix("|")
-        found = [(m.start(), m.end()) for m in re.finditer(r"[FB]\d+(\.\d+)?-*", body)]
+        found = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]
         a, b = p.offsets[g], p.offsets[g + 1]
-        rows = [row for row in range(a, b) if p.table.op[row] <= 1]
+        second = {row + 1 for row in range(a, b) if p.table.flags[row] & OVERLAP}  # drawn with the first of its pair
+        rows = [row for row in range(a, b) if p.table.op[row] <= Op.BWD_WEIGHT and row not in second]
         assert len(found) == len(rows)
         for (start, stop), row in zip(found, rows, strict=True):
             assert Fraction(start, end) == Fraction(int(s.timing.start[row]), s.makespan)

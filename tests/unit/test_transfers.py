@@ -49,7 +49,7 @@ def test_the_allowance_bounds_what_is_posted() -> None:
     """gpipe-like, 8 micro-batches: no more than `ahead` values of a channel are posted and not yet read."""
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
-        woven = weave(compiled.tasks, [transfers(compiled.tasks, compiled.timing, ahead)])
+        woven = weave(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead)])
         held = most = 0
         for i in woven.stream(1):
             held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")
@@ -61,8 +61,8 @@ def test_the_allowance_bounds_what_is_posted() -> None:
 
 def without_the_rule(compiled: Compiled) -> Program:
     """Return the program as lowering would make it if it knew of no window."""
-    unbounded = compiled.tasks.with_header(window=2**20)
-    sync, collectives = gradient_sync(compiled.tasks, compiled.timing, compiled.spec.sync)
+    unbounded = compiled.ordered.program.with_header(window=2**20)
+    sync, collectives = gradient_sync(compiled.ordered.program, compiled.timing, compiled.spec.sync)
     woven = weave(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
     program = widen(woven, 1)
     return program.with_header(window=compiled.program.header.window)
@@ -111,4 +111,4 @@ def test_the_rule_is_needed_exactly_where_the_allowance_does_not_reach(count: in
 def test_tasks_keep_their_order() -> None:
     compiled = compile_text(FORCED)
     for g in range(2):
-        assert list(tasks(compiled.program.stream(g))) == list(compiled.tasks.stream(g))
+        assert list(tasks(compiled.program.stream(g))) == list(compiled.ordered.program.stream(g))

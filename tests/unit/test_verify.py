@@ -187,3 +187,32 @@ def test_machines() -> None:
     assert lives["posted"] and lives["window"] and not lives["rendezvous"]
     assert found(crossing.with_header(machine="rendezvous"))[0].code == "E440"
     assert found(crossing.with_header(window=0))[0].code == "E440"
+
+
+ONE_RANK = """chimera-program 1
+schedule one_rank
+sizes width=1 ranks=1 stages=2 micro_batches=1 window=2 machine=window kind=training micro_batch_size=1/1
+costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+pipe main on 0 0 micro_batches 0
+
+rank 0:
+"""
+FIRST = ["FWD main s0 m0", "FWD main s1 m0", "BWD_INPUT main s1 m0", "BWD_WEIGHT main s1 m0", "BWD main s0 m0"]
+
+
+@pytest.mark.parametrize(("tasks", "pair"), [(FIRST, 0), (FIRST, 1), (FIRST, 2), ([*FIRST[:3], FIRST[4], FIRST[3]], 2)])
+def test_neither_of_an_overlapped_pair_may_need_the_other(tasks: list[str], pair: int) -> None:
+    p = ONE_RANK + "".join(f"  {t}{' overlap' * (k == pair)}\n" for k, t in enumerate(tasks))
+    assert verify(program_from_text(p.replace(" overlap", "")))
+    [d] = found(program_from_text(p))
+    assert d.code == "E420" and "overlaps with a task that it needs" in d.message
+
+
+def test_an_overlapped_pair_is_two_tasks_that_stand_together() -> None:
+    p = ONE_RANK + "".join(f"  {t}\n" for t in FIRST)
+    assert verify(changed((f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p))
+    assert found(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E402"  # nothing follows
+    three = changed((f"{FIRST[2]}\n", f"{FIRST[2]} overlap\n"), (f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p)
+    assert found(three)[0].code == "E402"
+    sent = changed(("FWD main s0 m0;", "FWD main s0 m0 overlap;"))
+    assert found(sent)[0].code == "E402"  # a transfer stands between

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from chimera_ir.diagnostics import Source
 from chimera_ir.jsonform import program_from_json
-from chimera_ir.program import FORMAT, Program
+from chimera_ir.program import FORMAT, Machine, Program
 from chimera_ir.textform import program_from_text
 from compiler.library import find
 from compiler.pipeline import Compiled, compile_source, evaluation_of
@@ -24,12 +24,19 @@ from compiler.verify import verify
 __all__ = ["Compiled", "Simulation", "compile_schedule", "compile_text", "evaluation_of", "load_program", "simulate", "verify"]
 
 
-def compile_schedule(schedule: str | os.PathLike[str], parameters: Mapping[str, int] | None = None, width: int = 1) -> Compiled:
+def compile_schedule(
+    schedule: str | os.PathLike[str],
+    parameters: Mapping[str, int] | None = None,
+    width: int = 1,
+    machine: Machine = "window",
+    arrange: bool = False,
+) -> Compiled:
     """Return the verified program of a schedule file, or of a schedule of the library by name.
 
-    parameters: values by name, the others take their defaults; width: data-parallel replicas.
+    parameters: values by name, the others take their defaults; width: data-parallel replicas; machine: on which the
+    program is proved to end; arrange: order its transfers and collectives for that machine.
     """
-    return compile_source(find(schedule), parameters or {}, width)
+    return compile_source(find(schedule), parameters or {}, width, machine, arrange)
 
 
 def compile_text(text: str, parameters: Mapping[str, int] | None = None, width: int = 1, name: str = "<text>") -> Compiled:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
 
+MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
 
 DESCRIPTION = """\
@@ -130,6 +131,11 @@ def _parser() -> argparse.ArgumentParser:
         "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
     )
     p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+    machine = p.add_mutually_exclusive_group()
+    machine.add_argument("--machine", metavar="M", choices=MACHINES,
+                         help=f"prove that the program ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
+    machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
+                         help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
     p.add_argument("--emit", choices=EMITS, default="streams", help="what to print, default streams")
     p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
@@ -180,11 +186,14 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
 
     source = find(options.schedule)
     if is_program(source):
-        if parameters or options.width is not None:
-            raise refuse("E002", "a compiled program has its parameters and its width; -p and --width are for schedules")
-        program = verify(read_program(source))
+        if parameters or options.width is not None or options.arrange:
+            raise refuse("E002", "a compiled program is as it is; -p, --width and --for are for schedules")
+        program = read_program(source)
+        program = verify(program.with_header(machine=options.machine) if options.machine else program)
     else:
-        program = compile_source(source, parameters, 1 if options.width is None else options.width).program
+        width = 1 if options.width is None else options.width
+        machine, arrange = options.arrange or options.machine or "window", options.arrange is not None
+        program = compile_source(source, parameters, width, machine, arrange).program
     match options.emit:
         case "streams":
             from chimera_ir.textform import program_to_text

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chimera_ir.diagnostics import Source, refuse
-from chimera_ir.program import Program
+from chimera_ir.program import Machine, Program
 from compiler.lower.sync import gradient_sync
 from compiler.lower.transfers import transfers
 from compiler.lower.weave import weave
@@ -48,8 +48,12 @@ class Compiled:
     program: Program
 
 
-def compile_source(source: Source, parameters: Mapping[str, int], width: int = 1) -> Compiled:
+def compile_source(
+    source: Source, parameters: Mapping[str, int], width: int = 1, machine: Machine = "window", arrange: bool = False
+) -> Compiled:
     """Return the verified program of a schedule's text, and all that came before it.
+
+    machine: on which the program is proved to end; arrange: order its transfers and collectives for that machine.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
@@ -70,8 +74,12 @@ def compile_source(source: Source, parameters: Mapping[str, int], width: int = 1
         from compiler.deadlock import explain_deadlock  # networkx is imported only where it is needed
 
         raise explain_deadlock(ordered, timing)
-    sync, collectives = gradient_sync(tasks, timing, spec.sync)
-    woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing), sync])
+    queued = arrange and machine in ("paired", "serial")
+    if arrange:
+        tasks = tasks.with_header(machine=machine)
+    sync, collectives = gradient_sync(tasks, timing, spec.sync, queued)
+    woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing, queued), sync])
+    woven = woven.with_header(machine=machine)
     program = verify(widen(woven, width))
     return Compiled(schedule, spec, ordered, timing, program)
 

@@ -142,6 +142,16 @@ def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
     return cost, Edges(edges.source, edges.target - second[edges.target], edges.delay)
 
 
+def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
+    """Return the place of every row in one order of all rows that every stream and every wait agrees with, by the times
+    at which rows end; and keys rank x rows + place, which ascend."""
+    arrival = np.empty(len(program), np.int64)
+    arrival[timing.sequence] = np.arange(len(program))
+    place = np.empty(len(program), np.int64)
+    place[np.lexsort((arrival, timing.end))] = np.arange(len(program))
+    return place, program.rank_of * len(program) + place
+
+
 def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     """Return the earliest times of all rows: each rank runs its stream in order, each row as soon as its waits allow.
 

@@ -20,7 +20,7 @@ from chimera_ir.instructions import AllReduce, Op, stage_group
 from chimera_ir.program import OVERLAP, Ints, Program, Table
 from compiler.lower.weave import Insertion
 from compiler.syntax.nodes import SyncPolicy
-from compiler.tasks import Timing
+from compiler.tasks import Timing, total_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class _Launch:
     time: int
 
 
-def gradient_sync(program: Program, timing: Timing, policy: SyncPolicy) -> tuple[Insertion, tuple[AllReduce, ...]]:
+def gradient_sync(
+    program: Program, timing: Timing, policy: SyncPolicy, in_one_order: bool = False
+) -> tuple[Insertion, tuple[AllReduce, ...]]:
     """Return the gradient sync of a program of tasks, and the collectives that its batches number.
 
     timing: of this program, as `earliest` gives it.
@@ -47,17 +49,35 @@ def gradient_sync(program: Program, timing: Timing, policy: SyncPolicy) -> tuple
     for x in launches:
         complete[x.group] = max(complete.get(x.group, 0), x.time)
     launches.sort(key=lambda x: (complete[x.group], x.group, x.rank))
-    slot = np.array([x.slot for x in launches], np.int64)
+    rank_of = np.array([x.rank for x in launches], np.int64)
+    slot, tie = np.array([x.slot for x in launches], np.int64), np.arange(len(launches))
+    if in_one_order:
+        slot, tie = _in_one_order(program, timing, launches, slot)
     for rank in range(h.ranks):
-        mine = np.flatnonzero([x.rank == rank for x in launches])
+        mine = np.flatnonzero(rank_of == rank)
         slot[mine] = np.maximum.accumulate(slot[mine])  # each waits its turn
     table = Table.of(
         np.full(len(launches), Op.ALLREDUCE),
         stage=np.array([members[x.group].stage for x in launches], np.int64),
         batch=np.array([x.group for x in launches], np.int64),
     )
-    rank_of = np.array([x.rank for x in launches], np.int64)
-    return Insertion(table, rank_of, slot, tie=np.arange(len(launches))), members
+    priority = np.full(len(launches), 0 if in_one_order else 2)
+    return Insertion(table, rank_of, slot, priority, tie), members
+
+
+def _in_one_order(program: Program, timing: Timing, launches: list[_Launch], slot: Ints) -> tuple[Ints, Ints]:
+    """Return slots and ties that put each collective at one place of the order that transfers obey (transfers.py): after
+    the task that its last member waits for."""
+    place, keys = total_order(program, timing)
+    after = np.concatenate([[-1], place])[slot]
+    begin = program.offsets[:-1]
+    after[slot == begin[[x.rank for x in launches]]] = -1
+    group = np.array([x.group for x in launches], np.int64)
+    last = np.full(group.max(initial=0) + 1, -1, np.int64)
+    np.maximum.at(last, group, after)
+    rank = np.array([x.rank for x in launches], np.int64)
+    slots: Ints = np.maximum(np.searchsorted(keys, rank * len(program) + last[group], side="right"), begin[rank])
+    return slots, 2 * last[group] + 1
 
 
 def _launches(

@@ -19,7 +19,7 @@ import numpy as np
 from chimera_ir.instructions import Op, Value
 from chimera_ir.program import OVERLAP, Ints, Program, Table
 from compiler.lower.weave import Insertion
-from compiler.tasks import TaskIndex, Timing, expand
+from compiler.tasks import TaskIndex, Timing, expand, total_order
 
 AHEAD = 2
 
@@ -40,24 +40,36 @@ class _Messages:
     number: Ints
 
 
-def transfers(program: Program, timing: Timing, ahead: int = AHEAD) -> Insertion:
-    """Return the transfers of a program of tasks. timing: of this program, as `earliest` gives it."""
-    messages = _messages(program)
-    pipe, batch = program.table.pipe[messages.producer], program.table.batch[messages.producer]
-    source, target = np.divmod(messages.channel, program.header.ranks)
-    columns = {"value": messages.value, "pipe": pipe, "stage": messages.stage, "batch": batch}
+def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahead: int = AHEAD) -> Insertion:
+    """Return the transfers of a program of tasks. timing: of this program, as `earliest` gives it.
+
+    in_one_order: every rank has its transfers in one order common to all, that of the tasks that make the values. Then
+    they may queue behind each other (the machines `paired` and `serial`); values are received later.
+    """
+    m = _messages(program)
+    pipe, batch = program.table.pipe[m.producer], program.table.batch[m.producer]
+    source, target = np.divmod(m.channel, program.header.ranks)
+    columns = {"value": m.value, "pipe": pipe, "stage": m.stage, "batch": batch}
     send = Table.of(np.full(len(pipe), Op.SEND), **columns, peer=target)
     receive = Table.of(np.full(len(pipe), Op.RECV), **columns, peer=source)
+    place, keys = total_order(program, timing)
+    if in_one_order:
+        posted = np.searchsorted(keys, target * len(program) + place[m.producer])
+        tie = 2 * place[m.producer]
+    else:
+        posted = _receive_slots(program, place, keys, m, ahead)
+        tie = m.channel * len(program) + m.number
     # An overlapped pair stays together: what would stand between its tasks is received before and sent after both.
     paired = np.zeros(len(program) + 1, np.int64)
     paired[np.flatnonzero(program.table.flags & OVERLAP) + 1] = 1
-    posted = _receive_slots(program, timing, messages, ahead)
-    sent = messages.producer + 1
+    sent = m.producer + 1
     return Insertion(
         Table.concatenate([receive, send]),
         rank=np.concatenate([target, source]),
         slot=np.concatenate([posted - paired[posted], sent + paired[sent]]),
-        tie=np.tile(messages.channel * len(program) + messages.number, 2),
+        # In one place receives come first: what is posted there may be what another rank's SEND waits for.
+        priority=np.repeat([0, 0 if in_one_order else 1], len(pipe)),
+        tie=np.tile(tie, 2),
     )
 
 
@@ -83,8 +95,11 @@ def _messages(program: Program) -> _Messages:
     return _Messages(value[order], stage[order], rows[order], reader[order], channel, number)
 
 
-def _receive_slots(program: Program, timing: Timing, m: _Messages, ahead: int) -> Ints:
-    """Return the row before which each RECV is posted. Along a channel these never decrease: first in, first out."""
+def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahead: int) -> Ints:
+    """Return the row before which each RECV is posted. Along a channel these never decrease: first in, first out.
+
+    place, keys: of `total_order`.
+    """
     count, target = len(m.channel), m.channel % program.header.ranks
     # A RECV stands before its reader and before those of all later messages of its channel. Channels are kept apart by
     # an offset larger than any row, so that one running minimum serves all of them.
@@ -96,21 +111,12 @@ def _receive_slots(program: Program, timing: Timing, m: _Messages, ahead: int) -
     later = m.number >= ahead
     free[later] = read[np.flatnonzero(later) - ahead] + 1
     # Early enough for the sender's window: before the first task that comes after the producer of message i + window.
-    total = np.empty(len(program), np.int64)
-    total[np.lexsort((_rank_in(timing.sequence), timing.end))] = np.arange(len(program))
-    following = np.arange(count) + program.header.window
+    window = 0 if program.header.machine == "rendezvous" else program.header.window
+    following = np.arange(count) + window
     same = np.flatnonzero(following < count)
     same = same[m.channel[following[same]] == m.channel[same]]
-    ranked = program.rank_of * len(program) + total  # ascending: every stream agrees with the total order
-    limit = target[same] * len(program) + total[m.producer[following[same]]]
+    limit = target[same] * len(program) + place[m.producer[following[same]]]
     forced = np.full(count, len(program))
-    forced[same] = np.searchsorted(ranked, limit)
+    forced[same] = np.searchsorted(keys, limit)
     slots: Ints = np.minimum(np.minimum(latest, free), forced)
     return slots
-
-
-def _rank_in(sequence: Ints) -> Ints:
-    """Return the inverse of a permutation."""
-    place = np.empty(len(sequence), np.int64)
-    place[sequence] = np.arange(len(sequence))
-    return place

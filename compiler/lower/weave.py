@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chimera_ir.instructions import Op
 from chimera_ir.program import Ints, Program, Table
-
-# What stands first in one place. Receives: what is posted may be what another rank's SEND waits for.
-_PRIORITY = {Op.RECV: 0, Op.SEND: 1, Op.ALLREDUCE: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Instructions to insert, one entry each: on `rank`, before row `slot` of the program; in one slot, by `tie`."""
+    """Instructions to insert, one entry each: on `rank`, before row `slot` of the program; in one slot the lower
+    `priority` first, then the lower `tie`."""
 
     table: Table
     rank: Ints
     slot: Ints
+    priority: Ints
     tie: Ints
 
 
@@ -32,9 +30,9 @@ def weave(program: Program, insertions: list[Insertion]) -> Program:
     rank = np.concatenate([program.rank_of, *(i.rank for i in insertions)])
     slot = np.concatenate([np.arange(len(program)), *(i.slot for i in insertions)])
     tie = np.concatenate([np.zeros(len(program), np.int64), *(i.tie for i in insertions)])
-    priority = np.full(len(rank), len(_PRIORITY))
+    last = max((int(i.priority.max(initial=0)) for i in insertions), default=0) + 1
+    priority = np.concatenate([np.full(len(program), last), *(i.priority for i in insertions)])
     inserted = Table.concatenate([i.table for i in insertions])
-    priority[len(program) :] = np.array([_PRIORITY.get(op, -1) for op in Op])[inserted.op]
     order = np.lexsort((tie, priority, slot, rank))
     table = Table.concatenate([program.table, inserted]).take(order)
     offsets = np.searchsorted(rank[order], np.arange(program.world + 1))

@@ -21,23 +21,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.order.ordered import Batches, Ordered, task_program
 from compiler.resolve.expressions import evaluate
-from compiler.resolve.spec import LETTERS, GreedyOrder, Spec
+from compiler.resolve.spec import GreedyOrder, Spec
 
 _F, _X, _W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
 
 
 @dataclass(slots=True)
 class _Counter:
-    """One limit on one scope. places: (pipe, stage) pairs of the scope that have forwards to do and nothing alive."""
+    """One limit on one scope. places: (pipe, stage) pairs of the scope that have forwards to do and nothing alive; all:
+    how many pairs it has."""
 
     weights: tuple[int, int, int]
     bound: int
+    span: Span
     value: int = 0
+    all: int = 0
     places: set[int] = field(default_factory=set)
 
 
@@ -139,23 +142,24 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[_Cou
                 scope = {"rank": (r,), "stage": (r, s), "pipe": (r, p)}[bound.scope]
                 if scope not in shared:
                     value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p})
-                    shared[scope] = _Counter((weights[0], weights[1], weights[2]), int(value))
+                    shared[scope] = _Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
                 if pipe.micro_batches:
                     shared[scope].places.add(p * h.stages + s)
+                    shared[scope].all += 1
                 result[p * h.stages + s].append(shared[scope])
     return result
 
 
-def _allowed(x: _Scheduler, task: int, kind: int, cell: int) -> bool:
-    """Return whether every limit has room for a task, and for the places that it leaves free."""
+def _refusing(x: _Scheduler, task: int, kind: int, cell: int) -> _Counter | None:
+    """Return the limit that has no room for a task and for the places that it leaves free, if there is one."""
     size = x.size[task % len(x.size)] if kind == _F else 1
     for c in x.counters[cell]:
         weight = c.weights[kind]
         if weight > 0:
             free = (len(c.places) - (cell in c.places)) * x.order.group if kind == _F else 0
             if c.value + weight * (size + free) > c.bound:
-                return False
-    return True
+                return c
+    return None
 
 
 def _pick(x: _Scheduler, rank: int) -> int | None:
@@ -164,7 +168,7 @@ def _pick(x: _Scheduler, rank: int) -> int | None:
     where = -1
     cells = len(x.counters)
     for index, heap in x.heaps[rank].items():
-        if heap and (best is None or heap[0] < best) and _allowed(x, heap[0][1], index // cells, index % cells):
+        if heap and (best is None or heap[0] < best) and not _refusing(x, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index
     if best is None:
         return None
@@ -250,21 +254,23 @@ def _run(x: _Scheduler) -> list[list[int]]:
 
 def _stuck(x: _Scheduler, sequence: list[list[int]], done: int, total: int) -> Diagnostic:
     """Return the finding that shows the ranks whose limits are full."""
-    h, cells, notes = x.spec.header, len(x.counters), []
+    h, cells, notes, full = x.spec.header, len(x.counters), [], []
     letters = {_F: "F", _X: "I" if Op.BWD_WEIGHT in x.order.kinds else "B", _W: "W"}
     for rank, heaps in enumerate(x.heaps):
         waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
         if waiting:
             index, task = min(waiting, key=lambda w: x.priority[w[1]])
-            cell = index % cells
-            pipe, stage = h.pipes[cell // h.stages].name, cell % h.stages
-            full = next(c for c in x.counters[cell] if c.weights[index // cells] > 0)
-            text = f"{letters[index // cells]} {pipe} s{stage} m{task % x.keys % h.micro_batches}"
-            kept = len(full.places - {cell})
-            reserve = f", {kept} places kept for stages with nothing alive" if kept else ""
-            notes.append(f"rank {rank} has {full.value} of {full.bound}{reserve}: {text} may not start")
-    named = {LETTERS[k] for b in x.order.bounds for k in b.weights}
+            kind, cell = divmod(index, cells)
+            limit = _refusing(x, task, kind, cell)
+            assert limit is not None, "a task that no limit forbids has started"
+            full.append(limit)
+            name = f"{letters[kind]} {h.pipes[cell // h.stages].name} s{cell % h.stages} m{task % h.micro_batches}"
+            kept = len(limit.places - {cell}) * x.order.group if kind == _F else 0
+            reserve = f", {kept} kept for stages with nothing alive" if kept else ""
+            notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
     message = f"the scheduler is stuck after {done} of {total} tasks: limits forbid every task that is ready"
-    span = x.order.bounds[0].span if x.order.bounds else x.order.span
-    help = f"raise the limit on {', '.join(sorted(named))}: at least one place per stage of the rank, over all pipes"
-    return Diagnostic("E305", message, span, "this limit", tuple(notes[:8]), help)
+    help = "bound F - B or F - W, which every micro-batch gives back"
+    if full[0].weights[_F] == 1 and sum(full[0].weights) == 0:
+        each = "one" if x.order.group == 1 else f"a group of {x.order.group}"
+        help = f"at least {full[0].all * x.order.group} never gets stuck: {each} for every pipe and stage it bounds together"
+    return Diagnostic("E305", message, full[0].span, "this limit", tuple(notes[:8]), help)

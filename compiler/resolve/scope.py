@@ -211,7 +211,7 @@ def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) 
     inner = scope | dict.fromkeys(GREEDY_NAMES, "integer")
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
-        found.append(Diagnostic("E207", message, s.span, help=f"give the parameter '{name}' another name"))
+        found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
     for grouping in s.groups:
         if grouping.kind.name != "F" or len(s.groups) > 1:
             help = "backwards are single; write once: group F by 2"

@@ -332,11 +332,14 @@ class _Builder(Transformer[Token, Any]):
                     actions[-1] = replace(last, overlap=True)
                 else:
                     span = _token_span(self.source, part)
-                    self.found.append(Diagnostic("E102", "'&' joins two tasks", span, "expected a task on both sides"))
+                    label = "expected a task on both sides" if not taken else "the one before it is of a pair already"
+                    self.found.append(Diagnostic("E102", "'&' joins two tasks", span, label))
             elif isinstance(part, _Word):
                 if part.name.name not in TASKS:
                     message, label = f"unexpected '{part.name.name}'", "expected F, B, I or W, then the pipe"
                     self.found.append(Diagnostic("E102", message, part.name.span, label))
+                    if rest and isinstance(rest[0], _Word) and rest[0].name.name not in TASKS:
+                        rest.pop(0)  # its pipe
                     continue
                 word, pipe = part, None
                 if rest and isinstance(rest[0], _Word) and rest[0].name.name not in TASKS and part.plain:

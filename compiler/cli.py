@@ -19,6 +19,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse, render
 
 if TYPE_CHECKING:
     from chimera_ir.model import ModelDescription
+    from chimera_ir.program import Machine
 
 EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
 
@@ -133,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
-                         help=f"prove that the program ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
+                         help=f"prove that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
     p.add_argument("--emit", choices=EMITS, default="streams", help="what to print, default streams")
@@ -192,8 +193,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         program = verify(program.with_header(machine=options.machine) if options.machine else program)
     else:
         width = 1 if options.width is None else options.width
-        machine, arrange = options.arrange or options.machine or "window", options.arrange is not None
-        program = compile_source(source, parameters, width, machine, arrange).program
+        machine: Machine = options.arrange or options.machine or "window"
+        program = compile_source(source, parameters, width, machine, arrange=options.arrange is not None).program
     match options.emit:
         case "streams":
             from chimera_ir.textform import program_to_text

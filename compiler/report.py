@@ -44,7 +44,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     names = {m: f"window({h.window})" if m == "window" else m for m in lives}
     yield f"ends on         {', '.join(names[m] for m, ok in lives.items() if ok)}"
     if not all(lives.values()):
-        yield f"hangs on        {', '.join(names[m] for m, ok in lives.items() if not ok)}"
+        yield f"hangs on        {', '.join(names[m] for m, ok in lives.items() if not ok)}   (--for MACHINE arranges for one)"
     yield ""
     top = peaks(program)
     head = ["rank", "busy", "wall bubble", "own bubble", "activations", "receive buffers", "stages"]

@@ -168,5 +168,6 @@ def _search(view: View, machine: Machine) -> list[Diagnostic]:
     except graphlib.CycleError as error:
         rows = [row for row in error.args[1] if row < len(p)]
         message = f"deadlock on the {machine} machine: transfers that queue behind each other wait in a circle"
-        return [Diagnostic("E440", message, notes=tuple(p.place(row) for row in rows[:12]))]
+        help = f"compile the schedule with --for {machine}, which arranges its transfers in one order"
+        return [Diagnostic("E440", message, notes=tuple(p.place(row) for row in rows[:12]), help=help)]
     return []

@@ -74,7 +74,9 @@ def tasks(stream: Iterable[Instruction]) -> Iterator[Fwd | Bwd | BwdInput | BwdW
     return (i for i in stream if isinstance(i, Fwd | Bwd | BwdInput | BwdWeight))
 
 
-def makespan(program: Program, costs: dict[str, int | Fraction] | None = None, hop: int | Fraction | None = None) -> int | Fraction:
+def makespan(
+    program: Program, costs: dict[str, int | Fraction] | None = None, hop: int | Fraction | None = None
+) -> int | Fraction:
     """Return when the last task ends, by a simulation of its own: no array, no code of the compiler.
 
     costs: by operation, the same for every stage; without them, and without a hop, the program's own. A message arrives

@@ -124,7 +124,8 @@ _arguments = st.lists(expressions, max_size=3).map(lambda x: (*x, None, None, No
 def _actions(draw: DrawFn, depth: int = 2) -> tuple[object, ...]:
     """Return the actions of a block of a listing. `&` stands between two tasks, and a task is of one pair at most."""
     actions: list[object] = []
-    for kind in draw(st.lists(st.sampled_from(["let", "task", "pair", *["repeat", "repeat in", "if"] * bool(depth)]), max_size=3)):
+    kinds = ["let", "task", "pair", *["repeat", "repeat in", "if"] * bool(depth)]
+    for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
         match kind:
             case "let":
                 actions.append(draw(_lets))

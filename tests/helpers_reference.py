@@ -112,7 +112,7 @@ class Machine:
         other = stream[self.at[g] + 1] if self.at[g] + 1 < len(stream) else None
         if not isinstance(other, AnyTask) or other.overlap:
             raise WrongError(f"rank {g}: no second task overlaps with {i}")
-        if not all([self.arrived(g, key) for x in (i, other) for key in self.reads(x)]):
+        if not all(self.arrived(g, key) for x in (i, other) for key in self.reads(x)):
             return False
         for key in self.reads(other):
             self.take(g, key)

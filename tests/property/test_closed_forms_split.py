@@ -1,0 +1,267 @@
+"""Schedules with split backwards, groups, recomputation and several stages per rank against their closed forms.
+
+Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank; F, I, W what a task of one stage costs, B = I + W.
+Every time is from two simulators that share no code. Communication is free unless a hop is named.
+"""
+
+# ruff: noqa: N803, N806, E741 (letters as in the papers)
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.program import Program
+from compiler.simulate import Simulation, simulate
+from compiler.verify import peaks
+from tests.helpers import chimera_pairs, makespan, program
+
+SIZES = [(D, k * D) for D in (4, 8, 16) for k in (1, 2, 4)]
+LONG = [(D, N) for D, N in SIZES if N >= 2 * D]
+UNIT = (1, 1, 1)  # F, I, W
+HALF = Fraction(1, 2)
+
+
+def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None, hop: Fraction | int = 0) -> Simulation:
+    """Return the simulation, after a second simulator has agreed with it."""
+    F, I, W = costs
+    B = I + W if B is None else B
+    s = simulate(p, {"F": F, "I": I, "W": W, "B": B, "hop": hop})
+    assert Fraction(s.makespan, s.scale) == makespan(p, {"FWD": F, "BWD": B, "BWD_INPUT": I, "BWD_WEIGHT": W}, hop)
+    return s
+
+
+def wall(s: Simulation) -> Fraction:
+    """Return the wall bubble, which is the same on every rank."""
+    assert len(set(s.wall_bubbles)) == 1
+    return Fraction(s.wall_bubbles[0], s.scale)
+
+
+def alive(p: Program) -> tuple[int, int]:
+    """Return the least and the most activations at their peak, over ranks."""
+    return min(peaks(p).activations), max(peaks(p).activations)
+
+
+# --- zero bubble: Qi et al., ICLR 2024 --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_zb_h1(D: int, N: int) -> None:
+    p = program("zb_h1", D=D, N=N)
+    for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
+        assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I - W)
+    assert alive(p) == (D, D)
+    assert peaks(p).weights == (1,) * D
+
+
+@pytest.mark.parametrize(("D", "N"), LONG)
+def test_zb_h2(D: int, N: int) -> None:
+    p = program("zb_h2", D=D, N=N)
+    for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
+        assert max(measure(p, (F, I, W)).own_bubbles) == (D - 1) * (F + I - 2 * W)
+    assert wall(measure(p)) == wall(measure(program("zb_h1", D=D, N=N))) == D - 1
+    assert alive(p) == (2 * D - 1, 2 * D - 1)
+
+
+@pytest.mark.parametrize(("D", "N"), LONG)
+def test_zb_v(D: int, N: int) -> None:
+    """A stage is half of a rank's share: (D - 1)F/2 of a share is D - 1 stages' forwards, D activations are 2D halves."""
+    p = program("zb_v", D=D, N=N)
+    s = measure(p)
+    assert set(s.own_bubbles) == {0}
+    assert wall(s) == D - 1
+    assert alive(p) == (2 * D, 2 * D)
+    assert peaks(p).weights == (2,) * D
+
+
+@pytest.mark.parametrize(("D", "least"), [(D, 2 * D - 1) for D in (1, 2, 4, 8)])
+@pytest.mark.parametrize("schedule", ["zb_h2", "zb_v"])
+def test_the_requirement_of_zero_bubble_is_where_it_begins(schedule: str, D: int, least: int) -> None:
+    assert set(measure(program(schedule, D=D, N=least)).own_bubbles) == {0}
+    with pytest.raises(ChimeraError) as caught:
+        program(schedule, D=D, N=least - 1)
+    assert caught.value.diagnostics[0].code == "E210"
+
+
+# --- DualPipe: DeepSeek-V3, 2024 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("D", "N"), LONG)
+def test_dualpipe(D: int, N: int) -> None:
+    """(D/2 - 1)(F&B + B - 3W), F&B = F + B where nothing is gained by overlapping; DualPipeV on D/2 ranks is the same."""
+    p, v = program("dualpipe", D=D, N=N), program("dualpipev", D=D // 2, N=N)
+    for F, I, W in (UNIT, (2, 2, 1), (3, 3, 2)):
+        B = I + W
+        bubble = (D // 2 - 1) * ((F + B) + B - 3 * W)
+        assert wall(measure(p, (F, I, W))) == wall(measure(v, (F, I, W))) == bubble
+    assert wall(measure(p)) == {4: 2, 8: 6, 16: 14}[D]
+    assert set(peaks(p).activations) == {D + 1}
+    assert set(peaks(v).activations) == {D + 1}  # of stages that are half of a rank's share
+    assert peaks(p).weights == (2,) * D
+    assert peaks(v).weights == (2,) * (D // 2)
+
+
+# --- bidirectional ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_bitpipe(D: int, N: int) -> None:
+    p = program("bitpipe", D=D, N=N)
+    s = measure(p, B=1)
+    assert Fraction(s.wall_bubbles[0], s.makespan) == Fraction(D - 2, 4 * N + D - 2)
+    assert wall(s) == D - 2
+    assert max(peaks(p).activations) == 2 * D  # D micro-batches, in halves
+    assert peaks(p).weights == (4,) * D
+
+
+@pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
+def test_chimera_forward_doubling(D: int, k: int) -> None:
+    """N = 2kD: 2(D - 2)F at B = 2F, constant in k; D = 4, N = 8: makespan 28."""
+    p = program("chimera_doubling", D=D, N=2 * k * D)
+    assert wall(measure(p)) == 2 * (D - 2)
+    assert alive(p) == (D + 2, 2 * D)
+    assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "FWD"} == {2}
+    assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "BWD"} == {1}
+    if (D, k) == (4, 1):
+        assert simulate(p).makespan == 28
+
+
+@pytest.mark.parametrize(("D", "k", "bubble"), [(4, 1, 6), (4, 2, 8), (8, 1, 18), (8, 2, 24)])
+def test_chimera_forward_doubling_with_recomputation(D: int, k: int, bubble: int) -> None:
+    """B = 3F: the forward once more before each backward."""
+    p = program("chimera_doubling", D=D, N=2 * k * D, again=1)
+    s = measure(p)
+    assert wall(s) == bubble
+    assert set(s.busy) == {2 * k * D * (1 + 3)}
+
+
+@pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
+def test_chimera_backward_halving(D: int, k: int) -> None:
+    """N = kD wholes, 2kD halves at half the cost: (D - 2)F, and [(D + 2)/2, D] activations of a whole."""
+    p = program("chimera_halving", D=D, N=2 * k * D)
+    s = measure(p)  # in half units
+    assert wall(s) / 2 == D - 2
+    assert alive(p) == (D + 2, 2 * D)  # halves
+    assert p.header.micro_batch_size == (1, 2)
+    if (D, k) == (4, 2):
+        assert s.makespan == 52
+
+
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_gems(D: int, N: int) -> None:
+    """Ratio about (D - 1)/(D + 1/2) at B = 2F: reached from above as N grows, here to within 1/(2N)."""
+    p = program("gems", D=D, N=N)
+    s = measure(p)
+    about = Fraction(D - 1) / (D + HALF)
+    assert about < Fraction(s.wall_bubbles[0], s.makespan) < about + Fraction(1, 2 * N)
+    assert alive(p) == (1, 1)
+    assert peaks(p).weights == (2,) * D
+
+
+# --- several stages per rank ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("v", [1, 2, 3])
+@pytest.mark.parametrize(("D", "N"), SIZES)
+def test_looped_bfs(D: int, N: int, v: int) -> None:
+    """(D - 1)(F + B)/v of a rank's share, so (D - 1)(F + B) of a stage; all N micro-batches are alive at all v stages."""
+    p = program("looped_bfs", D=D, N=N, v=v)
+    for F, I, W in (UNIT, (2, 3, 2)):
+        assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I + W)
+    assert alive(p) == (N * v, N * v)
+
+
+HANAYO = {(4, 1): 12, (8, 1): 28, (16, 1): 60, (4, 2): 13, (8, 2): 30, (16, 2): 66}  # (D, w): bubble in stages, as it is
+
+
+@pytest.mark.parametrize(("D", "w"), HANAYO)
+def test_hanayo(D: int, w: int) -> None:
+    """2(D - 1)F of a rank's share at w = 1 and N = D, B = 2F; then about 2(D - 1)F/w: this greedy order is an upper bound."""
+    p = program("hanayo", D=D, w=w)
+    bubble = wall(measure(p))
+    assert bubble == HANAYO[D, w]
+    share = 2 * w  # stages
+    if w == 1:
+        assert bubble / share == 2 * (D - 1)
+    assert Fraction(2 * (D - 1), w) <= bubble / share <= Fraction(2 * (D - 1), w) * Fraction(11, 10)
+    assert max(peaks(p).activations) == D * share
+
+
+# --- bidirectional with split backward --------------------------------------------------------------------------------
+
+
+def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
+    """Return the least makespan of any order at hop 0: on the latest rank, its first start and all its work.
+
+    The first micro-batch reaches a rank no sooner than it has passed the stages before; the flush needs at least what
+    follows a rank's last task, which is nothing where that is a weight gradient.
+    """
+    bounds = []
+    for rank in range(p.header.ranks):
+        stages = [(s, len(pipe.micro_batches)) for pipe in p.header.pipes for s, r in enumerate(pipe.placement) if r == rank]
+        first = min(s for s, count in stages if count) * costs[0]
+        bounds.append(first + sum(count for _, count in stages) * sum(costs))
+    return max(bounds)
+
+
+def reached(D: int, N: int, f: int) -> bool:
+    """Return whether the facts say that a plain greedy order reaches the bound."""
+    return N == D or (D in (4, 6, 8, 16) if f == 1 else D <= 16)
+
+
+# Where it does not: how much later it ends.
+MISSED = {
+    (10, 20, 1): 1, (10, 40, 1): 1, (12, 24, 1): 2, (12, 48, 1): 2,
+    (32, 64, 1): 4, (32, 128, 1): 4, (32, 64, 2): 2, (32, 128, 2): 4,
+}  # fmt: skip
+BIDIRECTIONAL = [(D, k * D, f) for D in (2, 4, 6, 8, 10, 12, 16, 32) for f in chimera_pairs(D) for k in (1, 2, 4)]
+
+
+@pytest.mark.parametrize(("D", "N", "f"), BIDIRECTIONAL)
+def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
+    """At F = I = W and free communication: the bubble is the first micro-batch's way in, (D/(2f) - 1)F."""
+    p = program("chimera_zb", D=D, N=N, f=f)
+    s = measure(p) if D < 32 else simulate(p)
+    assert lower_bound(p) == 3 * N + D // (2 * f) - 1
+    over = MISSED.get((D, N, f), 0)
+    assert s.makespan - lower_bound(p) == over
+    assert not (over and reached(D, N, f))
+    assert max(peaks(p).activations) == D
+    assert peaks(p).weights == (2 * f,) * D
+
+
+@pytest.mark.parametrize("D", [4, 8, 16])
+def test_half_of_dualpipe(D: int) -> None:
+    """At hop 0 and N = 2D the bubble is half of DualPipe's, at one activation less."""
+    ours, theirs = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
+    assert 2 * wall(measure(ours)) == wall(measure(theirs))
+    assert max(peaks(ours).activations) == max(peaks(theirs).activations) - 1
+
+
+TENTH = Fraction(1, 10)
+RANKING = [  # D = 8, F = I = W = 1: schedule, N, bubble at hop 0, 0.1 F, 0.3 F
+    ("chimera_zb", 32, 3, 112 * TENTH, 276 * TENTH),
+    ("zb_h1", 32, 7, 98 * TENTH, 154 * TENTH),
+    ("zb_h2", 32, 7, 77 * TENTH, 91 * TENTH),
+    ("1f1b", 32, 21, 278 * TENTH, 414 * TENTH),
+    ("chimera_zb", 8, 3, 49 * TENTH, 87 * TENTH),
+    ("zb_h1", 8, 7, 96 * TENTH, 148 * TENTH),
+]
+
+
+@pytest.mark.parametrize(("schedule", "N", "free", "tenth", "three"), RANKING)
+def test_transfers_change_the_ranking(schedule: str, N: int, free: int, tenth: Fraction, three: Fraction) -> None:
+    """Orders made for free communication, replayed with a transfer time: the best becomes the third of four."""
+    p = program(schedule, D=8, N=N)
+    for hop, bubble in ((0, free), (TENTH, tenth), (3 * TENTH, three)):
+        s = measure(p, hop=hop)
+        assert Fraction(max(s.wall_bubbles), s.scale) == bubble
+
+
+def test_an_order_made_for_the_hop_at_hand_is_another_one() -> None:
+    """The scheduler knows the hop: at hop F its order for F beats its order for 0, and at hop 0 the other way round."""
+    free, far = program("chimera_zb", D=8, N=32), program("chimera_zb", D=8, N=32, hop=1)
+    assert measure(far, hop=1).makespan < measure(free, hop=1).makespan
+    assert measure(free).makespan < measure(far).makespan

@@ -1,0 +1,166 @@
+"""Orders that others generate: written down task by task as a listing they compile, and the library's files are equal.
+
+torch        the compute order of ScheduleZBVZeroBubble and ScheduleDualPipeV, read from the installed torch
+DualPipe     an emulation of the eight phases of its published step()
+"""
+
+# ruff: noqa: N803, N806 (letters as in the papers)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from chimera_ir.program import Program
+from compiler import compile_text
+from tests.helpers import program, tasks
+from tests.helpers_reference import wrong
+
+# A task: kind, stage, micro-batch within the pipe; and whether it overlaps with the next one.
+Task = tuple[str, int, int]
+Line = tuple[Task, ...]  # one task, or a pair
+
+
+def computed(p: Program) -> list[list[tuple[object, ...]]]:
+    """Return what every rank computes, in order: (operation, pipe, stage, micro-batches of the pipe, overlap)."""
+    ids = [{m: k for k, m in enumerate(pipe.micro_batches)} for pipe in p.header.pipes]
+    return [
+        [(i.op, i.pipe, i.stage, tuple(ids[i.pipe][m] for m in i.micro_batches), i.overlap) for i in tasks(p.stream(g))]
+        for g in range(p.world)
+    ]
+
+
+def listed(ranks: Sequence[Sequence[Line]], stages: int, micro_batches: int) -> str:
+    """Return a listing that names every task of every rank; stages lie in a V."""
+    D = len(ranks)
+    lines = [f"schedule listed  ranks {D}  stages {stages}"]
+    lines.append(f"pipe main {{ stage s on rank if s < {D} then s else {2 * D - 1} - s   micro_batches {micro_batches} }}")
+    lines.append("order listing for rank r {")
+    for r, order in enumerate(ranks):
+        lines.append(f"    if r == {r} {{")
+        lines += ["        " + " & ".join(f"{kind} main({s}, {m})" for kind, s, m in line) for line in order]
+        lines.append("    }")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def torch_order(schedule: str, D: int, N: int) -> list[list[Line]]:
+    """Return the compute order that a schedule class of torch generates for D ranks and N micro-batches."""
+    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
+    method = getattr(getattr(torch, schedule, None), "_calculate_single_rank_operations", None)
+    if method is None:
+        pytest.skip(f"this torch has no {schedule} of the shape known here")
+    # All that the method reads of its object; the constructor asks for stages with process groups.
+    it = SimpleNamespace(pp_group_size=D, num_stages=2 * D, _num_stages=2 * D, _n_microbatches=N)
+    letters = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}
+
+    def task(action) -> Task:  # type: ignore[no-untyped-def]
+        return letters[action.computation_type.name], action.stage_index, action.microbatch_index
+
+    actions = [[a for a in method(it, rank) if a is not None] for rank in range(D)]
+    return [[tuple(map(task, a.sub_actions)) if a.sub_actions else (task(a),) for a in mine] for mine in actions]
+
+
+@pytest.mark.parametrize(("D", "N"), [(D, N) for D in (1, 2, 3, 4, 8) for N in (2 * D - 1, 2 * D, 2 * D + 1, 4 * D)])
+def test_zb_v_is_what_torch_generates(D: int, N: int) -> None:
+    order = torch_order("ScheduleZBVZeroBubble", D, N)
+    p = compile_text(listed(order, 2 * D, N)).program
+    assert computed(p) == computed(program("zb_v", D=D, N=N))
+    assert not wrong(p, range(1))
+
+
+@pytest.mark.parametrize(("D", "N"), [(2, 1), (2, 2), (4, 1), (4, 3), (4, 6), (5, 5)])
+def test_what_torch_generates_for_few_micro_batches_runs_too(D: int, N: int) -> None:
+    """Below 2D - 1 torch makes the order of 2D - 1 and leaves out what does not exist; the file's requirement excludes it."""
+    p = compile_text(listed(torch_order("ScheduleZBVZeroBubble", D, N), 2 * D, N)).program
+    assert not wrong(p)
+
+
+@pytest.mark.parametrize(("D", "N"), [(D, N) for D in (1, 2, 3, 4, 5, 8) for N in (2 * D, 2 * D + 1, 3 * D, 4 * D)])
+def test_dualpipev_is_what_torch_generates(D: int, N: int) -> None:
+    order = torch_order("ScheduleDualPipeV", D, N)
+    assert any(len(line) == 2 for rank in order for line in rank)
+    p = compile_text(listed(order, 2 * D, N)).program
+    assert computed(p) == computed(program("dualpipev", D=D, N=N))
+    assert not wrong(p, range(1))
+
+
+class Published:
+    """One rank of DualPipe's step(): its eight phases, noting down what is computed.
+
+    Phase 0 is the direction in which the rank is in the first half. Source: DeepSeek-AI, DualPipe, 2025, dualpipe.py.
+    """
+
+    def __init__(self, rank: int, D: int, N: int):
+        self.rank, self.D = rank, D
+        self.second_half = rank >= D // 2
+        self.half = min(rank, D - 1 - rank)
+        self.done: list[tuple[object, ...]] = []
+        self.forwards, self.backwards = [0, 0], [0, 0]
+        self.weights: list[tuple[int, int]] = []  # first in, first out
+        self.phases(N)
+
+    def note(self, op: str, pipe: int, m: int, overlap: bool = False) -> None:
+        stage = self.rank if pipe == 0 else self.D - 1 - self.rank
+        self.done.append((op, pipe, stage, (m,), overlap))
+
+    def F(self, phase: int, overlap: bool = False) -> None:  # noqa: N802
+        pipe = phase ^ self.second_half
+        self.note("FWD", pipe, self.forwards[pipe], overlap)
+        self.forwards[pipe] += 1
+
+    def B(self, phase: int, zero_bubble: bool = False) -> None:  # noqa: N802
+        pipe = phase ^ self.second_half
+        m = self.backwards[pipe]
+        self.note("BWD_INPUT" if zero_bubble else "BWD", pipe, m)
+        self.weights += [(pipe, m)] * zero_bubble
+        self.backwards[pipe] += 1
+
+    def W(self) -> None:  # noqa: N802
+        self.note("BWD_WEIGHT", *self.weights.pop(0))
+
+    def FB(self, forward: int, backward: int) -> None:  # noqa: N802
+        self.F(forward, overlap=True)
+        self.B(backward)
+
+    def phases(self, N: int) -> None:
+        inner = self.D // 2 - self.half - 1  # ranks between this one and the middle
+        for _ in range(2 * inner):  # 1: nF0
+            self.F(0)
+        for _ in range(self.half + 1):  # 2: nF0F1
+            self.F(0)
+            self.F(1)
+        for _ in range(inner):  # 3: nB1W1F1
+            self.B(1, zero_bubble=True)
+            self.W()
+            self.F(1)
+        for i in range(N // 2 - self.D + self.half + 1):  # 4: nF0B1F1B0
+            if i == 0 and inner == 0:  # the two middle ranks do not overlap their first
+                self.F(0)
+                self.B(1)
+            else:
+                self.FB(0, 1)
+            self.FB(1, 0)
+        for _ in range(inner):  # 5: nB1F1B0
+            self.B(1)
+            self.FB(1, 0)
+        half, zero_bubble = (self.half + 1) // 2, False
+        for i in range(self.half + 1):  # 6: nB1B0, the second half split
+            zero_bubble |= i == half and self.half % 2 == 1
+            self.B(1, zero_bubble)
+            zero_bubble |= i == half and self.half % 2 == 0
+            self.B(0, zero_bubble)
+        for _ in range(inner):  # 7: nWB0
+            self.W()
+            self.B(0, zero_bubble=True)
+        for _ in range(self.half + 1):  # 8: nW
+            self.W()
+        assert not self.weights
+
+
+@pytest.mark.parametrize("D", range(2, 17, 2))
+def test_dualpipe_is_its_eight_published_phases(D: int) -> None:
+    for N in (2 * D, 2 * D + 2, 3 * D, 4 * D, 4 * D + 6, 6 * D):
+        p = program("dualpipe", D=D, N=N)
+        assert computed(p) == [Published(rank, D, N).done for rank in range(D)]

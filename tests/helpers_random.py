@@ -36,13 +36,15 @@ def schedules(draw: DrawFn) -> str:
     rules = []
     for p, count in enumerate(batches):
         lines.append(f"pipe p{p} {{ {draw(placements(ranks, stages))}  micro_batches {count} }}")
+        size = draw(st.sampled_from([1, 1, 1, 2, 3]))  # of groups of forwards
         # Forward of (s, m): rises with s; backward: falls with s and begins after every forward of its micro-batch.
         step, skew, start = draw(st.integers(1, 3)), draw(st.integers(-2, 5)), draw(st.integers(0, 9))
         back, slant = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
-        turn = start + step * stages + max(0, skew - slant) * count + draw(st.integers(0, 6))
+        turn = start + step * stages + max(0, skew - slant) * count + 2 * size + draw(st.integers(0, 6))
         number = f"(s*{count} + m)*{4 * len(batches)} + {4 * p}"
         lead = 40  # keeps logical times positive for falling slopes too
-        rules.append(f"F p{p}(s, m) at ({lead + start} + {step}*s + {skew}*m)*{many} + {number}")
+        group = f" = {size}*g .. {size}*g + {size - 1}" if size > 1 else ""
+        rules.append(f"F p{p}(s, m{group}) at ({lead + start} + {step}*s + {skew}*m)*{many} + {number}")
         backward = f"({lead + turn} + {back}*(S - 1 - s) + {slant}*m)*{many} + {number}"
         if draw(st.booleans()):
             late = draw(st.integers(0, 5))
@@ -58,16 +60,16 @@ def schedules(draw: DrawFn) -> str:
 def placements(draw: DrawFn, ranks: int, stages: int) -> str:
     """Return stage clauses: a formula, a chain of `if`, or ranges of stages."""
     kind = draw(st.sampled_from(["formula", "chain", "ranges"]))
+    again = draw(st.sampled_from(["", "", "", " recompute", " recompute when s % 2 == 0", " recompute when s > 1"]))
     if kind == "formula":
-        return f"stage s on rank ({draw(st.integers(0, 4))} + {draw(st.integers(-3, 3))}*s) % D"
+        return f"stage s on rank ({draw(st.integers(0, 4))} + {draw(st.integers(-3, 3))}*s) % D{again}"
     on = [draw(st.integers(0, ranks - 1)) for _ in range(stages)]
     if kind == "chain":
-        return "stage s on rank " + "".join(f"if s == {s} then {r} else " for s, r in enumerate(on[:-1])) + str(on[-1])
+        return "stage s on rank " + "".join(f"if s == {s} then {r} else " for s, r in enumerate(on[:-1])) + f"{on[-1]}{again}"
     cut = draw(st.integers(0, stages))
     ranges = [(0, cut - 1), (cut, stages - 1)]
-    return "  ".join(f"stage s in {a} .. {b} on rank {on[k]}" for k, (a, b) in enumerate(ranges) if a <= b and k < stages) or (
-        "stage s on rank 0"
-    )
+    clauses = [f"stage s in {a} .. {b} on rank {on[k]}{again}" for k, (a, b) in enumerate(ranges) if a <= b and k < stages]
+    return "  ".join(clauses) or "stage s on rank 0"
 
 
 # --- syntax trees ---------------------------------------------------------------------------------------------------

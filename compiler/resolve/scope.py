@@ -225,6 +225,10 @@ def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) 
             help = "write counts of F, B, I, W on the left: limit F - W <= D"
             found.append(Diagnostic("E202", "a limit is counts <= an integer", limit.span, help=help))
         else:
+            absent = [k for k in limit_weights(e.left) or () if names and k not in names]
+            if absent:
+                message = f"the limit counts {absent[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
+                found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
             check(e.right, scope | dict.fromkeys(named, "integer"), "integer", found)
 

@@ -28,6 +28,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from compiler.cli import EXAMPLES, main
 from compiler.library import entries
 from compiler.resolve.expressions import evaluate
 from compiler.syntax.nodes import Expr, Let
-from compiler.syntax.parse import parse
+from compiler.syntax.parse import keywords, parse
 from compiler.verify import peaks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -164,6 +165,11 @@ def library(columns: str) -> str:
     return "".join("| " + " | ".join(line[k] for k in kept) + " |\n" for line in lines)
 
 
+def words(_: str) -> str:
+    """Return the reserved words of the language."""
+    return "\n" + textwrap.fill(" ".join(f"`{w}`" for w in sorted(keywords())), 120, break_on_hyphens=False) + "\n\n"
+
+
 HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # in F
 SIGNS = {"==": "=", "<=": "≤", "about": "≈"}
 MEASURED = ("wall", "own", "least", "most", "activations")  # the bubbles; activations on the least, the most, every rank
@@ -227,11 +233,9 @@ def table(rest: str) -> str:
     shown = " ".join([name, *options])
     said = "; ".join(map(_said, claims))
     with_lets = "".join(f", {k} = `{v}`" for k, v in lets)
-    head = (
-        f"**{shown}**, {costs}. Closed form: {said}{with_lets}.\n\n"
-        "| D | N | makespan | wall bubble | own bubble | activations | closed form |\n|---|---|---|---|---|---|---|\n"
-    )
-    return f"\n{head}" + "\n".join(rows) + "\n\n"
+    about = textwrap.fill(f"**{shown}**, {costs}. Closed form: {said}{with_lets}.", 120, break_on_hyphens=False)
+    head = "| D | N | makespan | wall bubble | own bubble | activations | closed form |\n|---|---|---|---|---|---|---|"
+    return "\n".join(["", about, "", head, *rows, "", ""])
 
 
 def _said(c: Claim) -> str:
@@ -279,7 +283,13 @@ def _range(s: Simulation, values: Sequence[int]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-GENERATED: dict[str, Callable[[str], str]] = {"modules": modules, "examples": examples, "library": library, "table": table}
+GENERATED: dict[str, Callable[[str], str]] = {
+    "modules": modules,
+    "examples": examples,
+    "library": library,
+    "table": table,
+    "words": words,
+}
 
 
 # --- the command -------------------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ def test_commands_in_the_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^  (chimerac .*?)(?:   |$)", figures.EXAMPLES, re.MULTILINE)
     assert len(commands) > 5
+    Path("mine.sched").write_text("schedule mine ranks 2")  # the one that `fmt` formats
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
 

@@ -1,0 +1,140 @@
+"""The list scheduler: what is ready and preferred starts, limits hold, ties have one answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.program import Program
+from compiler import compile_text
+from tests.helpers import program
+from tests.helpers_text import tasks_of
+
+PIPE = "pipe main { stage k on rank k   micro_batches N }"
+TWO = "pipe a { stage k on rank k   micro_batches N }   pipe b { stage k on rank D - 1 - k   micro_batches N }"
+
+
+def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str = "D") -> Program:  # noqa: N803
+    order = "order greedy {\n" + "".join(f"    {line}\n" for line in lines) + "}"
+    return compile_text(f"schedule g param D = {D} param N = {N} ranks D stages {stages}\n{pipes}\n{order}\n").program
+
+
+def stuck(*lines: str, **where: object) -> Diagnostic:
+    with pytest.raises(ChimeraError) as caught:
+        greedy(*lines, **where)  # type: ignore[arg-type]
+    [d] = caught.value.diagnostics
+    assert d.code == "E305"
+    return d
+
+
+def test_what_is_preferred_starts_first() -> None:
+    #                                                rank 0  F0 F1 F2 B0 B1 B2       with B = 2: F0 F1 F2 .. B0 ..
+    #                                                rank 1  .. F0 B0 F1 B1 F2 B2
+    p = greedy("prefer B, F")
+    assert [tasks_of(p, r) for r in (0, 1)] == ["F0 F1 F2 B0 B1 B2", "F0 B0 F1 B1 F2 B2"]
+    p = greedy("prefer F, B")
+    assert [tasks_of(p, r) for r in (0, 1)] == ["F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"]
+    p = greedy("prefer I, F, W")
+    assert [tasks_of(p, r) for r in (0, 1)] == ["F0 F1 F2 I0 W0 I1 W1 I2 W2", "F0 I0 F1 I1 F2 I2 W0 W1 W2"]
+    p = greedy("prefer W, I, F")
+    assert tasks_of(p, 1) == "F0 I0 W0 F1 I1 W1 F2 I2 W2"
+
+
+def test_it_never_waits_for_what_is_preferred() -> None:
+    """A free rank starts what is ready, though something better is ready a moment later."""
+    p = greedy("cost F = 2, B = 2, hop = 1", "prefer B, F", N=4)
+    assert tasks_of(p, 0) == "F0 F1 F2 F3 B0 B1 B2 B3"
+    assert (
+        tasks_of(greedy("cost F = 2, B = 2, hop = 1", "prefer B, F", "limit F - B <= 2", N=4), 0) == "F0 F1 B0 F2 B1 F3 B2 B3"
+    )
+
+
+def test_keys_decide_between_tasks_of_one_kind() -> None:
+    assert tasks_of(greedy("prefer B, F", "then larger m"), 0) == "F2 F1 F0 B2 B1 B0"
+    assert tasks_of(greedy("prefer B, F", "then smaller m % 2, later m"), 0).startswith("F2 F0 F1")
+    assert tasks_of(greedy("prefer B, F", "then smaller if r == 0 then -m else m"), 0).startswith("F2 F1 F0")
+    # With several `then` the first comes first.
+    assert tasks_of(greedy("prefer B, F", "then smaller m % 2", "then larger m"), 0).startswith("F2 F0 F1")
+
+
+def test_ties_go_to_the_lower_pipe_then_stage_then_micro_batch() -> None:
+    everything = "pipe a { stage k on rank 0 micro_batches 2 }   pipe b { stage k on rank 0 micro_batches 2 }"
+    p = greedy("prefer F, B", pipes=everything, D=1, stages="2")
+    # F a s0 m0, m1 are ready; then, always the lowest ready: pipe, stage, micro-batch.
+    assert tasks_of(p, 0).startswith("F0.0 F1.0 F0.1 F1.1 F2.0 F3.0 F2.1 F3.1 B0.1 B0.0 B1.1 B1.0 B2.1")
+    late = greedy("prefer F, B", "then larger p", pipes=everything, D=1, stages="2")
+    assert tasks_of(late, 0).startswith("F2.0 F3.0 F2.1 F3.1 F0.0")
+
+
+def test_a_limit_bounds_what_has_started() -> None:
+    assert tasks_of(greedy("prefer F, B", "limit F - B <= 1", N=3), 0) == "F0 B0 F1 B1 F2 B2"
+    assert tasks_of(greedy("prefer F, B", "limit F - B <= D - r", N=3), 1) == "F0 B0 F1 B1 F2 B2"
+    assert tasks_of(greedy("prefer F, I, W", "limit F - W <= 1", N=2), 0) == "F0 I0 W0 F1 I1 W1"
+    assert tasks_of(greedy("prefer F, I, W", "limit F - I <= 1", N=2), 0) == "F0 I0 F1 W0 I1 W1"
+
+
+def test_limits_per_stage_and_per_pipe() -> None:
+    looped = "pipe main { stage k on rank k % D   micro_batches N }"
+    whole = greedy("prefer F, B", "limit F - B <= 2", pipes=looped, stages="2*D", N=4)
+    each = greedy("prefer F, B", "limit F - B <= 2 per stage", pipes=looped, stages="2*D", N=4)
+    assert tasks_of(whole, 0).startswith("F0.0 F0.2 B0.2 B0.0")
+    assert tasks_of(each, 0).startswith("F0.0 F1.0 F0.2 F1.2 B0.2")
+    both = greedy("prefer F, B", "limit F - B <= 1 per pipe", pipes=TWO, N=2)
+    assert tasks_of(both, 0).startswith("F0.0 F2.1 B2.1")
+    varied = greedy("prefer F, B", "limit F - B <= 1 + s per stage", pipes=looped, stages="2*D", N=4)
+    assert tasks_of(varied, 0).startswith("F0.0 F0.2 B0.2 B0.0")
+
+
+def test_a_place_is_kept_for_the_other_direction() -> None:
+    """Two directions at a limit of two: each would fill both places with its own, and nothing could go on."""
+    p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO, N=3)
+    assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
+    d = stuck("prefer F, B", "limit F - B <= 1", pipes=TWO)
+    assert d.notes[0] == "rank 0 has 0 of 1, 1 kept for stages with nothing alive: F a s0 m0 may not start"
+    assert d.help == "at least 2 never gets stuck: one for every pipe and stage it bounds together"
+
+
+def test_no_place_is_kept_for_a_pipe_without_micro_batches() -> None:
+    empty = "pipe a { stage k on rank k micro_batches N }   pipe b { stage k on rank k micro_batches 0 }"
+    assert tasks_of(greedy("prefer F, B", "limit F - B <= 1", pipes=empty), 0) == "F0 B0 F1 B1 F2 B2"
+
+
+def test_stuck_names_the_limit_that_refuses() -> None:
+    d = stuck("prefer B, F", "limit F - B <= 9", "limit F <= 2", N=3)
+    assert d.message == "the scheduler is stuck after 8 of 12 tasks: limits forbid every task that is ready"
+    assert d.notes == ("rank 0 has 2 of 2: F main s0 m2 may not start",)
+    assert d.span is not None and d.span.source.text.split("\n")[d.span.line - 1].strip() == "limit F <= 2"
+
+
+def test_groups_of_forwards() -> None:
+    p = greedy("prefer B, F", "group F by 2", N=5)
+    ids = [i.micro_batches for i in p.stream(0) if i.op == "FWD"]
+    assert ids == [(0, 1), (2, 3), (4,)]  # the last is what is left
+    assert [i.micro_batches for i in p.stream(1) if i.op == "BWD"] == [(m,) for m in range(5)]
+    assert [i.micro_batches for i in p.stream(0) if i.op == "SEND"] == ids  # one message for a group
+    assert [i.micro_batches for i in p.stream(1) if i.op == "SEND"] == [(m,) for m in range(5)]
+    d = stuck("prefer B, F", "group F by 2", "limit F - B <= 1")
+    assert d.help == "at least 2 never gets stuck: a group of 2 for every pipe and stage it bounds together"
+
+
+def test_a_group_larger_than_everything_is_one_task() -> None:
+    p = greedy("prefer B, F", "group F by 100", N=3)
+    assert [i.micro_batches for i in p.stream(0) if i.op == "FWD"] == [(0, 1, 2)]
+
+
+def test_costs_and_hops_make_the_order() -> None:
+    quick = greedy("cost B = 1", "prefer B, F", "limit F - B <= D", N=4)
+    slow = greedy("cost B(k) = 1 + 5*(1 - k)", "prefer B, F", N=6)
+    assert quick.header.costs.BWD == (1, 1)
+    assert slow.header.costs.BWD == (6, 1)
+    near, far = (program("chimera_zb", D=4, N=8, hop=hop) for hop in (0, 2))
+    assert [tasks_of(near, r) for r in range(4)] != [tasks_of(far, r) for r in range(4)]
+    assert far.header.costs.hop == 2
+
+
+def test_recomputation_never_changes_an_order() -> None:
+    for D, N in ((4, 8), (4, 7), (8, 16)):  # noqa: N806
+        a, b = (program("chimera_doubling", D=D, N=N, again=again) for again in (0, 1))
+        assert [tasks_of(a, r) for r in range(D)] == [tasks_of(b, r) for r in range(D)]
+        assert not any(i.op == "FWD" and i.recompute for g in range(D) for i in a.stream(g))
+        assert all(i.recompute for g in range(D) for i in b.stream(g) if i.op == "FWD")

@@ -1,0 +1,180 @@
+"""Groups of forwards in ticks, micro-batches of another size, and recomputation."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.instructions import Fwd, Recv, Send
+from chimera_ir.model import Layer, ModelDescription, Tensor
+from chimera_ir.program import Program
+from compiler import evaluation_of
+from compiler.memory import memory
+from compiler.simulate import simulate
+from compiler.verify import peaks
+from tests.helpers import makespan, program, streams
+from tests.helpers_reference import wrong
+from tests.helpers_text import refused, small
+
+LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"
+
+
+def groups(p: Program, rank: int = 0) -> list[tuple[int, ...]]:
+    return [i.micro_batches for i in p.stream(rank) if isinstance(i, Fwd)]
+
+
+def test_a_formula_may_place_groups() -> None:
+    p = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 2*m", B=LATE)
+    assert groups(p, 0) == groups(p, 1) == [(0, 1), (2, 3), (4,)]  # the last is cut off
+    assert not wrong(p)
+    # m is the first of the group, g its number.
+    by_number = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 4*g", B=LATE)
+    assert streams(by_number) == streams(p)
+    backwards = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) at s - 4*g", B="B(s, m) at 90 + 2*D - 1 - s - 2*m")
+    assert groups(backwards) == [(2, 3), (0, 1)]
+
+
+def test_groups_of_different_sizes() -> None:
+    # 0 | 1 2 | 3 4 5 | ...
+    p = small({"N": 6}, F="F(s, m = g*(g + 1)//2 .. g*(g + 3)//2) at s + 2*m", B=LATE)
+    assert groups(p) == [(0,), (1, 2), (3, 4, 5)]
+    mixed = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) when m >= 2 at s + 2*m   F(s, m) when m < 2 at s + 2*m", B=LATE)
+    assert groups(mixed) == [(0,), (1,), (2, 3)]
+    assert not wrong(mixed)
+
+
+def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
+    for here, there in ((0, 1), (1, 0)):
+        p = small(
+            {"N": 4},
+            F=f"F(s, m = 2*g .. 2*g + 1) when s == {here} at 2*s + 4*m  F(s, m) when s == {there} at 2*s + 4*m",
+            B=LATE,
+        )
+        assert groups(p, here) == [(0, 1), (2, 3)] and groups(p, there) == [(m,) for m in range(4)]
+        assert not wrong(p)
+        sent = [i.micro_batches for i in p.stream(0) if isinstance(i, Send)]
+        assert sent == [i.micro_batches for i in p.stream(1) if isinstance(i, Recv)] == groups(p, 0)
+
+
+def test_backwards_may_be_grouped_too() -> None:
+    p = small({"N": 4}, B="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
+    assert [i.micro_batches for i in p.stream(0) if i.op == "BWD"] == [(0, 1), (2, 3)]
+    assert not wrong(p)
+    assert simulate(p).busy == (12, 12)
+
+
+def test_groups_with_their_own_pipes() -> None:
+    p = small(
+        {"N": 2},
+        pipe="pipe a[i in 0 .. 1] { stage s on rank if i == 0 then s else D - 1 - s   micro_batches N + i }",
+        F="F a[j](s, m = 2*g .. 2*g + 1) at 20*j + s + 4*m",
+        B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
+    )
+    assert groups(p) == [(0, 1), (2, 3), (4,)]  # never over two pipes
+    assert not wrong(p)
+
+
+def test_groups_that_are_no_partition() -> None:
+    for rule, code in (
+        ("F(s, m = g .. g + 1) at s + 2*m", "E302"),
+        ("F(s, m = 2*g .. 2*g) at s + 2*m", "E301"),
+        ("F(s, m = 2*g .. 2*g - 1) at s + 2*m", "E301"),
+        ("F(s, m = g - 1 .. g) at s + 2*m", "E301"),
+        ("F(s, m = 0 .. 1) at s", "E202"),
+        ("F(s, m = 2*N .. 2*D) at s", "E202"),
+        ("F(s, m = 2*g .. 2*g + k) at s", "E201"),
+        ("F(s, m = 2*s .. 2*s + g) at s", "E201"),
+    ):
+        assert refused(F=rule, B=LATE)[0].code == code, rule
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_size_is_kept_in_the_program() -> None:
+    assert small(more="size 1/2").header.micro_batch_size == (1, 2)
+    assert small(more="size 3/1").header.micro_batch_size == (3, 1)
+    assert small().header.micro_batch_size == (1, 1)
+    for size in ("0/1", "1/0", "100000/1"):
+        assert refused(more=f"size {size}")[0].code == "E211"
+    assert refused(more="size 1/2 size 1/2")[0].code == "E208"
+    assert refused(more="size D/2")[0].code == "E102"
+
+
+# --- recomputation ----------------------------------------------------------------------------------------------------
+
+
+def again(p: Program) -> set[tuple[int, int]]:
+    """Return (pipe, stage) of the forwards that keep only their input."""
+    return {(i.pipe, i.stage) for stream in streams(p) for i in stream if isinstance(i, Fwd) and i.recompute}
+
+
+@pytest.mark.parametrize(
+    ("clause", "wanted"),
+    [
+        ("stage s on rank s recompute", {(0, 0), (0, 1), (1, 0), (1, 1)}),
+        ("stage s on rank s", set()),
+        ("stage s on rank s recompute when s == 0", {(0, 0), (1, 0)}),
+        ("stage s on rank s recompute when i == 1", {(1, 0), (1, 1)}),
+        ("stage s on rank s recompute when s == i and D == 2", {(0, 0), (1, 1)}),
+        ("stage s on rank s recompute when N > 100", set()),
+        ("stage s in 0 .. 0 on rank s   stage t in 1 .. D - 1 on rank t recompute", {(0, 1), (1, 1)}),
+    ],
+)
+def test_recomputation_by_stage_and_by_pipe(clause: str, wanted: set[tuple[int, int]]) -> None:
+    p = small(
+        pipe=f"pipe a[i in 0 .. 1] {{ {clause}   micro_batches N }}",
+        F="F a[j](s, m) at 20*j + s + 2*m",
+        B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
+    )
+    assert again(p) == wanted
+    # It costs the forward once more, wherever it is, and nothing else.
+    plain = 2 * 3 * (1 + 2)
+    assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in wanted) for rank in range(2))
+    assert simulate(p).makespan == makespan(p)
+    assert not again(evaluation_of(p))
+
+
+def test_what_recompute_asks_for() -> None:
+    assert refused(pipe="pipe main { stage s on rank s recompute when 3 micro_batches N }")[0].code == "E202"
+    assert refused(pipe="pipe main { stage s on rank s recompute when m == 0 micro_batches N }")[0].code == "E201"
+
+
+def test_recomputation_of_a_split_backward_is_paid_by_the_input_gradient() -> None:
+    split = "I(s, m) at 90 + 2*D - 1 - s + 2*m   W(s, m) at 190 + m"
+    pipe = "pipe main { stage s on rank s recompute micro_batches N }"
+    p = small(pipe=pipe, B=split)
+    first = next(row for row in range(len(p)) if p.table.op[row] == 2)
+    timing = simulate(p).timing
+    assert timing.end[first] - timing.start[first] == 2
+    assert simulate(p).makespan == makespan(p)
+
+
+TOY = ModelDescription(
+    "toy",
+    2,
+    (
+        Layer("first", 100, 400, kept_bytes=50, weight_kept_bytes=20, boundary=(Tensor((4,), "float32", True),), cost=1),
+        Layer("second", 10, 40, kept_bytes=40, weight_kept_bytes=3, boundary=(Tensor((1,), "float32", True),), cost=1),
+    ),
+)
+
+
+def test_what_groups_and_recomputation_hold() -> None:
+    """Six micro-batches, all alive on both ranks before the first backward."""
+
+    def bytes_of(F: str, recompute: str = "") -> list[int]:  # noqa: N803
+        p = small({"N": 6}, pipe=f"pipe main {{ stage s on rank s {recompute} micro_batches N }}", F=F, B=LATE)
+        assert peaks(p).activations == (6, 6)
+        return [m.activations for m in memory(p, TOY)]
+
+    single, double = "F(s, m) at s + 2*m", "F(s, m = 2*g .. 2*g + 1) at s + 2*m"
+    assert bytes_of(single) == bytes_of(double) == [6 * 50, 6 * 40]
+    # Stage 0 keeps nothing, stage 1 its input of 16 bytes; a backward rebuilds its own micro-batch.
+    assert bytes_of(single, "recompute") == bytes_of(double, "recompute") == [50, 5 * 16 + 40]
+
+
+def test_doubling_with_recomputation_keeps_inputs() -> None:
+    model = ModelDescription("four", 2, tuple(TOY.layers[0] for _ in range(4)))
+    for p, kept in ((program("chimera_doubling", D=4, N=8), 50), (program("chimera_doubling", D=4, N=8, again=1), 16)):
+        for alive, m in zip(peaks(p).activations, memory(p, model), strict=True):
+            assert m.activations <= alive * kept + (50 - 16) * (kept == 16)

@@ -1,0 +1,159 @@
+"""Listings: explicit tasks, the next one, the oldest pending, loops, conditions, and overlapped pairs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.instructions import AllReduce, Recv, Send, Task
+from chimera_ir.program import Program
+from compiler import compile_text
+from compiler.simulate import simulate
+from compiler.verify import peaks
+from tests.helpers import SMALL, makespan, program, tasks
+from tests.helpers_text import tasks_of
+
+PIPE = "pipe main { stage k on rank k   micro_batches N }"
+TWO = "pipe p[i in 0 .. 1] { stage k on rank if i == 0 then k else D - 1 - k   micro_batches N }"
+
+
+def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", more: str = "") -> Program:  # noqa: N803
+    head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {more}\n{pipes}\n"
+    return compile_text(f"{head}order listing for rank r {{\n{body}\n}}\n").program
+
+
+def refused(body: str, **where: object) -> Diagnostic:
+    with pytest.raises(ChimeraError) as caught:
+        listing(body, **where)  # type: ignore[arg-type]
+    return caught.value.diagnostics[0]
+
+
+def test_the_next_one_and_named_ones() -> None:
+    assert tasks_of(listing("repeat N { F }  repeat N { B }"), 0) == "F0 F1 F2 B0 B1 B2"
+    # What is named is taken out of turn; the next one is the lowest that is left.
+    assert tasks_of(listing("F main(0, 1)  F  F  B(0, 2)  B  B"), 0) == "F1 F0 F2 B2 B0 B1"
+    assert tasks_of(listing("F(0, 0 .. 2)  B  B(0, 1 .. 2)"), 0) == "F0 B0 B1"
+    assert [i.micro_batches for i in listing("F(0, 0 .. 2)  B  B(0, 1 .. 2)").stream(0)] == [(0, 1, 2), (0,), (1, 2)]
+
+
+def test_b_and_i_are_both_the_backward_of_a_micro_batch() -> None:
+    assert tasks_of(listing("repeat N { F }  I  B  I  W  W"), 0) == "F0 F1 F2 I0 B1 I2 W0 W2"
+    assert tasks_of(listing("repeat N { F }  B(0, 1)  I  I  W  W"), 0) == "F0 F1 F2 B1 I0 I2 W0 W2"
+
+
+def test_w_is_the_oldest_pending_of_what_it_could_mean() -> None:
+    both = "pipe a { stage k on rank 0 micro_batches N }   pipe b { stage k on rank 0 micro_batches N }"
+    body = "repeat N { F a F b }  I b  I a  I b  I a  "
+    for order, wanted in (("WWWW", "W2 W0 W3 W1"), ("aaWW", "W0 W1 W2 W3"), ("WaWW", "W2 W0 W3 W1"), ("abab", "W0 W2 W1 W3")):
+        words = ["W" if x == "W" else f"W {x}" for x in order]
+        assert tasks_of(listing(body + " ".join(words), pipes=both, N=2), 0).endswith(wanted)
+    # One that is named is no longer pending.
+    assert tasks_of(listing("repeat N { F }  repeat N { I }  W(0, 1)  W  W"), 0).endswith("W1 W0 W2")
+    assert refused("repeat N { F }  I  W  W").message == "no weight gradient is pending on rank 0"
+
+
+def test_loops_conditions_and_lets() -> None:
+    assert tasks_of(listing("repeat i in 0 .. N - 1 { F(0, N - 1 - i) }  repeat N { B }"), 0) == "F2 F1 F0 B0 B1 B2"
+    assert tasks_of(listing("repeat 0 - 5 { F }  repeat i in 3 .. 1 { F }  repeat N { F  B }"), 0) == "F0 B0 F1 B1 F2 B2"
+    body = """let half = N // 2
+    repeat i in 0 .. N - 1 {
+        let late = i >= half
+        if late and i % 2 == 1 { F(0, i) } else { if late { F(0, i) B(0, i) } else { F(0, i) } }
+    }
+    repeat N - 1 { B }"""
+    assert tasks_of(listing(body, N=4), 0) == "F0 F1 F2 B2 F3 B0 B1 B3"
+    # A let ends with its block.
+    assert refused("repeat 1 { let x = 1 }  F(0, x)").code == "E201"
+    assert refused("let N = 1").code == "E207"
+
+
+def test_every_rank_reads_the_same_text() -> None:
+    p = listing("if r == D - 1 { repeat N { F  B } } else { repeat N { F }  repeat N { B } }", D=3)
+    assert [tasks_of(p, r) for r in range(3)] == ["F0 F1 F2 B0 B1 B2"] * 2 + ["F0 B0 F1 B1 F2 B2"]
+
+
+def test_what_is_not_determined_is_refused() -> None:
+    d = refused("F", pipes=TWO)
+    assert (d.code, d.message) == ("E306", "F could mean 2 stages of rank 0: p[0] s0, p[1] s0")
+    assert refused("F p", pipes=TWO).message == d.message  # the family is two pipes
+    d = refused("F", D=2, pipes="pipe main { stage k on rank 1 micro_batches N }", stages="1")
+    assert d.message == "F could mean 0 stages of rank 0: none"
+    assert refused("F p[2]", pipes=TWO).message == "there is no pipe p[2]"
+    assert refused("F q", pipes=TWO).code == "E201"
+    assert refused("F main[0]").code == "E202"
+    assert refused("F(0, 2 .. 1)").message == "rank 0 lists F of main s0, micro-batch none; it has 0 .. 2"
+    assert refused("F(0, 0 - 1)").message == "rank 0 lists F of main s0, micro-batch -1; it has 0 .. 2"
+    assert refused("F(0, 1 .. 3)").message == "rank 0 lists F of main s0, micro-batch 1 .. 3; it has 0 .. 2"
+
+
+def test_a_hostile_loop_ends() -> None:
+    assert refused("repeat 1000000000000 { }").code == "E306"
+    assert refused("repeat i in 0 .. 1000000000000 { repeat 10 { } }").code == "E306"
+    assert refused("F(0, 0 .. 1000000000000)").code == "E306"
+
+
+# --- overlapped pairs -------------------------------------------------------------------------------------------------
+
+PAIRED = [(name, parameters) for name in ("dualpipe", "dualpipev") for parameters in SMALL[name]]
+
+
+@pytest.mark.parametrize(("name", "parameters"), PAIRED)
+@pytest.mark.parametrize("width", [1, 2])
+def test_nothing_stands_between_the_tasks_of_a_pair(name: str, parameters: dict[str, int], width: int) -> None:
+    p = program(name, width, **parameters)
+    pairs = 0
+    for g in range(p.world):
+        stream = p.stream(g)
+        for a, b in pairwise(stream):
+            if isinstance(a, Task) and a.overlap:
+                assert isinstance(b, Task) and not b.overlap
+                pairs += 1
+        for k, i in enumerate(stream):
+            if isinstance(i, Send):  # after its task, or after the pair that its task is in
+                made = next(x for x in reversed(stream[:k]) if isinstance(x, Task) and x.micro_batches == i.micro_batches)
+                assert made.stage == i.stage + (1 if i.value == "grad" else -1)
+    assert pairs
+
+
+CROSSED = """if r == 0 { repeat N { F p[0] }  repeat N { F p[1] }  B p[1]  B p[1] & B p[0]  repeat N - 1 { B p[0] } }
+    else { repeat N { F p[1] }  repeat N { F p[0] }  B p[0]  B p[0] & B p[1]  repeat N - 1 { B p[1] } }"""
+
+
+@pytest.mark.parametrize("window", [0, 1, 2])
+@pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
+def test_a_pair_is_received_before_and_sent_and_summed_after(window: int, sync: str) -> None:
+    """The last weight gradient of stage 1 is the first task of a pair: its sum waits for the second."""
+    p = listing(CROSSED, pipes=TWO, D=2, N=2, more=f"window {window} {sync}")
+    for g in range(2):
+        stream = p.stream(g)
+        k = next(k for k, i in enumerate(stream) if isinstance(i, Task) and i.overlap)
+        assert stream[k + 1].op == "BWD"
+        after = stream[k + 2]
+        assert isinstance(after, Send) and after.value == "grad" and after.micro_batches == stream[k].micro_batches
+        received = [i for i in stream[:k] if isinstance(i, Recv)]
+        assert {i.micro_batches for i in received if i.value == "grad"} >= {stream[k + 1].micro_batches}  # type: ignore[union-attr]
+        sums = [j for j, i in enumerate(stream) if isinstance(i, AllReduce) and i.stage == 1]
+        assert len(sums) == 1 and sums[0] > k + 1
+        assert sync != "sync eager" or sums[0] == k + 3
+
+
+def test_a_pair_takes_the_time_of_both_from_when_both_can_start() -> None:
+    alone = "if r == 0 { F p[0] F p[1] B p[1] B p[0] } else { F p[1] F p[0] B p[0] B p[1] }"
+    together = "if r == 0 { F p[0] F p[1] B p[1] & B p[0] } else { F p[1] F p[0] B p[0] B p[1] }"
+    a, b = (listing(body, pipes=TWO, D=2, N=1) for body in (alone, together))
+    #   alone     rank 0  F0 F1 B1-- B0--         together  rank 0  F0 F1 .... B1&B0---
+    #             rank 1  F1 F0 B0-- B1--                   rank 1  F1 F0 B0-- ........ B1--
+    assert (simulate(a).makespan, makespan(a)) == (6, 6)
+    assert (simulate(b).makespan, makespan(b)) == (10, 10)
+    assert simulate(b).busy == (6, 6)
+    assert peaks(b).activations == (2, 2)
+
+
+def test_pairs_in_loops_and_joined_by_name() -> None:
+    p = listing("F  repeat i in 1 .. N - 1 { F(0, i) & B(0, i - 1) }  B")
+    assert tasks_of(p, 0) == "F0 F1 B0 F2 B1 B2"
+    assert [i.overlap for i in tasks(p.stream(0))] == [False, True, False, True, False, False]
+    for body in ("& F", "F &", "F & repeat 2 { B }", "F & F & F", "F & & F", "F let x = 1 & F"):
+        assert refused(body).code in ("E102", "E101"), body

@@ -77,40 +77,30 @@ class Work:
 
     def forward_to_recompute(self) -> None:
         """Run the stage without a graph: the backward runs it again."""
-        self.evaluate()
+        self._without_graph()
         self.ran = True
 
     def forward_only(self) -> None:
         """Run the stage and keep nothing: there is no backward."""
-        self.evaluate()
+        self._without_graph()
         if self.act is not None:
             self.act.give_up()
-
-    def evaluate(self) -> None:
-        """Run the stage without a graph."""
-        with torch.no_grad():
-            self._emit(self._compute(self._inputs()))
 
     def backward(self) -> None:
         """Add the weight gradients and hand back the input's."""
         outputs = self._opened()
-        _backward(outputs, self._given(outputs))
-        if self.grad is not None:
-            self.grad.give_up()
+        grads = self._given(outputs)
+        if outputs:  # a stage without parameters at the start of the model has none
+            torch.autograd.backward(outputs, grads)
         self._hand_back()
         self._end()
 
     def backward_input(self) -> None:
         """Hand back the gradient of the input; keep what the weight gradients need."""
         outputs = self._opened()
-        grads = self._given(outputs)
+        self.grads = self._given(outputs)
         if self.leaves:
-            torch.autograd.backward(outputs, grads, retain_graph=True, inputs=self.leaves)
-        # A received gradient lies in a buffer that is given back now.
-        received = self.grad is not None and self.grad.buffer is not None
-        self.grads = tuple(g.clone() for g in grads) if received else grads
-        if self.grad is not None:
-            self.grad.give_up()
+            torch.autograd.backward(outputs, self.grads, retain_graph=True, inputs=self.leaves)
         self._hand_back()
 
     def backward_weight(self) -> None:
@@ -146,10 +136,20 @@ class Work:
         return outputs
 
     def _emit(self, outputs: Values) -> None:
+        """Hand the outputs on, or add the loss."""
         if self.made is None:
             self.iteration.loss += outputs[0].detach()
-        else:
-            self.made.put(tuple(t.detach() for t in outputs))
+            return
+        outputs = tuple(t.detach() for t in outputs)
+        if self.act is not None and self.act.buffer is not None:
+            # What a stage hands on as it came must not end with the buffer: the next stage may read it longer.
+            buffer = _memory(self.act.buffer.message)
+            outputs = tuple(t.clone() if _memory(t) == buffer else t for t in outputs)
+        self.made.put(outputs)
+
+    def _without_graph(self) -> None:
+        with torch.no_grad():
+            self._emit(self._compute(self._inputs()))
 
     def _opened(self) -> list[Tensor]:
         """Return the outputs that a backward begins at."""
@@ -163,8 +163,18 @@ class Work:
         return self.outputs
 
     def _given(self, outputs: list[Tensor]) -> Values:
-        """Return the gradients of the outputs; that of the loss is one."""
-        return (torch.ones_like(outputs[0]),) if self.grad is None else self.grad.read()
+        """Return the gradients of the outputs, giving up the one that came; that of the loss is one.
+
+        Autograd may keep what it is given, or a view of it, as the gradient of a parameter. So what came in a buffer is
+        copied.
+        """
+        if self.grad is None:
+            return (torch.ones_like(outputs[0]),)
+        grads = self.grad.read()
+        if self.grad.buffer is not None:
+            grads = tuple(g.clone() for g in grads)
+        self.grad.give_up()
+        return grads
 
     def _hand_back(self) -> None:
         if self.handed is not None:
@@ -176,9 +186,8 @@ class Work:
             self.act.give_up()
 
 
-def _backward(outputs: list[Tensor], grads: Values) -> None:
-    if outputs:  # a stage without parameters at the start of the model has none
-        torch.autograd.backward(outputs, grads)
+def _memory(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 def gradient_of(t: Tensor) -> Tensor:

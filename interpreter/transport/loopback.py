@@ -64,6 +64,10 @@ class Channel:
         self.sends = self.receives = self.done = 0
         self.waiting: deque[tuple[Deed, Tensor]] = deque()
 
+    def is_empty(self) -> bool:
+        """Return whether every send is complete."""
+        return self.done == self.sends
+
     def sent(self, buffer: Tensor, queue: Queue | None) -> None:
         """Post the next send."""
         self.sends += 1
@@ -146,6 +150,7 @@ class Loopback:
     def __init__(self, rank: int, world: World, device: torch.device) -> None:
         self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
         self._common = world
+        self._to: dict[int, Channel] = {}
         self._launched: dict[tuple[int, ...], int] = {}
         self._met = 0
 
@@ -165,7 +170,8 @@ class Loopback:
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting as long as the machine says."""
         self._pause()
-        channel, window = self._common.channel(self.rank, peer), self._common.window
+        channel = self._to[peer] = self._common.channel(self.rank, peer)
+        window = self._common.window
         if window is not None:
             first = channel.sends - window  # number of the transfer to wait for
             if self._common.transfers(self.rank, peer) is None:
@@ -202,9 +208,8 @@ class Loopback:
 
     def flush(self) -> None:
         """Wait for every send."""
-        for (sender, peer), channel in self._common.channels.items():
-            if sender == self.rank:
-                self.wait(lambda channel=channel: channel.done == channel.sends, f"rank {peer} to receive what was sent")  # type: ignore[misc]
+        for peer, channel in self._to.items():
+            self.wait(channel.is_empty, f"rank {peer} to receive what was sent")
 
     def forget(self, buffer: Tensor) -> None:
         """Poison a receive buffer that nobody should read any more."""

@@ -57,9 +57,8 @@ def _difference(stage: Stage, layers: list[nn.Module]) -> float:
     return largest
 
 
-def train(model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
+def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
     """Train the whole model in this process, every iteration's `samples` samples as one batch: no pipeline at all."""
-    whole = whole_model(model, settings.seed)
     parameters = list(whole.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=settings.rate)
     for iteration in range(settings.iterations):

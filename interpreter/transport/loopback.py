@@ -172,14 +172,20 @@ class Loopback:
         self._pause()
         channel = self._to[peer] = self._common.channel(self.rank, peer)
         window = self._common.window
-        if window is not None:
-            first = channel.sends - window  # number of the transfer to wait for
-            if self._common.transfers(self.rank, peer) is None:
-                what = f"rank {peer} to post its receive number {first} of this channel"
-                self.wait(lambda: channel.receives > first, what)
-            else:
-                self.wait(lambda: channel.done > first, f"its transfer number {first} to rank {peer}")
-        channel.sent(buffer, self._common.transfers(self.rank, peer))
+        queue = self._common.transfers(self.rank, peer)
+        number = channel.sends - (window or 0)  # of the transfer to wait for
+        if window:
+            self._wait_for(peer, channel, number)
+        channel.sent(buffer, queue)
+        if window == 0:
+            self._wait_for(peer, channel, number)
+
+    def _wait_for(self, peer: int, channel: Channel, number: int) -> None:
+        """Return when a SEND's transfer has got as far as the machine's windows want."""
+        if self._common.transfers(self.rank, peer) is None:
+            self.wait(lambda: channel.receives > number, f"rank {peer} to post its receive number {number} of this channel")
+        else:
+            self.wait(lambda: channel.done > number, f"its transfer number {number} to rank {peer}")
 
     def recv(self, peer: int, buffer: Tensor) -> Posted:
         """Post a receive into `buffer`."""

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -131,11 +132,16 @@ def _compiled(options: argparse.Namespace) -> Program:
     parameters, width = dict(options.parameters), options.width or 1
     started = int(os.environ.get("WORLD_SIZE", "0"))
     if "D" not in parameters and started and started % width == 0 and not options.loopback:
+        depth = started // width
         try:
-            return compile_schedule(options.schedule, parameters | {"D": started // width}, width).program
+            return compile_schedule(options.schedule, parameters | {"D": depth}, width).program
         except ChimeraError as error:
-            if error.diagnostics[0].code != "E203":  # the schedule has no such parameter
-                raise
+            if all(d.code != "E203" for d in error.diagnostics):  # the schedule has a parameter D
+                note = f"D = {depth} follows from the {started} processes that were started"
+                raise ChimeraError(
+                    replace(d, notes=tuple(note if n == f"D was given: -p D={depth}" else n for n in d.notes))
+                    for d in error.diagnostics
+                ) from None
     return compile_schedule(options.schedule, parameters, width).program
 
 

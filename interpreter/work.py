@@ -2,19 +2,21 @@
 
 FWD          act[s, m]  -> act[s + 1, m], or the loss          keeps its graph; to recompute, nothing
 BWD          grad[s, m] -> grad[s - 1, m], weight gradients    gives up act[s, m], grad[s, m] and the graph
-BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      gives up grad[s, m]
-BWD_WEIGHT   weight gradients                                  gives up act[s, m] and the graph
+BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      gives up grad[s, m] and the graph
+BWD_WEIGHT   weight gradients                                  gives up act[s, m] and what the graph left for it
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from interpreter.data import Batch
 from interpreter.messages import Values
+from interpreter.split import Splitting
 from interpreter.store import Slot
 from models.draws import drawing
 from models.model import Model, Stage
@@ -43,10 +45,10 @@ class Work:
 
     act: its input, None on the first stage, whose input are samples; gradient: which tensors of the input carry one.
     made: where its output goes, None on the last stage, whose output is the loss. grad: the gradient of the output;
-    handed: where that of the input goes.
+    handed: where that of the input goes. split: what BWD_INPUT leaves for BWD_WEIGHT, None for a full backward.
     """
 
-    __slots__ = ("act", "grad", "gradient", "grads", "handed", "iteration", "leaves", "m", "made", "module", "outputs", "ran")
+    __slots__ = ("act", "grad", "gradient", "handed", "iteration", "leaves", "m", "made", "module", "outputs", "ran", "split")
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Work:
     ) -> None:
         self.iteration, self.module, self.m = iteration, module, m
         self.act, self.gradient, self.made, self.grad, self.handed = act, tuple(gradient), made, grad, handed
+        self.split: Splitting | None = None
         self.close()
 
     def close(self) -> None:
@@ -68,7 +71,6 @@ class Work:
         self.ran = False  # whether a forward waits for its last backward
         self.leaves: list[Tensor] = []  # the inputs that carry a gradient
         self.outputs: list[Tensor] | None = None  # those that carry a gradient; None where the forward has to run again
-        self.grads: Values = ()  # of the outputs, kept from BWD_INPUT to BWD_WEIGHT
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
@@ -95,20 +97,24 @@ class Work:
         self._hand_back()
         self._end()
 
+    def split_backward(self) -> None:
+        """Let the backward come in two halves."""
+        self.split = Splitting()
+
     def backward_input(self) -> None:
-        """Hand back the gradient of the input; keep what the weight gradients need."""
+        """Hand back the gradient of the input; of the graph, keep what the weight gradients need."""
         outputs = self._opened()
-        self.grads = self._given(outputs)
-        if self.leaves:
-            torch.autograd.backward(outputs, self.grads, retain_graph=True, inputs=self.leaves)
+        grads = self._given(outputs)
+        if outputs:
+            torch.autograd.backward(outputs, grads)
         self._hand_back()
+        self.leaves, self.outputs = [], []
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""
-        outputs = self._opened()
-        wanted = [p for p in self.module.parameters() if p.requires_grad]
-        if wanted:
-            torch.autograd.backward(outputs, self.grads, inputs=wanted)
+        self._opened()
+        assert self.split is not None
+        self.split.weights()
         self._end()
 
     def _inputs(self) -> Values:
@@ -128,7 +134,7 @@ class Work:
         """Run the stage; the last one's output is its share of the iteration's loss."""
         now = self.iteration
         assert now.batch is not None
-        with drawing(now.batch.draws(self.m)):
+        with drawing(now.batch.draws(self.m)), self.split or nullcontext():
             outputs: Values = self.module(*inputs)
         if self.made is None:
             targets = now.batch.targets(self.m).to(now.device)

@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from interpreter import measure, reference
-from interpreter.data import Windows, load_text, split_text, unigram_entropy
+from interpreter.data import Windows
 from interpreter.evaluation import Evaluator
 from interpreter.plan import Plan
 from interpreter.record import Record
+from interpreter.text import load_text, split_text, unigram_entropy
 from interpreter.timed import Comparison, Nothing, Sleeper, measured_times, median_times, timed_model
 from interpreter.training import Result, Settings, Trainer, agree, samples_per_micro_batch
 from interpreter.transport import Transport
@@ -64,7 +65,14 @@ class TrainingJob:
         """Train, say on rank 0 how it goes, and return the exit code."""
         trainer = Trainer(self.plan.program, self.model, self.description, self.source, transport, self.settings)
         text = self.source.text
-        same = (self.options.model, self.options.dropout, len(text), bytes(text[:65536]), bytes(text[-65536:]))
+        # A large text is not read for this.
+        same = (
+            self.options.model,
+            self.options.dropout,
+            len(text),
+            bytes(text.read(0, 2**16)),
+            bytes(text.read(len(text) - 2**16, len(text))),
+        )
         agree(transport, "training (model or data)", "E809", hashlib.sha256(repr(same).encode()).hexdigest())
         record = Record(transport.rank, self.settings.iterations, self.options.log_file)
         self._introduce(record)

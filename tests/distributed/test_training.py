@@ -13,8 +13,9 @@ import torch
 from chimera_ir.jsonform import program_to_json
 from compiler import compile_schedule, evaluation_of
 from interpreter import reference
-from interpreter.data import Windows, load_text, split_text
+from interpreter.data import Windows
 from interpreter.evaluation import Evaluator
+from interpreter.text import load_text, split_text
 from interpreter.training import Settings, Trainer
 from interpreter.transport import Transport
 from interpreter.transport.loopback import run_in_loopback

@@ -111,15 +111,22 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
 
 def differences(program: Program, model: Model, found: list[Found], iteration: int = 0) -> Iterator[str]:
     """Yield what differs from one process in any bit."""
-    h = program.header
-    total, wanted = one_process(model, h.micro_batches * h.width, iteration)
+    total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
     if sum(f.loss for f in found) != total:
         yield f"loss {sum(f.loss for f in found)} instead of {total}"
     for rank, f in enumerate(found):
-        for s, grads in f.grads.items():
-            expected = [g for k in described(model).cut(h.stages)[s] for g in wanted[k]]
-            if len(grads) != len(expected) or not all(a.equal(b) for a, b in zip(grads, expected, strict=True)):
-                yield f"rank {rank}, stage {s}"
+        for stage in differences_of_rank(program, model, f, iteration):
+            yield f"rank {rank}, stage {stage}"
+
+
+def differences_of_rank(program: Program, model: Model, found: Found, iteration: int = 0) -> Iterator[int]:
+    """Yield the stages of a rank whose gradients differ from one process's in any bit."""
+    h = program.header
+    _, wanted = one_process(model, h.micro_batches * h.width, iteration)
+    for s, grads in found.grads.items():
+        expected = [g for k in described(model).cut(h.stages)[s] for g in wanted[k]]
+        if len(grads) != len(expected) or not all(a.equal(b) for a, b in zip(grads, expected, strict=True)):
+            yield s
 
 
 def equal_to_one_process(

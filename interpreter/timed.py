@@ -1,26 +1,27 @@
 """Stages that only take time: how well the simulator predicts a real run, without the processors that stages need.
 
 Each task sleeps for its cost in the program's header, times a unit. Messages are real, of the size of the model's.
-A full backward and the two halves of a split one are nodes of autograd's graph, so that the executor runs them like any
-other stage.
+The backward sleeps inside autograd, so that the executor runs these stages like any other; of a split backward, the
+second half is left for BWD_WEIGHT like the products of a model's parameters.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from chimera_ir.instructions import Op
 from chimera_ir.model import Layer, ModelDescription
 from chimera_ir.model import Tensor as Spec
 from chimera_ir.program import Program
+from interpreter import split
 from interpreter.data import Values
 from interpreter.measure import bubbles, computed_and_taken_s
 from interpreter.plan import Times
@@ -44,53 +45,67 @@ class Sleeper:
         self.behind_s = time.monotonic() - deadline
 
 
+@dataclass(frozen=True, slots=True)
+class Units:
+    """What a stage's tasks cost, for one micro-batch."""
+
+    forward: int
+    backward: int
+    input: int
+    weight: int
+
+
 class _Taking(torch.autograd.Function):
-    """Nothing but a pause in the backward."""
+    """Nothing but a pause in the backward; in a split one, what is left for its second half follows the pause."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, pause: Callable[[], None]) -> Tensor:
-        ctx.pause = pause
+    def forward(ctx: Any, x: Tensor, now: Callable[[], None], later: Callable[[], None]) -> Tensor:
+        ctx.now, ctx.later = now, later
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        ctx.pause()
-        return grads[0], None
+        ctx.now()
+        ctx.later()
+        return grads[0], None, None
+
+
+def taking(x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
+    """Return x, whose backward takes the time of a stage's."""
+    if has_torch_function_unary(x):  # a split backward looks at every function that it meets
+        return handle_torch_function(taking, (x,), x, sleeper, units)
+    return _Taking.apply(x, partial(sleeper.sleep, units.backward), _nothing)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _split(products: list[split.Product], x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
+    weights = split.Product(partial(sleeper.sleep, units.weight), ())
+    half = partial(sleeper.sleep, units.input)
+    return _Taking.apply(x, half, lambda: products.append(weights))  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _nothing() -> None:
+    pass
+
+
+split._DEFERRING[taking] = _split
 
 
 class TimedStage(nn.Module):
-    """A stage that takes the time that the program's costs say.
-
-    shape: of what it hands on; size: samples of a micro-batch; split: micro-batches whose backward is in two halves.
-    """
+    """A stage that takes the time that the program's costs say. shape: of what it hands on; size: of a micro-batch."""
 
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
         super().__init__()
-        costs, t = program.header.costs, program.table
-        self.forward_units, self.backward_units = costs.FWD[stage], costs.BWD[stage]
-        self.input_units, self.weight_units = costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage]
-        rows = (t.op == Op.BWD_INPUT) & (t.stage == stage)
-        self.split = {m for batch in set(t.batch[rows].tolist()) for m in program.batches[batch]}
-        self.micro_batches, self.size, self.first, self.shape = program.header.micro_batches, size, stage == 0, shape
-        self.sleeper = sleeper
-        # Stage 0 has no gradient to hand back; its activation gradients end here.
+        costs = program.header.costs
+        self.units = Units(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
+        self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
+        # Stage 0 has no gradient to hand back: its backward ends here.
         self.anchor = nn.Parameter(torch.zeros(()))
-        self.weight = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and hand on what sleeps for the backward."""
-        here = {n // self.size % self.micro_batches for n in current_draws().samples}
-        self.sleeper.sleep(self.forward_units * len(here))
+        self.sleeper.sleep(self.units.forward * (len(current_draws().samples) // self.size))
         x = torch.zeros(self.shape) + self.anchor if self.first else x + self.anchor
-        if not here <= self.split:
-            return self._taking(x, self.backward_units)
-        return self._taking(x, self.input_units) + self._taking(self.weight, self.weight_units)
-
-    def _taking(self, x: Tensor, units: int) -> Tensor:
-        # The weight half runs the input half's node again, on its way to the anchor: only the first time takes time.
-        once: Iterator[int] = iter([units])
-        y: Tensor = _Taking.apply(x, lambda: self.sleeper.sleep(next(once, 0)))  # type: ignore[no-untyped-call]
-        return y
+        return taking(x, self.sleeper, self.units)
 
 
 def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
@@ -105,7 +120,7 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
         return (torch.zeros(samples, 1),), torch.zeros(samples, 1)
 
     names = [f"timed {s}" for s in range(stages)]
-    layers = tuple(Layer(name, 2, 8, 0, 0, (boundary,), 1) for name in names)
+    layers = tuple(Layer(name, 1, 4, 0, 0, (boundary,), 1) for name in names)
     return Model("timed", tuple(zip(names, makers, strict=True)), loss, example), ModelDescription("timed", size, layers)
 
 

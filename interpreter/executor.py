@@ -79,7 +79,6 @@ class Executor:
         self.sums: list[tuple[Pending, Tensor, list[nn.Parameter]]] = []
         self.calls = [self._bind(i) for i in self.stream]
         self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
-        self._counts_memory = transport.device.type == "cuda"
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
 
     def run(self, batch: Batch) -> float:
@@ -88,8 +87,6 @@ class Executor:
         Afterwards every parameter has its whole gradient. Raises RankError, which names the instruction.
         """
         self.iteration.begin(batch)
-        if self._counts_memory:
-            torch.cuda.reset_peak_memory_stats(self.transport.device)
         clock, transport, number = time.perf_counter_ns, self.transport, 0
         stamps, waits = self._stamps, self._waits
         stamps[0], waits[0] = clock(), transport.waited_ns
@@ -105,11 +102,6 @@ class Executor:
     def times(self) -> Times:
         """Return when the instructions of the last iteration ran."""
         return times_of(self._stamps, self._waits, self._tasks)
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Return the most memory that tensors took on this rank's GPU in the last iteration; None on a CPU."""
-        return torch.cuda.max_memory_allocated(self.transport.device) if self._counts_memory else None
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks where copies of a stage differ in any bit; called by all together."""

@@ -23,7 +23,7 @@ from interpreter.executor import RankError
 from interpreter.parameters import check_copies, parameter_groups
 from interpreter.times import Times
 from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
+from interpreter.transport.loopback import Loopback, run_in_loopback
 from interpreter.work import Work
 from models.model import Model, Stage, Values, build_stage
 from tests.distributed.integers import LENGTH, First, IntegerSamples, Last, Whole, integer_model, loss
@@ -248,6 +248,24 @@ def test_ties_of_only_one_side_are_refused(p: Program, model: Model, message: st
 
     with pytest.raises(ChimeraError, match=f"E805: {message}"):
         run_in_loopback(p, live)
+
+
+def test_nothing_is_in_flight_when_an_iteration_ends() -> None:
+    p, waited = TWO_RANKS["1f1b, window 9"], []
+
+    class Noting(Loopback):
+        def flush(self) -> None:
+            waited.append(not all(channel.is_empty() for channel in self._to.values()))
+            super().flush()
+
+    def live(transport: Loopback) -> None:
+        transport.__class__ = Noting
+        rank_of(p, deep_model(3))(transport)
+        assert all(channel.is_empty() for channel in transport._to.values())
+
+    for seed in range(8):
+        run_in_loopback(p, live, seed, every_post=True)  # type: ignore[arg-type]
+    assert any(waited) and len(waited) == 16
 
 
 def test_times_tell_work_from_waiting() -> None:

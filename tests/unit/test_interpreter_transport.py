@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from chimera_ir.instructions import AllReduce
+from chimera_ir.program import Machine
 from interpreter.transport import loopback, processes
 from interpreter.transport.gloo import Gloo
 from interpreter.transport.loopback import StuckError, run_in_loopback
@@ -244,3 +246,48 @@ def test_a_poisoned_buffer_is_not_a_number_and_autograd_sees_it() -> None:
     assert buffer.isnan().all()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+@pytest.mark.parametrize(
+    ("machine", "window", "most"),
+    [("posted", 2, 9), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
+)
+def test_a_machine_takes_so_many_sends_before_the_first_receive(machine: Machine, window: int, most: int) -> None:
+    p = TWO_RANKS["1f1b"].with_header(window=window)
+
+    def live(transport: Any, count: int) -> None:
+        if transport.rank == 0:
+            for _ in range(count):
+                transport.send(1, torch.zeros(1))
+        transport.tell_all("rank 1 receives from here on")
+        if transport.rank == 1:
+            for _ in range(count):
+                transport.recv(0, torch.zeros(1)).wait()
+
+    run_in_loopback(p, partial(live, count=most), machine=machine)
+    if machine != "posted":
+        with pytest.raises(StuckError):
+            run_in_loopback(p, partial(live, count=most + 1), machine=machine)
+
+
+def test_a_full_window_of_a_machine_with_queues_waits_for_what_stands_in_front() -> None:
+    p = program("gpipe", D=3, N=1).with_header(window=1)
+    done: list[str] = []
+
+    def live(transport: Any) -> None:
+        if transport.rank == 0:
+            first = transport.recv(2, torch.zeros(1))
+            transport.send(1, torch.zeros(1))
+            transport.send(1, torch.zeros(1))  # the one before it stands behind what comes from rank 2
+            done.append("second send")
+            first.wait()
+        elif transport.rank == 1:
+            for pending in [transport.recv(0, torch.zeros(1)) for _ in range(2)]:
+                pending.wait()
+        else:
+            done.append("what comes from rank 2")
+            transport.send(0, torch.zeros(1))
+
+    for seed in range(10):
+        run_in_loopback(p, live, seed, machine="serial", every_post=True)
+    assert done == ["what comes from rank 2", "second send"] * 10

@@ -15,6 +15,7 @@ from compiler import compile_schedule, evaluation_of
 from interpreter import reference
 from interpreter.data import Windows
 from interpreter.evaluation import Evaluator
+from interpreter.measure import processors
 from interpreter.text import load_text, split_text
 from interpreter.training import Settings, Trainer
 from interpreter.transport import Transport
@@ -119,6 +120,7 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
         assert x["tokens_per_second"] == pytest.approx(4 * 2 * 32 / x["iteration_s"])
         assert len(x["bubble"]) == len(x["peak_memory_bytes"]) == 2
         assert all(0 <= bubble < 1 for bubble in x["bubble"]) and min(x["peak_memory_bytes"]) > 10**7
+        assert x.get("oversubscribed", False) == (processors() < 2)
 
 
 def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
@@ -133,14 +135,18 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
     assert len(re.findall("held-out loss", run.stdout)) == 3
 
 
-def test_loopback_trains_the_same_without_torchrun(run: Any) -> None:
+def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:
     # D is the schedule's own here: four ranks, and still the samples and the weights of two.
-    loop = finished(sys.executable, RUN, "-p", "N=4", "--loopback", *OPTIONS, "--eval-samples", str(EVALUATED))
+    log = tmp_path / "log"
+    loop = finished(
+        sys.executable, RUN, "-p", "N=4", "--loopback", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log)
+    )
     assert (loop.returncode, loop.stderr) == (0, "")
     assert "chimera: 4 ranks" in loop.stdout
     one, two = figures(loop.stdout), figures(run.stdout)
     for name in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy"):
         assert one[name] == pytest.approx(two[name], abs=1.1e-3), name
+    assert json.loads(log.read_text().splitlines()[0]).get("oversubscribed", False) == (processors() < 4)
 
 
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:

@@ -291,3 +291,19 @@ def test_a_full_window_of_a_machine_with_queues_waits_for_what_stands_in_front()
     for seed in range(60):
         run_in_loopback(p, live, seed, machine="serial", every_post=True)
     assert done == ["what comes from rank 2", "second send"] * 60
+
+
+def test_a_posted_buffer_holds_nonsense_until_its_message_is_there() -> None:
+    def live(transport: Any) -> None:
+        if transport.rank == 0:
+            transport.tell_all("posted")
+            transport.send(1, torch.ones(2))
+        else:
+            buffer = torch.zeros(2)
+            pending = transport.recv(0, buffer)
+            assert buffer.isnan().all()
+            transport.tell_all("posted")
+            pending.wait()
+            assert buffer.tolist() == [1, 1]
+
+    run_in_loopback(TWO_RANKS["1f1b"], live)

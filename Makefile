@@ -20,8 +20,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
 	touch $(READY)
 
-train: $(READY) ## train a small GPT with Chimera on two ranks (CPU)
+train: $(READY) ## train a small GPT with Chimera on two ranks (CPU), then time four that sleep
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 interpreter/run.py schedules/chimera.sched -p D=2 -p N=8
+	@echo
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 --timed 40
 
 test: $(READY) ## run everything that needs only Python
 	$(BIN)/python -m pytest -n $(JOBS) -m "not proof and not root and not browser and not gpu" $(ARGS)
@@ -45,8 +47,12 @@ golden: $(READY) ## write the golden files anew
 figures: $(READY) ## write every drawing and table in README and docs anew
 	$(BIN)/python tests/figures.py --write
 
-bench: $(READY) ## measure the compiler
+bench: $(READY) ## measure the compiler, the runtime beside torch's, and timed stages beside the simulator
 	$(BIN)/python tests/bench.py
+	@echo
+	$(BIN)/python tests/bench_runtime.py
+	@echo
+	$(BIN)/python tests/bench_timed.py
 
 coverage: $(READY) ## measure which lines the tests reach
 	$(BIN)/coverage run -m pytest -q -m "not proof and not root and not browser and not gpu"

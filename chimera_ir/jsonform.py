@@ -9,13 +9,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
+from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import Instruction, Op, Value
 from chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program, program_of
+from chimera_ir.reading import Kind, read_json
 
 MAX_RANKS = 2**16  # streams, stages and pipes of a file from outside: bounds what its header can make a reader allocate
 MAX_TASKS = 2**24  # stages x micro-batches x width
@@ -29,6 +30,15 @@ class ProgramFile(Header):
     format: Literal["chimera-program"]
     version: Literal[1]
     streams: tuple[tuple[Annotated[Instruction, Field(discriminator="op")], ...], ...]
+
+
+_KIND = Kind(
+    "chimera program",
+    FORMAT,
+    VERSION,
+    ("E601", "E602", "E603"),
+    "compile one with: chimerac schedules/chimera.sched --emit json -o program.json",
+)
 
 
 @cache
@@ -100,13 +110,9 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
     name: what the user calls the text. Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1,
     E603 a field that is missing, unknown or out of range, E604 sizes that no reader should allocate.
     """
-    source = Source(name, text)
     if len(text) > MAX_BYTES:
         raise refuse("E604", f"{name} has {len(text)} characters, a program at most {MAX_BYTES}")
-    try:
-        file = _adapter().validate_json(text)
-    except ValidationError as error:
-        raise _explain(error, text, source) from None
+    file = read_json(_adapter(), _KIND, text, name)
     sizes = {"ranks": file.width * file.ranks, "stages": file.stages, "pipes": len(file.pipes)}
     for what, size in sizes.items():
         if size > MAX_RANKS:
@@ -122,58 +128,3 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
         raise refuse("E603", f"{name}: micro_batches is {file.micro_batches}, but the pipes list {ids} of them")
     header = Header(**{f.name: getattr(file, f.name) for f in fields(Header)})
     return program_of(header, file.streams)
-
-
-def _explain(error: ValidationError, text: str, source: Source) -> ChimeraError:
-    """Return the findings that say what is wrong with a file, in this project's words."""
-    found = error.errors(include_url=False, include_context=True)
-    if found[0]["type"] == "json_invalid":
-        return _not_json(text, source)
-    by_place = {e["loc"]: e for e in found if len(e["loc"]) == 1}
-    for key, wanted in (("format", "chimera-program"), ("version", VERSION)):
-        wrong = by_place.get((key,))
-        if wrong:
-            given = "is missing" if wrong["type"] == "missing" else f"is {wrong['input']!r}"
-            return refuse(
-                "E602",
-                f"{source.name} is not a chimera program of version {VERSION}: '{key}' {given}, not {wanted!r}",
-                help="compile one with: chimerac schedules/chimera.sched --emit json -o program.json",
-            )
-    if found[0]["loc"] == ():
-        return refuse("E602", f"{source.name} is not a chimera program: {_reason(found[0])}")
-    return ChimeraError(Diagnostic("E603", f"{source.name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:100])
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    """Return a path into the file. The discriminator's value, which pydantic adds to the path, is left out."""
-    ops = set(_OPS)
-    parts = [f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc if p not in ops]
-    return "".join(parts).lstrip(".")
-
-
-def _reason(e: Any) -> str:
-    given = repr(e["input"])
-    given = given if len(given) <= 60 else given[:57] + "..."
-    match e["type"]:
-        case "missing":
-            return "this field is missing"
-        case "unexpected_keyword_argument" | "extra_forbidden" | "dataclass_exact_type":
-            return "this field is unknown"
-        case "union_tag_invalid":
-            return f"unknown instruction {e['ctx']['tag']!r}; known: {', '.join(_OPS)}"
-        case "union_tag_not_found":
-            return "this instruction has no 'op'"
-        case _:
-            reason = e["msg"][0].lower() + e["msg"][1:]
-            return f"{reason}, found {given}"
-
-
-def _not_json(text: str, source: Source) -> ChimeraError:
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        span = Span(source, error.lineno, error.colno, error.lineno, error.colno + 1)
-        return refuse("E601", f"{source.name} is not JSON: {error.msg[0].lower()}{error.msg[1:]}", span, label="here")
-    except (RecursionError, ValueError):
-        pass
-    return refuse("E601", f"{source.name} is not JSON that a program can be read from")

@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
+from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import STRICT
+from chimera_ir.reading import Kind, read_json
 
 FORMAT = "chimera-model"
 VERSION = 1
@@ -198,6 +199,15 @@ class ModelFile(ModelDescription):
     version: Literal[1]
 
 
+_KIND = Kind(
+    "chimera model description",
+    FORMAT,
+    VERSION,
+    ("E701", "E702", "E703"),
+    "write one with: python -m models describe --model gpt-small",
+)
+
+
 @cache
 def _adapter() -> TypeAdapter[ModelFile]:
     return TypeAdapter(ModelFile)
@@ -223,10 +233,7 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
     """
     if len(text) > MAX_CHARACTERS:
         raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {MAX_CHARACTERS}")
-    try:
-        file = _adapter().validate_json(text)
-    except ValidationError as error:
-        raise _explain(error, text, name) from None
+    file = read_json(_adapter(), _KIND, text, name)
     for n, tied in enumerate(file.tied):
         if max(tied.layers) >= len(file.layers):
             message = f"layer {max(tied.layers)} does not exist, the model has {len(file.layers)} layers"
@@ -234,46 +241,3 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
         if len(set(tied.layers)) < len(tied.layers):
             raise refuse("E703", f"{name}: tied[{n}].layers: a layer is named twice in {list(tied.layers)}")
     return ModelDescription(**{f.name: getattr(file, f.name) for f in fields(ModelDescription)})
-
-
-def _explain(error: ValidationError, text: str, name: str) -> ChimeraError:
-    """Return the findings that say what is wrong with a file, in this project's words."""
-    found = error.errors(include_url=False)
-    if found[0]["type"] == "json_invalid":
-        return _not_json(text, name)
-    wrong = next((e for e in found if e["loc"] in ((), ("format",), ("version",))), None)
-    if wrong:
-        where = f"'{wrong['loc'][0]}': " if wrong["loc"] else ""
-        return refuse(
-            "E702",
-            f"{name} is not a chimera model description of version {VERSION}: {where}{_reason(wrong)}",
-            help="write one with: python -m models describe --model gpt-small",
-        )
-    return ChimeraError(Diagnostic("E703", f"{name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:100])
-
-
-def _not_json(text: str, name: str) -> ChimeraError:
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as e:
-        span = Span(Source(name, text), e.lineno, e.colno, e.lineno, e.colno + 1)
-        return refuse("E701", f"{name} is not JSON: {e.msg[0].lower()}{e.msg[1:]}", span, label="here")
-    except (RecursionError, ValueError):
-        pass
-    return refuse("E701", f"{name} is not JSON that a model description can be read from")
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc).lstrip(".")
-
-
-def _reason(e: Any) -> str:
-    match e["type"]:
-        case "missing":
-            return "this field is missing"
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            return "this field is unknown"
-        case _:
-            given = repr(e["input"])
-            given = given if len(given) <= 60 else given[:57] + "..."
-            return f"{e['msg'][0].lower()}{e['msg'][1:]}, found {given}"

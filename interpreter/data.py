@@ -6,11 +6,9 @@ on the same samples in the same iterations, and loss curves can be laid over eac
 
 from __future__ import annotations
 
-import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,16 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from chimera_ir.diagnostics import refuse
+from interpreter.text import Text, windows
 from models.draws import Draws
 
-Bytes = npt.NDArray[np.uint8]
 Values = tuple[Tensor, ...]
-
-DEFAULT_BYTES = 4_000_000  # of the standard library: enough that a short run sees no sample twice
-HELD_OUT = 20  # the last byte in so many is held out
-# Others' code, tests, and files that are tables rather than text.
-_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 
 
 class Samples(Protocol):
@@ -44,7 +36,7 @@ class Samples(Protocol):
 class Windows:
     """Samples of `length` bytes, each to predict the bytes one further on; windows do not overlap in their inputs."""
 
-    text: Bytes
+    text: Text
     length: int
     seed: int
 
@@ -55,9 +47,8 @@ class Windows:
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
         """Return inputs and targets of these samples."""
-        starts = np.array([self._window(k) for k in numbers]) * self.length
-        windows = self.text[starts[:, None] + np.arange(self.length + 1)]
-        tokens = torch.from_numpy(windows.astype(np.int64))  # (b, L + 1)
+        starts = [self._window(k) * self.length for k in numbers]
+        tokens = torch.from_numpy(windows(self.text, starts, self.length + 1).astype(np.int64))  # (b, L + 1)
         return (tokens[:, :-1],), tokens[:, 1:]  # (b, L) each
 
     def valid_targets(self, numbers: Sequence[int]) -> int:
@@ -108,64 +99,3 @@ class Batch:
         """Return the number of valid targets of the whole iteration: all micro-batches of all replicas."""
         samples = self.width * self.micro_batches * self.size
         return self.source.valid_targets(range(self.iteration * samples, (self.iteration + 1) * samples))
-
-
-def load_text(path: Path | None) -> Bytes:
-    """Return the bytes of a file, of all files of a folder, or by default of Python's own standard library.
-
-    Raises ChimeraError E802 where there is nothing to read.
-    """
-    if path is None:
-        root = Path(sysconfig.get_path("stdlib"))
-        files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
-        return _joined(root, files, DEFAULT_BYTES)
-    try:
-        if path.is_dir():
-            return _joined(path, (p for p in path.rglob("*") if p.is_file() and not p.name.startswith(".")), None)
-        if path.stat().st_size:
-            return np.memmap(path, np.uint8, mode="r")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise refuse("E802", f"the data {path} cannot be read: {reason}", help=_DATA_HELP) from None
-    raise refuse("E802", f"the data {path} is empty", help=_DATA_HELP)
-
-
-_DATA_HELP = "give --data a text file or a folder of them, or leave it out to take Python's standard library"
-
-
-def _joined(root: Path, files: Iterable[Path], limit: int | None) -> Bytes:
-    """Return the files' bytes, in the order of their paths below `root`, up to a limit."""
-    parts, size = [], 0
-    for file in sorted(files, key=lambda p: p.relative_to(root).parts):
-        part = file.read_bytes()
-        parts.append(part)
-        size += len(part)
-        if limit is not None and size >= limit:
-            break
-    if not size:
-        raise refuse("E802", f"the data {root} holds no text", help=_DATA_HELP)
-    return np.frombuffer(b"".join(parts)[:limit], np.uint8)
-
-
-def split_text(text: Bytes, length: int) -> tuple[Bytes, Bytes]:
-    """Return the part to train on and the part held out, its last twentieth or at least one sample.
-
-    Raises ChimeraError E803 where the text is shorter than one sample for each.
-    """
-    needed = 2 * (length + 1)
-    if len(text) < needed:
-        raise refuse(
-            "E803",
-            f"the data has {len(text)} bytes, one sample to train on and one held out take {needed}",
-            notes=(f"a sample is --seq-len {length} bytes and the byte after them",),
-            help="give longer data or a smaller --seq-len",
-        )
-    held_out = max(len(text) // HELD_OUT, length + 1)
-    return text[:-held_out], text[-held_out:]
-
-
-def unigram_entropy(text: Bytes) -> float:
-    """Return the entropy of single bytes, in nats: the best loss of a model that looks at no context."""
-    counts = np.bincount(text, minlength=256)
-    shares = counts[counts > 0] / len(text)
-    return float(-(shares * np.log(shares)).sum())

@@ -133,6 +133,8 @@ class Executor:
             case Bwd():
                 return self._each(i, Work.backward)
             case BwdInput():
+                for m in i.micro_batches:
+                    self._work(i.pipe, i.stage, m).split_backward()
                 return self._each(i, Work.backward_input)
             case BwdWeight():
                 return self._each(i, Work.backward_weight)

@@ -5,12 +5,14 @@ Every rank can be it: its layers are built from the same seeds, its samples have
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
-from interpreter.data import Windows
-from interpreter.training import Trainer
-from models.draws import drawing
+from interpreter.data import Samples
+from interpreter.training import Result, Settings, Trainer, learning_rate
+from models.draws import Draws, drawing
 from models.model import Model, Stage, build_stage
 
 
@@ -21,13 +23,13 @@ def whole_model(model: Model, seed: int) -> Stage:
 
 def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
     """Add the gradients of one iteration, micro-batch after micro-batch, and return its loss."""
-    total = 0.0
+    total, device = 0.0, trainer.transport.device
     for replica in range(trainer.program.header.width):
         batch = trainer.batch(iteration, replica)
         for m in range(batch.micro_batches):
             with drawing(batch.draws(m)):
-                outputs = whole(*batch.inputs(m))
-            loss = trainer.model.loss(outputs, batch.targets(m)) / batch.valid_targets
+                outputs = whole(*(t.to(device) for t in batch.inputs(m)))
+            loss = trainer.model.loss(outputs, batch.targets(m).to(device)) / batch.valid_targets
             torch.autograd.backward(loss)
             total += float(loss.detach())
     return total
@@ -35,7 +37,7 @@ def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
 
 def largest_difference(trainer: Trainer) -> float:
     """Return the largest relative difference, over all ranks, of the gradients of iteration 0 from one process's."""
-    whole = whole_model(trainer.model, trainer.settings.seed)
+    whole = whole_model(trainer.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
     mine = [_difference(stage, [whole.layers[k] for k in trainer.cut[s]]) for s, stage in trainer.stages.items()]
     return max(float(word) for word in trainer.transport.tell_all(repr(max(mine, default=0.0))))
@@ -55,29 +57,20 @@ def _difference(stage: Stage, layers: list[nn.Module]) -> float:
     return largest
 
 
-def gather(trainer: Trainer) -> Stage:
-    """Return the whole model with its weights as they are now; called by all ranks together."""
-    whole = whole_model(trainer.model, trainer.settings.seed)
-    with torch.no_grad():
-        for s, layers in enumerate(trainer.cut):
-            targets = [p for k in layers for p in whole.layers[k].parameters()]
-            if s in trainer.stages:
-                for p, own in zip(targets, trainer.stages[s].parameters(), strict=True):
-                    p.copy_(own)
-            holder = trainer.program.header.holders([s])[0]
-            for p in targets:
-                trainer.transport.copy_from(holder, p.data)
-    return whole
-
-
-@torch.no_grad()
-def held_out_loss(trainer: Trainer, held_out: Windows, limit: int) -> float:
-    """Return the mean loss of at most `limit` held-out samples, nats; every rank evaluates its share."""
-    whole, transport = gather(trainer).eval(), trainer.transport
-    totals = torch.zeros(2, dtype=torch.float64)  # sum of losses, number of targets
-    for number in range(transport.rank, min(limit, held_out.count), transport.world):
-        inputs, targets = held_out.read([number])
-        loss = float(trainer.model.loss(whole(*inputs), targets))
-        totals += torch.tensor([loss, held_out.valid_targets([number])], dtype=torch.float64)
-    transport.sum_all(totals)
-    return float(totals[0] / totals[1])
+def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
+    """Train the whole model in this process, every iteration's `samples` samples as one batch: no pipeline at all."""
+    parameters = list(whole.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=settings.rate)
+    for iteration in range(settings.iterations):
+        numbers = range(iteration * samples, (iteration + 1) * samples)
+        inputs, targets = source.read(numbers)
+        with drawing(Draws(settings.seed, iteration, tuple(numbers))):
+            loss = model.loss(whole(*inputs), targets) / source.valid_targets(numbers)
+        torch.autograd.backward(loss)
+        norm = nn.utils.clip_grad_norm_(parameters, settings.clip)
+        rate = learning_rate(settings, iteration)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+        yield Result(float(loss.detach()), float(norm), rate)

@@ -13,20 +13,24 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from chimera_ir.diagnostics import ChimeraError, refuse, render
-from chimera_ir.program import Program
+from chimera_ir.jsonform import program_from_json
+from chimera_ir.program import FORMAT, Program
+from chimera_ir.textform import program_from_text
 from interpreter.options import parse_options
+from interpreter.plan import Plan, Times
 
 if TYPE_CHECKING:
-    from interpreter.data import Windows
-    from interpreter.training import Trainer
+    from interpreter.job import Job
+    from interpreter.transport import Transport
 
-GRADIENT_TOLERANCE = 1e-4  # relative, float32
-HELD_OUT_SAMPLES = 256
 GIVE_WAY_S = 20  # torchrun ends all ranks as soon as one has failed: the one that says why must be the first
 
 
@@ -37,20 +41,26 @@ def main() -> int:
     # Ctrl-C reaches every rank: each ends at once and silently, even while it waits inside gloo.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        program = compiled(options)
+        plan = planned(options, speaks)
+        if options.loopback:
+            return run_loopback(plan, options)
         if "RANK" not in os.environ:
-            command = f"torchrun --nproc-per-node {program.world} {' '.join(sys.argv)}"
-            print(f"one process is one rank; start all {program.world} of them with\n\n  {command}\n", file=sys.stderr)
+            command = f"torchrun --nproc-per-node {plan.program.world} {' '.join(sys.argv)}"
+            print(f"one process is one rank; start all {plan.program.world} of them with\n\n  {command}\n", file=sys.stderr)
             return 2
-        return run(program, options)
+        check_world(plan.program, int(os.environ["WORLD_SIZE"]))
+        return run_rank(plan, options)
     except ChimeraError as error:
         # Every rank finds the same, as a rule. One that is still there after a while has found something of its own.
         time.sleep(0 if speaks else GIVE_WAY_S)
         print(render(error.diagnostics, sys.stderr.isatty()), end="", file=sys.stderr)
         _end(1)
+    except BrokenPipeError:  # the reader of our output, head for instance, has seen enough
+        os._exit(1)
     except Exception as error:
         # RankError names rank and instruction. Where only a peer is gone, that peer's own message has the reason.
-        if not isinstance(error.__cause__ or error, ConnectionError):
+        # Where nobody can move, every rank's wait is the whole story.
+        if not isinstance(error.__cause__ or error, ConnectionError) and type(error).__name__ != "StuckError":
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         _end(1)
@@ -76,19 +86,84 @@ def _end(code: int, after_s: float = 0) -> NoReturn:
     os._exit(code)
 
 
-def compiled(options: argparse.Namespace) -> Program:
-    """Return the verified program of a schedule or a JSON file."""
-    from compiler import compile_schedule, load_program
-
-    if options.schedule.suffix != ".json":
-        return compile_schedule(options.schedule, dict(options.parameters), options.width).program
-    if options.parameters or options.width != 1:
+def planned(options: argparse.Namespace, speaks: bool) -> Plan:
+    """Return the verified program of a schedule or of a compiled file, and what the compiler derives from it."""
+    text = _program_text(options.schedule)
+    if text is not None and (options.parameters or options.width is not None):
         raise refuse(
             "E808",
             f"{options.schedule} is a compiled program: its parameters and its width stand",
             help="leave out -p and --width, or give the schedule instead of its program",
         )
-    return load_program(options.schedule)
+    try:
+        from compiler import load_program
+    except ImportError as error:
+        return _unverified(options.schedule, text, str(error), speaks)
+    program = _compiled(options) if text is None else load_program(options.schedule)
+    return plan_of(program, timed=options.timed is not None)
+
+
+def plan_of(program: Program, timed: bool) -> Plan:
+    """Return a program with what the compiler derives from it."""
+    from compiler import evaluation_of, simulate
+
+    _must_train(program)
+    if not timed:
+        return Plan(program, evaluation_of(program), None)
+    # Messages are real: they take the time that they take.
+    simulated = simulate(program, {"hop": 0})
+    idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
+    return Plan(program, None, Times(simulated.makespan / simulated.scale, idle))
+
+
+def _program_text(path: Path) -> str | None:
+    """Return the text of a compiled program, or nothing where the path is not that of one."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None  # the compiler says what is wrong with it
+    return text if path.suffix == ".json" or text.lstrip().startswith(("{", "[", FORMAT)) else None
+
+
+def _compiled(options: argparse.Namespace) -> Program:
+    """Return the program of a schedule. A parameter D that is not given follows from the number of processes."""
+    from compiler import compile_schedule
+
+    parameters, width = dict(options.parameters), options.width or 1
+    started = int(os.environ.get("WORLD_SIZE", "0"))
+    if "D" not in parameters and started and started % width == 0 and not options.loopback:
+        depth = started // width
+        try:
+            return compile_schedule(options.schedule, parameters | {"D": depth}, width).program
+        except ChimeraError as error:
+            if all(d.code != "E203" for d in error.diagnostics):  # the schedule has a parameter D
+                note = f"D = {depth} follows from the {started} processes that were started"
+                raise ChimeraError(
+                    replace(d, notes=tuple(note if n == f"D was given: -p D={depth}" else n for n in d.notes))
+                    for d in error.diagnostics
+                ) from None
+    return compile_schedule(options.schedule, parameters, width).program
+
+
+def _unverified(path: Path, text: str | None, reason: str, speaks: bool) -> Plan:
+    """Return the program of a compiled file as it stands: the interpreter needs no compiler."""
+    if text is None:
+        raise refuse(
+            "E813",
+            f"{path} is no compiled program, and the compiler cannot be imported: {reason}",
+            help="compile it where the compiler is: chimerac SCHEDULE --emit json -o p.json",
+        )
+    if speaks:
+        print(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated", file=sys.stderr)
+    read = program_from_text if text.lstrip().startswith(FORMAT) else program_from_json
+    program = read(text.lstrip(), str(path))
+    _must_train(program)
+    return Plan(program, None, None)
+
+
+def _must_train(program: Program) -> None:
+    if program.header.kind != "training":
+        raise refuse("E814", f"the program is of kind {program.header.kind}: it has nothing to train with")
 
 
 def check_world(program: Program, started: int) -> None:
@@ -102,79 +177,66 @@ def check_world(program: Program, started: int) -> None:
         )
 
 
-def run(program: Program, options: argparse.Namespace) -> int:
-    """Prepare, train and report; return the exit code."""
-    check_world(program, int(os.environ["WORLD_SIZE"]))
+def prepared(plan: Plan, options: argparse.Namespace, ranks_here: int) -> Job:
+    """Return the work of every rank. Whatever can be refused is refused here, before ranks meet."""
+    from interpreter.job import TimedJob, TrainingJob
 
+    if options.timed is not None:
+        return TimedJob(plan, options)
+    return TrainingJob(plan, options, ranks_here)
+
+
+def run_rank(plan: Plan, options: argparse.Namespace) -> int:
+    """Run as one of the ranks that torchrun has started; return the exit code."""
     import torch
 
-    from interpreter.data import Windows, load_text, split_text
-    from interpreter.training import Settings, Trainer, samples_per_micro_batch
-    from interpreter.transport.gloo import Gloo, join, leave
-    from models.describe import describe
-    from models.gpt import gpt
+    from interpreter.measure import processors
+    from interpreter.transport import gloo, nccl
 
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
-    settings = Settings(options.iterations, options.seed, options.micro_batch, options.lr)
-    model = gpt(options.model, options.seq_len, options.dropout)
-    description = describe(model, samples_per_micro_batch(program, options.micro_batch))
-    description.cut(program.header.stages)  # whatever can be refused is refused before ranks meet
-    parts = split_text(load_text(options.data), options.seq_len)
-    source, held_out = (Windows(part, options.seq_len, options.seed) for part in parts)
-    join(options.timeout)
-    trainer = Trainer(program, model, description, source, Gloo(), settings)
-    if trainer.transport.rank == 0:
-        h = program.header
-        print(f"{h.schedule}: {program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches", end="")
-        print(f" of {trainer.size} samples of {options.seq_len} bytes")
-        print(f"{model.name}: {description.parameters:,} parameters; ", end="")
-        print(f"text: {len(source.text):,} bytes, {len(held_out.text):,} held out", flush=True)
-    code = train(trainer, held_out, options.check_gradients)
-    leave()
+    ranks_here, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    torch.set_num_threads(max(1, processors() // ranks_here))
+    if options.transport != "gloo" and not torch.cuda.is_available():
+        raise refuse(
+            "E815", f"--transport {options.transport} needs a GPU, and torch finds none", help="leave it out to run on CPUs"
+        )
+    job = prepared(plan, options, ranks_here)
+    transport: Transport
+    match options.transport:
+        case "nccl":
+            nccl.join(options.timeout, local_rank)
+            transport = nccl.Nccl()
+        case "staged":
+            gpu = torch.device("cuda", local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(gpu)
+            gloo.join(options.timeout)
+            transport = gloo.Gloo(gpu)
+        case _:
+            gloo.join(options.timeout)
+            transport = gloo.Gloo()
+    code = job.run(transport, alive=_watch_parent())
+    gloo.leave()
     return code
 
 
-def train(trainer: Trainer, held_out: Windows, check_gradients: bool) -> int:
-    """Run all iterations, saying on rank 0 how it goes, and return the exit code."""
-    from interpreter import reference
-    from interpreter.data import unigram_entropy
+def run_loopback(plan: Plan, options: argparse.Namespace) -> int:
+    """Run all ranks in this process, one at a time; return the exit code."""
+    from interpreter.transport.loopback import run_in_loopback
 
-    iterations, transport = trainer.settings.iterations, trainer.transport
-    tokens = trainer.batch(0, 0).valid_targets
-    parent, every = os.getppid(), max(1, iterations // 10)
-    losses, trained_s = [], 0.0
+    job = prepared(plan, options, ranks_here=plan.program.world)
+    machine = options.machine or plan.program.header.machine
+    codes = run_in_loopback(plan.program, lambda transport: job.run(transport, alive=lambda: None), options.seed, machine)
+    return max(codes)
 
-    def say(text: str) -> None:
-        if transport.rank == 0:
-            print(text, flush=True)
 
-    for iteration in range(iterations):
+def _watch_parent() -> Callable[[], None]:
+    """Return what ends this rank where torchrun is gone: nobody else would."""
+    parent = os.getppid()
+
+    def alive() -> None:
         if os.getppid() != parent:
-            _end(1)  # torchrun is gone: nobody would end this rank any more
-        start = time.perf_counter()
-        loss = trainer.gradients(iteration)
-        taken_s = time.perf_counter() - start
-        if iteration == 0 and check_gradients:
-            difference = reference.largest_difference(trainer)
-            if difference > GRADIENT_TOLERANCE:
-                say(f"gradients differ from one process: by {difference:.1e}, more than {GRADIENT_TOLERANCE:.0e}")
-                return 1
-            say(f"gradients equal one process: largest relative difference {difference:.1e}")
-        start = time.perf_counter()
-        result = trainer.update(iteration, loss)
-        taken_s += time.perf_counter() - start
-        trained_s += taken_s
-        losses.append(result.loss)
-        if iteration % every == 0 or iteration == iterations - 1:
-            speed = f"{tokens / taken_s:9,.0f} tokens/s"
-            say(f"iteration {iteration + 1:>5}   loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed}")
-    unseen = reference.held_out_loss(trainer, held_out, HELD_OUT_SAMPLES)
-    say(f"\nloss at the start   {losses[0]:9.3f}   nats per byte")
-    say(f"loss at the end     {losses[-1]:9.3f}")
-    say(f"held-out loss       {unseen:9.3f}")
-    say(f"unigram entropy     {unigram_entropy(held_out.text):9.3f}   of the held-out text")
-    say(f"tokens per second   {tokens * iterations / trained_s:9,.0f}")
-    return 0
+            _end(1)
+
+    return alive
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Epilogue (docs/semantics.md): wait for sends and sums, clip by the global norm, 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from chimera_ir.diagnostics import refuse
+from chimera_ir.instructions import stage_group
 from chimera_ir.model import ModelDescription
 from chimera_ir.program import Program
 from interpreter.data import Batch, Samples
@@ -23,21 +25,30 @@ from models.model import Model, build_stage
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to train. micro_batch: samples of a micro-batch that N counts; rate: the highest learning rate."""
+    """How to train. micro_batch: samples of a micro-batch that N counts; rate: the highest learning rate.
+
+    warm_up: iterations in which the rate rises, a tenth of all where it is None; clip: the longest gradient.
+    """
 
     iterations: int
     seed: int
     micro_batch: int
     rate: float
     clip: float = 1.0
+    warm_up: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One iteration's loss (mean over all valid targets, nats) and gradient norm before clipping."""
+    """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
+
+    figures: what each rank measured, by rank.
+    """
 
     loss: float
     norm: float
+    rate: float
+    figures: tuple[tuple[float, ...], ...] = ()
 
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
@@ -65,9 +76,6 @@ class Trainer:
         transport: Transport,
         settings: Settings,
     ) -> None:
-        if program.header.tied:
-            names = ", ".join(t.name for t in program.header.tied)
-            raise refuse("E805", f"the program ties the parameters of {names}, but {model.name} ties none")
         self.program, self.model, self.source = program, model, source
         self.settings, self.transport = settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
@@ -75,14 +83,13 @@ class Trainer:
         table = boundary_table(description, program.header.stages)
         agree(transport, "program", "E806", program.digest)
         agree(transport, "table of boundary values", "E807", digest(table))
+        agree(transport, "training (settings)", "E809", hashlib.sha256(repr(settings).encode()).hexdigest())
         transport.connect(program)
         header = program.header
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
-        self.stages = {s: build_stage(model, self.cut[s], settings.seed) for s in held}
-        # The gradient norm counts every stage once, at the first rank that holds it.
-        self.counted = [s for s in held if header.holders([s])[0] == transport.rank]
+        self.stages = {s: build_stage(model, self.cut[s], settings.seed).to(transport.device) for s in held}
         self.executor = Executor(program, model, self.stages, table, transport)
-        parameters = [p for stage in self.stages.values() for p in stage.parameters()]
+        parameters = [p for group in self.executor.groups.values() for p in group]
         # A rank of a listing may hold no stage at all; AdamW refuses an empty list.
         self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
 
@@ -96,33 +103,55 @@ class Trainer:
         """Run the stream: leave every parameter its whole gradient and return this rank's share of the loss."""
         return self.executor.run(self.batch(iteration, self.transport.rank // self.program.header.ranks))
 
-    def update(self, iteration: int, loss: float) -> Result:
-        """Clip, update the weights and clear the gradients. loss: this rank's share."""
-        try:
-            squares = sum(float(p.grad.double().square().sum()) for p in self._counted_parameters() if p.grad is not None)
-            totals = torch.tensor([loss, squares], dtype=torch.float64)
-            self.transport.sum_all(totals)
-        except ConnectionError as cause:
-            raise RankError(self.transport.rank, "epilogue", cause) from cause
-        total_loss, norm = float(totals[0]), math.sqrt(float(totals[1]))
+    def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
+        """Clip, update the weights and clear the gradients.
+
+        loss: this rank's share; figures: what this rank has measured, as many on every rank.
+        """
+        rank, world, count = self.transport.rank, self.transport.world, len(figures)
+        totals = torch.zeros(2 + world * count, dtype=torch.float64)
+        totals[0] = loss
+        totals[1] = sum(float(p.grad.double().square().sum()) for p in self._counted() if p.grad is not None)
+        totals[2 + rank * count : 2 + (rank + 1) * count] = torch.tensor(figures, dtype=torch.float64)
+        self.sum_all(totals)
+        total_loss, norm, rate = float(totals[0]), math.sqrt(float(totals[1])), learning_rate(self.settings, iteration)
+        if not math.isfinite(total_loss + norm):
+            # Every rank has the same totals, so that all end here together.
+            raise refuse(
+                "E812",
+                f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}",
+                help="give a smaller --lr or a longer --warm-up",
+            )
         if self.optimizer is not None:
             scale = min(1.0, self.settings.clip / (norm + 1e-6))
             for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate(self.settings, iteration)
+                group["lr"] = rate
                 for p in group["params"]:
                     if p.grad is not None:
                         p.grad.mul_(scale)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        return Result(total_loss, norm)
+        measured = totals[2:].view(world, count).tolist()
+        return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
 
-    def _counted_parameters(self) -> list[torch.nn.Parameter]:
-        return [p for s in self.counted for p in self.stages[s].parameters()]
+    def sum_all(self, totals: torch.Tensor) -> None:
+        """Sum over all ranks, in place; called by all together. Raises RankError where one is gone."""
+        try:
+            self.transport.sum_all(totals)
+        except ConnectionError as cause:
+            raise RankError(self.transport.rank, "epilogue", cause) from cause
+
+    def _counted(self) -> list[torch.nn.Parameter]:
+        """Return the parameters that the gradient norm counts here: each group at the first rank that holds it."""
+        header = self.program.header
+        stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
+        here = [ps for name, ps in self.executor.groups.items() if header.holders(stages[name])[0] == self.transport.rank]
+        return [p for parameters in here for p in parameters]
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:
-    """Return the rate of one iteration: a linear warm-up over a tenth of them, then a cosine down to a tenth."""
-    warm_up = max(1, settings.iterations // 10)
+    """Return the rate of one iteration: a linear warm-up, then a cosine down to a tenth."""
+    warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
     if iteration < warm_up:
         return settings.rate * (iteration + 1) / warm_up
     progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)
@@ -131,7 +160,7 @@ def learning_rate(settings: Settings, iteration: int) -> float:
 
 def agree(transport: Transport, what: str, code: str, digest: str) -> None:
     """Compare a digest with every rank's. Raises ChimeraError on all ranks where two differ."""
-    heard: Sequence[str] = transport.tell_all(digest)
+    heard = transport.tell_all(digest)
     other = next((r for r, word in enumerate(heard) if word != heard[0]), None)
     if other is not None:
         raise refuse(

@@ -2,19 +2,21 @@
 
 FWD          act[s, m]  -> act[s + 1, m], or the loss          keeps its graph; to recompute, nothing
 BWD          grad[s, m] -> grad[s - 1, m], weight gradients    gives up act[s, m], grad[s, m] and the graph
-BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      gives up grad[s, m]
-BWD_WEIGHT   weight gradients                                  gives up act[s, m] and the graph
+BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      gives up grad[s, m] and the graph
+BWD_WEIGHT   weight gradients                                  gives up act[s, m] and what the graph left for it
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from interpreter.data import Batch
 from interpreter.messages import Values
+from interpreter.split import Splitting
 from interpreter.store import Slot
 from models.draws import drawing
 from models.model import Model, Stage
@@ -43,10 +45,10 @@ class Work:
 
     act: its input, None on the first stage, whose input are samples; gradient: which tensors of the input carry one.
     made: where its output goes, None on the last stage, whose output is the loss. grad: the gradient of the output;
-    handed: where that of the input goes.
+    handed: where that of the input goes. split: what BWD_INPUT leaves for BWD_WEIGHT, None for a full backward.
     """
 
-    __slots__ = ("act", "grad", "gradient", "grads", "handed", "iteration", "leaves", "m", "made", "module", "outputs", "ran")
+    __slots__ = ("act", "grad", "gradient", "handed", "iteration", "leaves", "m", "made", "module", "outputs", "ran", "split")
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Work:
     ) -> None:
         self.iteration, self.module, self.m = iteration, module, m
         self.act, self.gradient, self.made, self.grad, self.handed = act, tuple(gradient), made, grad, handed
+        self.split: Splitting | None = None
         self.close()
 
     def close(self) -> None:
@@ -68,7 +71,6 @@ class Work:
         self.ran = False  # whether a forward waits for its last backward
         self.leaves: list[Tensor] = []  # the inputs that carry a gradient
         self.outputs: list[Tensor] | None = None  # those that carry a gradient; None where the forward has to run again
-        self.grads: Values = ()  # of the outputs, kept from BWD_INPUT to BWD_WEIGHT
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
@@ -77,48 +79,42 @@ class Work:
 
     def forward_to_recompute(self) -> None:
         """Run the stage without a graph: the backward runs it again."""
-        self.evaluate()
+        self._without_graph()
         self.ran = True
 
     def forward_only(self) -> None:
         """Run the stage and keep nothing: there is no backward."""
-        self.evaluate()
+        self._without_graph()
         if self.act is not None:
             self.act.give_up()
-
-    def evaluate(self) -> None:
-        """Run the stage without a graph."""
-        with torch.no_grad():
-            self._emit(self._compute(self._inputs()))
 
     def backward(self) -> None:
         """Add the weight gradients and hand back the input's."""
         outputs = self._opened()
-        _backward(outputs, self._given(outputs))
-        if self.grad is not None:
-            self.grad.give_up()
+        grads = self._given(outputs)
+        if outputs:  # a stage without parameters at the start of the model has none
+            torch.autograd.backward(outputs, grads)
         self._hand_back()
         self._end()
 
+    def split_backward(self) -> None:
+        """Let the backward come in two halves."""
+        self.split = Splitting()
+
     def backward_input(self) -> None:
-        """Hand back the gradient of the input; keep what the weight gradients need."""
+        """Hand back the gradient of the input; of the graph, keep what the weight gradients need."""
         outputs = self._opened()
         grads = self._given(outputs)
-        if self.leaves:
-            torch.autograd.backward(outputs, grads, retain_graph=True, inputs=self.leaves)
-        # A received gradient lies in a buffer that is given back now.
-        received = self.grad is not None and self.grad.buffer is not None
-        self.grads = tuple(g.clone() for g in grads) if received else grads
-        if self.grad is not None:
-            self.grad.give_up()
+        if outputs:
+            torch.autograd.backward(outputs, grads)
         self._hand_back()
+        self.leaves, self.outputs = [], []
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""
-        outputs = self._opened()
-        wanted = [p for p in self.module.parameters() if p.requires_grad]
-        if wanted:
-            torch.autograd.backward(outputs, self.grads, inputs=wanted)
+        self._opened()
+        assert self.split is not None
+        self.split.weights()
         self._end()
 
     def _inputs(self) -> Values:
@@ -138,7 +134,7 @@ class Work:
         """Run the stage; the last one's output is its share of the iteration's loss."""
         now = self.iteration
         assert now.batch is not None
-        with drawing(now.batch.draws(self.m)):
+        with drawing(now.batch.draws(self.m)), self.split or nullcontext():
             outputs: Values = self.module(*inputs)
         if self.made is None:
             targets = now.batch.targets(self.m).to(now.device)
@@ -146,10 +142,20 @@ class Work:
         return outputs
 
     def _emit(self, outputs: Values) -> None:
+        """Hand the outputs on, or add the loss."""
         if self.made is None:
             self.iteration.loss += outputs[0].detach()
-        else:
-            self.made.put(tuple(t.detach() for t in outputs))
+            return
+        outputs = tuple(t.detach() for t in outputs)
+        if self.act is not None and self.act.buffer is not None:
+            # What a stage hands on as it came must not end with the buffer: the next stage may read it longer.
+            buffer = _memory(self.act.buffer.message)
+            outputs = tuple(t.clone() if _memory(t) == buffer else t for t in outputs)
+        self.made.put(outputs)
+
+    def _without_graph(self) -> None:
+        with torch.no_grad():
+            self._emit(self._compute(self._inputs()))
 
     def _opened(self) -> list[Tensor]:
         """Return the outputs that a backward begins at."""
@@ -163,8 +169,18 @@ class Work:
         return self.outputs
 
     def _given(self, outputs: list[Tensor]) -> Values:
-        """Return the gradients of the outputs; that of the loss is one."""
-        return (torch.ones_like(outputs[0]),) if self.grad is None else self.grad.read()
+        """Return the gradients of the outputs, giving up the one that came; that of the loss is one.
+
+        Autograd may keep what it is given, or a view of it, as the gradient of a parameter. So what came in a buffer is
+        copied.
+        """
+        if self.grad is None:
+            return (torch.ones_like(outputs[0]),)
+        grads = self.grad.read()
+        if self.grad.buffer is not None:
+            grads = tuple(g.clone() for g in grads)
+        self.grad.give_up()
+        return grads
 
     def _hand_back(self) -> None:
         if self.handed is not None:
@@ -176,9 +192,8 @@ class Work:
             self.act.give_up()
 
 
-def _backward(outputs: list[Tensor], grads: Values) -> None:
-    if outputs:  # a stage without parameters at the start of the model has none
-        torch.autograd.backward(outputs, grads)
+def _memory(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 def gradient_of(t: Tensor) -> Tensor:

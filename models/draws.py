@@ -40,6 +40,11 @@ def drawing(draws: Draws) -> Iterator[None]:
         _current.reset(token)
 
 
+def current_draws() -> Draws:
+    """Return what the random numbers of the forward that runs now depend on."""
+    return _current.get()
+
+
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (seed, iteration, sample, layer, site).
 
@@ -53,7 +58,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.probability == 0:
             return x
-        draws = _current.get()
+        draws = current_draws()
         masks = []
         for sample in draws.samples:
             seed = number_from(draws.seed, draws.iteration, sample, *self.place)

@@ -1,11 +1,10 @@
-"""Is every task there exactly once, where its stage lives? (E410 missing, E411 twice, E412 wrong rank, E413 mixed)"""
+"""Is every task there exactly once, where its stage lives? (E410 missing, E411 twice, E412 wrong rank)"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from chimera_ir.diagnostics import Diagnostic
-from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.verify.view import FORWARD, INPUT, MAX_FOUND, WEIGHT, View
 
@@ -27,7 +26,7 @@ def check_exactly_once(view: View) -> list[Diagnostic]:
             message = f"the {_WHAT[what]} of {view.name(key)} is there {count[key]} times"
             found.append(Diagnostic("E411", message, notes=places))
         found += _elsewhere(view, rows, keys)
-    return list(dict.fromkeys(found)) or _mixed(view)  # a full backward that is elsewhere is said once
+    return list(dict.fromkeys(found))  # a full backward that is elsewhere is said once
 
 
 def _elsewhere(view: View, rows: Ints, keys: Ints) -> list[Diagnostic]:
@@ -35,16 +34,4 @@ def _elsewhere(view: View, rows: Ints, keys: Ints) -> list[Diagnostic]:
     return [
         Diagnostic("E412", f"{view.program.place(int(rows[i]))}: this stage lives on rank {view.owner[keys[i]]}")
         for i in wrong[:MAX_FOUND].tolist()
-    ]
-
-
-def _mixed(view: View) -> list[Diagnostic]:
-    """Return findings where a full backward stands in for one half of a split one."""
-    if view.header.kind != "training":
-        return []
-    full = view.op == Op.BWD
-    mixed = np.flatnonzero(full[view.input_gradient] != full[view.weight_gradient])
-    return [
-        Diagnostic("E413", f"{view.name(key)} has half of a split backward beside a full one")
-        for key in mixed[:MAX_FOUND].tolist()
     ]

@@ -1,13 +1,12 @@
 """All ranks in one process: the executable form of the machines of docs/semantics.md.
 
-One rank runs at a time and hands over only where it would wait (turns.py), so a run is a function of its seed, and
-"nobody can move" is seen at once. Channels are strictly first in, first out. A receive buffer is poisoned when it is
+What waits for what is in machines.py. One rank runs at a time and hands over only where it would wait (turns.py), so a
+run is a function of its seed, and "nobody can move" is seen at once. A receive buffer is poisoned when it is
 posted and when it is given back: whoever reads it too early or too late gets nonsense, or autograd's complaint.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
@@ -18,113 +17,10 @@ from torch import Tensor
 
 from chimera_ir.program import Machine, Program
 from interpreter.transport import Transport
-from interpreter.transport.turns import StuckError, Turns
+from interpreter.transport.machines import Channel, Deed, World
+from interpreter.transport.turns import StuckError
 
 T = TypeVar("T")
-Queue = deque["Deed"]
-
-
-class Deed:
-    """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues."""
-
-    __slots__ = ("complete", "do", "missing", "queues")
-
-    def __init__(self, members: int, do: Callable[[], None] | None = None) -> None:
-        self.missing, self.do, self.complete = members, do, False
-        self.queues: list[Queue] = []
-
-    def post(self, queue: Queue | None) -> None:
-        """Take the part of one member, which stands in that member's queue."""
-        self.missing -= 1
-        if queue is not None:
-            queue.append(self)
-            self.queues.append(queue)
-        self._settle()
-
-    def _settle(self) -> None:
-        if self.missing or self.complete or any(queue[0] is not self for queue in self.queues):
-            return
-        self.complete = True
-        assert self.do is not None
-        self.do()
-        for queue in self.queues:
-            queue.popleft()
-        for queue in self.queues:
-            if queue:
-                queue[0]._settle()
-
-
-class Channel:
-    """A directed pair of ranks. sends, receives, done: how many have been posted, or are complete.
-
-    waiting: transfers of which one end has been posted, oldest first, with that end's tensor.
-    """
-
-    def __init__(self) -> None:
-        self.sends = self.receives = self.done = 0
-        self.waiting: deque[tuple[Deed, Tensor]] = deque()
-
-    def sent(self, buffer: Tensor, queue: Queue | None) -> None:
-        """Post the next send."""
-        self.sends += 1
-        if self.sends > self.receives:
-            transfer = Deed(2)
-            self.waiting.append((transfer, buffer))
-        else:
-            transfer, into = self.waiting.popleft()
-            transfer.do = lambda: self._deliver(buffer, into)
-        transfer.post(queue)
-
-    def received(self, buffer: Tensor, queue: Queue | None) -> Deed:
-        """Post the next receive."""
-        self.receives += 1
-        if self.receives > self.sends:
-            transfer = Deed(2)
-            self.waiting.append((transfer, buffer))
-        else:
-            transfer, content = self.waiting.popleft()
-            transfer.do = lambda: self._deliver(content, buffer)
-        transfer.post(queue)
-        return transfer
-
-    def _deliver(self, content: Tensor, into: Tensor) -> None:
-        if (content.shape, content.dtype) != (into.shape, into.dtype):
-            sent = f"{content.dtype}{list(content.shape)}"
-            raise ValueError(f"a receive of {into.dtype}{list(into.shape)} meets a send of {sent}")
-        into.copy_(content)
-        self.done += 1
-
-
-class World:
-    """What the ranks of one program have in common. window: sends of a channel that may be incomplete; None for any."""
-
-    def __init__(self, program: Program, seed: int, machine: Machine, every_post: bool) -> None:
-        self.size, self.machine, self.every_post = program.world, machine, every_post
-        limits = {"posted": None, "rendezvous": 0}
-        self.window = limits.get(machine, program.header.window)
-        self.turns = Turns(program.world, seed)
-        self.channels: dict[tuple[int, int], Channel] = {}
-        self.queues: dict[tuple[object, ...], Queue] = {}
-        self.sums: dict[tuple[tuple[int, ...], int], tuple[Deed, dict[int, Tensor]]] = {}
-        self.meetings: dict[int, dict[int, object]] = {}
-
-    def channel(self, a: int, b: int) -> Channel:
-        return self.channels.setdefault((a, b), Channel())
-
-    def transfers(self, rank: int, peer: int) -> Queue | None:
-        """Return the queue in which a rank's transfers with a peer stand, if the machine has any."""
-        match self.machine:
-            case "serial":
-                return self.queues.setdefault((rank,), deque())
-            case "paired":
-                return self.queues.setdefault((rank, peer), deque())
-            case _:
-                return None
-
-    def collectives(self, rank: int) -> Queue:
-        """Return the queue in which a rank's collectives stand."""
-        key = (rank,) if self.machine == "serial" else (rank, "collectives")
-        return self.queues.setdefault(key, deque())
 
 
 class Posted:
@@ -146,6 +42,7 @@ class Loopback:
     def __init__(self, rank: int, world: World, device: torch.device) -> None:
         self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
         self._common = world
+        self._to: dict[int, Channel] = {}
         self._launched: dict[tuple[int, ...], int] = {}
         self._met = 0
 
@@ -165,15 +62,22 @@ class Loopback:
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting as long as the machine says."""
         self._pause()
-        channel, window = self._common.channel(self.rank, peer), self._common.window
-        if window is not None:
-            first = channel.sends - window  # number of the transfer to wait for
-            if self._common.transfers(self.rank, peer) is None:
-                what = f"rank {peer} to post its receive number {first} of this channel"
-                self.wait(lambda: channel.receives > first, what)
-            else:
-                self.wait(lambda: channel.done > first, f"its transfer number {first} to rank {peer}")
-        channel.sent(buffer, self._common.transfers(self.rank, peer))
+        channel = self._to[peer] = self._common.channel(self.rank, peer)
+        window = self._common.window
+        queue = self._common.transfers(self.rank, peer)
+        number = channel.sends - (window or 0)  # of the transfer to wait for
+        if window:
+            self._wait_for(peer, channel, number)
+        channel.sent(buffer, queue)
+        if window == 0:
+            self._wait_for(peer, channel, number)
+
+    def _wait_for(self, peer: int, channel: Channel, number: int) -> None:
+        """Return when a SEND's transfer has got as far as the machine's windows want."""
+        if self._common.transfers(self.rank, peer) is None:
+            self.wait(lambda: channel.receives > number, f"rank {peer} to post its receive number {number} of this channel")
+        else:
+            self.wait(lambda: channel.done > number, f"its transfer number {number} to rank {peer}")
 
     def recv(self, peer: int, buffer: Tensor) -> Posted:
         """Post a receive into `buffer`."""
@@ -202,9 +106,8 @@ class Loopback:
 
     def flush(self) -> None:
         """Wait for every send."""
-        for (sender, peer), channel in self._common.channels.items():
-            if sender == self.rank:
-                self.wait(lambda channel=channel: channel.done == channel.sends, f"rank {peer} to receive what was sent")  # type: ignore[misc]
+        for peer, channel in self._to.items():
+            self.wait(channel.is_empty, f"rank {peer} to receive what was sent")
 
     def forget(self, buffer: Tensor) -> None:
         """Poison a receive buffer that nobody should read any more."""

@@ -108,7 +108,6 @@ class Processes:
         for ranks in sets:
             if self.rank in ranks:
                 self.sum(ranks, torch.zeros(1, device=self.device)).wait()
-        self.waited_ns = 0
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full."""

@@ -55,8 +55,9 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 def test_every_program_survives_both_forms(p: Program) -> None:
     for there, back in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
         again = back(there(p))
-        assert again == p
-        assert again.digest == p.digest
+        # Equality is that of the JSON text: what that text would lose, only the values show.
+        assert (again.header, streams(again)) == (p.header, streams(p))
+        assert again == p and again.digest == p.digest
         assert there(again) == there(p)
     assert with_streams(p, streams(p)) == p
 

@@ -8,9 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import ChimeraError
-from interpreter.data import Batch, Windows, load_text, split_text, unigram_entropy
+from interpreter.data import Batch, Windows
+from interpreter.text import MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
 
-TEXT = np.arange(100, dtype=np.uint8)
+HUNDRED = np.arange(100, dtype=np.uint8)
+TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows reach over parts
+
+
+def all_of(text: Text) -> bytes:
+    return text.read(0, len(text)).tobytes()
 
 
 def test_a_sample_is_a_window_and_the_targets_are_one_further() -> None:
@@ -52,8 +58,8 @@ def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
 def test_the_default_text_is_python_and_always_the_same() -> None:
     text = load_text(None)
     assert len(text) == 4_000_000
-    assert b"import" in text[:100_000].tobytes()
-    assert (text == load_text(None)).all()
+    assert b"import" in text.read(0, 100_000).tobytes()
+    assert all_of(text) == all_of(load_text(None))
 
 
 def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> None:
@@ -62,8 +68,8 @@ def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> No
     (tmp_path / "a.txt").write_text("first ")
     (tmp_path / "c").write_text("third")
     (tmp_path / ".hidden").write_text("never")
-    assert load_text(tmp_path).tobytes() == b"first second third"
-    assert load_text(tmp_path / "c").tobytes() == b"third"
+    assert all_of(load_text(tmp_path)) == b"first second third"
+    assert all_of(load_text(tmp_path / "c")) == b"third"
 
 
 def test_no_text_is_refused_with_a_help(tmp_path: Path) -> None:
@@ -75,18 +81,47 @@ def test_no_text_is_refused_with_a_help(tmp_path: Path) -> None:
 
 
 def test_a_text_shorter_than_two_samples_is_refused_with_both_numbers() -> None:
-    train, held_out = split_text(TEXT[:20], 9)
+    train, held_out = split_text(TEXT.part(0, 20), 9)
     assert (len(train), len(held_out)) == (10, 10)
     assert Windows(train, 9, 0).count == Windows(held_out, 9, 0).count == 1
     with pytest.raises(ChimeraError, match=r"E803: the data has 19 bytes, .* take 20"):
-        split_text(TEXT[:19], 9)
+        split_text(TEXT.part(0, 19), 9)
 
 
 def test_held_out_is_the_end_of_a_long_text() -> None:
-    train, held_out = split_text(np.concatenate([TEXT] * 20), 9)
-    assert len(train) == 1900 and held_out.tobytes() == TEXT.tobytes()
+    train, held_out = split_text(Text([HUNDRED] * 20), 9)
+    assert len(train) == 1900 and all_of(held_out) == HUNDRED.tobytes()
 
 
 def test_unigram_entropy_of_known_texts() -> None:
-    assert unigram_entropy(np.zeros(9, np.uint8)) == 0
-    assert unigram_entropy(np.array([1, 2, 3, 4] * 5, np.uint8)) == pytest.approx(np.log(4))
+    assert unigram_entropy(Text([np.zeros(9, np.uint8)])) == 0
+    assert unigram_entropy(Text([np.array([1, 2, 3, 4], np.uint8)] * 5)) == pytest.approx(np.log(4))
+
+
+@given(st.lists(st.binary(max_size=5), max_size=6), st.integers(0, 30), st.integers(0, 30))
+def test_a_text_reads_like_its_parts_joined(parts: list[bytes], begin: int, end: int) -> None:
+    text, whole = Text(np.frombuffer(part, np.uint8) for part in parts), b"".join(parts)
+    assert len(text) == len(whole)
+    assert text.read(begin, end).tobytes() == whole[begin:end] == all_of(text.part(begin, end))
+    assert text.counts().tolist() == [whole.count(byte) for byte in range(256)]
+
+
+def test_large_files_are_mapped_in_a_folder_too(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"small")
+    (tmp_path / "b").write_bytes(b"x" * MAPPED_BYTES)
+    for path, begin in ((tmp_path, 5), (tmp_path / "b", 0)):
+        train, held_out = split_text(load_text(path), 9)
+        for part, start in ((train, begin), (held_out, 0)):
+            found = part.read(start, start + 50)
+            assert isinstance(found, np.memmap) and found.tobytes() == b"x" * 50
+
+
+def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("words")
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ChimeraError, match=r"E802: the data .*secret cannot be read: permission denied"):
+        load_text(tmp_path)

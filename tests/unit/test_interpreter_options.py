@@ -1,25 +1,53 @@
 """The command line of run.py, and the names of the files beside it."""
 
+import re
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 import interpreter
-from interpreter.options import parse_options
+from interpreter.options import SCHEDULE, parse_options
 
 
 def test_the_options_of_the_first_command() -> None:
     options = parse_options(["schedules/chimera.sched", "-p", "D=2", "-p", "N=8"])
     assert options.schedule == Path("schedules/chimera.sched")
     assert dict(options.parameters) == {"D": 2, "N": 8}
-    assert (options.width, options.data, options.check_gradients) == (1, None, True)
+    assert (options.width, options.data, options.check_gradients) == (None, None, None)
+
+
+def test_without_arguments_it_is_chimera() -> None:
+    options = parse_options([])
+    assert (options.schedule, options.parameters, options.iterations) == (SCHEDULE, [], None)
+    assert options.model == "gpt-small" and not options.loopback and options.timed is None
+
+
+def test_torchrun_takes_no_option_for_its_own() -> None:
+    """torchrun's parser looks at what stands behind the script too, and refuses what could begin several of its own."""
+    theirs = [word for action in get_args_parser()._actions for word in action.option_strings]
+    ours = re.findall(r"--[a-z][a-z-]+", capture_help())
+    assert "--log-file" in ours
+    for option in set(ours) - {"--nproc-per-node", "--emit", "--help"}:
+        assert not [word for word in theirs if word.startswith(option)], option
+
+
+def capture_help() -> str:
+    with redirect_stdout(StringIO()) as out, pytest.raises(SystemExit, match="0"):
+        parse_options(["--help"])
+    return out.getvalue()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "arguments are required: schedule"),
+        (["-p", "D=2", "-p", "N=2", "-p", "D=4"], "-p D is given twice"),
+        (["--width", "0"], "0 is less than 1"),
+        (["--timed", "0"], "0 is not a positive number"),
+        (["--transport", "mpi"], "invalid choice: 'mpi'"),
         (["-p", "D"], "'D' is not NAME=VALUE"),
         (["-p", "D=two"], "the value of D is 'two', not an integer"),
         (["--iterations", "0"], "0 is less than 1"),

@@ -118,8 +118,8 @@ LAYER = json.loads(model_to_json(model(1)))["layers"][0]
     ("text", "code", "message"),
     [
         ("{", "E701", "m.json is not JSON"),
-        ("[" * 100000, "E701", "not JSON that a model description can be read from"),
-        ("[]", "E702", "not a chimera model description of version 1"),
+        ("[" * 100000, "E701", "not JSON that a chimera model description can be read from"),
+        ("[]", "E702", "not a chimera model description"),
         (changed(format="chimera-program"), "E702", "'format'"),
         (changed(version=2), "E702", "'version'"),
         (changed(layers=[]), "E703", "m.json: layers: "),

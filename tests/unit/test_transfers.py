@@ -49,7 +49,7 @@ def test_the_allowance_bounds_what_is_posted() -> None:
     """gpipe-like, 8 micro-batches: no more than `ahead` values of a channel are posted and not yet read."""
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
-        woven = weave(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead)])
+        woven = weave(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
         held = most = 0
         for i in woven.stream(1):
             held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")

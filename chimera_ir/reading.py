@@ -1,0 +1,84 @@
+"""Files from outside: read strictly through pydantic, and what is wrong with one said in this project's words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
+
+T = TypeVar("T")
+MAX_FINDINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file. what: its name in messages; codes: not JSON, not this kind or version, a field that is wrong."""
+
+    what: str
+    format: str
+    version: int
+    codes: tuple[str, str, str]
+    help: str
+
+
+def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
+    """Return the value that a JSON text holds. name: what the user calls the text. Raises ChimeraError (`kind.codes`)."""
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        raise _explain(error, kind, text, name) from None
+
+
+def _explain(error: ValidationError, kind: Kind, text: str, name: str) -> ChimeraError:
+    found = error.errors(include_url=False)
+    if found[0]["type"] == "json_invalid":
+        return _not_json(kind, text, name)
+    by_place = {e["loc"]: e for e in found}
+    for key, wanted in (("format", kind.format), ("version", kind.version)):
+        wrong = by_place.get((key,))
+        if wrong:
+            given = "is missing" if wrong["type"] == "missing" else f"is {_short(wrong['input'])}"
+            message = f"{name} is not a {kind.what} of version {kind.version}: '{key}' {given}, not {wanted!r}"
+            return refuse(kind.codes[1], message, help=kind.help)
+    if () in by_place:
+        return refuse(kind.codes[1], f"{name} is not a {kind.what}: {_reason(by_place[()])}", help=kind.help)
+    return ChimeraError(Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:MAX_FINDINGS])
+
+
+def _not_json(kind: Kind, text: str, name: str) -> ChimeraError:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as e:
+        span = Span(Source(name, text), e.lineno, e.colno, e.lineno, e.colno + 1)
+        return refuse(kind.codes[0], f"{name} is not JSON: {e.msg[0].lower()}{e.msg[1:]}", span, label="here")
+    except (RecursionError, ValueError):
+        pass
+    return refuse(kind.codes[0], f"{name} is not JSON that a {kind.what} can be read from")
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """Return a path into the file. The value of a discriminator, which pydantic adds to the path, is left out."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc if not str(p).isupper()).lstrip(".")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _reason(e: Any) -> str:
+    match e["type"]:
+        case "missing":
+            return "this field is missing"
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return "this field is unknown"
+        case "union_tag_invalid":
+            return f"unknown {e['ctx']['discriminator'].strip(chr(39))} {e['ctx']['tag']!r}; known: {e['ctx']['expected_tags']}"
+        case "union_tag_not_found":
+            return f"this has no {e['ctx']['discriminator']}"
+        case _:
+            return f"{e['msg'][0].lower()}{e['msg'][1:]}, found {_short(e['input'])}"

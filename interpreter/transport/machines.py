@@ -1,0 +1,124 @@
+"""The machines of docs/semantics.md, executable: what a SEND, a reader and a collective wait for.
+
+All transfers and collectives are deeds that complete once all their members have posted them; on `paired` and `serial`
+they also stand in queues, and complete in the queues' order. Channels are strictly first in, first out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from torch import Tensor
+
+from chimera_ir.program import Machine, Program
+from interpreter.transport.turns import Turns
+
+Queue = deque["Deed"]
+
+
+class Deed:
+    """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues."""
+
+    __slots__ = ("complete", "do", "missing", "queues")
+
+    def __init__(self, members: int, do: Callable[[], None] | None = None) -> None:
+        self.missing, self.do, self.complete = members, do, False
+        self.queues: list[Queue] = []
+
+    def post(self, queue: Queue | None) -> None:
+        """Take the part of one member, which stands in that member's queue."""
+        self.missing -= 1
+        if queue is not None:
+            queue.append(self)
+            self.queues.append(queue)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.missing or self.complete or any(queue[0] is not self for queue in self.queues):
+            return
+        self.complete = True
+        assert self.do is not None
+        self.do()
+        for queue in self.queues:
+            queue.popleft()
+        for queue in self.queues:
+            if queue:
+                queue[0]._settle()
+
+
+class Channel:
+    """A directed pair of ranks. sends, receives, done: how many have been posted, or are complete.
+
+    waiting: transfers of which one end has been posted, oldest first, with that end's tensor.
+    """
+
+    def __init__(self) -> None:
+        self.sends = self.receives = self.done = 0
+        self.waiting: deque[tuple[Deed, Tensor]] = deque()
+
+    def is_empty(self) -> bool:
+        """Return whether every send is complete."""
+        return self.done == self.sends
+
+    def sent(self, buffer: Tensor, queue: Queue | None) -> None:
+        """Post the next send."""
+        self.sends += 1
+        if self.sends > self.receives:
+            transfer = Deed(2)
+            self.waiting.append((transfer, buffer))
+        else:
+            transfer, into = self.waiting.popleft()
+            transfer.do = lambda: self._deliver(buffer, into)
+        transfer.post(queue)
+
+    def received(self, buffer: Tensor, queue: Queue | None) -> Deed:
+        """Post the next receive."""
+        self.receives += 1
+        if self.receives > self.sends:
+            transfer = Deed(2)
+            self.waiting.append((transfer, buffer))
+        else:
+            transfer, content = self.waiting.popleft()
+            transfer.do = lambda: self._deliver(content, buffer)
+        transfer.post(queue)
+        return transfer
+
+    def _deliver(self, content: Tensor, into: Tensor) -> None:
+        if (content.shape, content.dtype) != (into.shape, into.dtype):
+            sent = f"{content.dtype}{list(content.shape)}"
+            raise ValueError(f"a receive of {into.dtype}{list(into.shape)} meets a send of {sent}")
+        into.copy_(content)
+        self.done += 1
+
+
+class World:
+    """What the ranks of one program have in common. window: sends of a channel that may be incomplete; None for any."""
+
+    def __init__(self, program: Program, seed: int, machine: Machine, every_post: bool) -> None:
+        self.size, self.machine, self.every_post = program.world, machine, every_post
+        limits = {"posted": None, "rendezvous": 0}
+        self.window = limits.get(machine, program.header.window)
+        self.turns = Turns(program.world, seed)
+        self.channels: dict[tuple[int, int], Channel] = {}
+        self.queues: dict[tuple[object, ...], Queue] = {}
+        self.sums: dict[tuple[tuple[int, ...], int], tuple[Deed, dict[int, Tensor]]] = {}
+        self.meetings: dict[int, dict[int, object]] = {}
+
+    def channel(self, a: int, b: int) -> Channel:
+        return self.channels.setdefault((a, b), Channel())
+
+    def transfers(self, rank: int, peer: int) -> Queue | None:
+        """Return the queue in which a rank's transfers with a peer stand, if the machine has any."""
+        match self.machine:
+            case "serial":
+                return self.queues.setdefault((rank,), deque())
+            case "paired":
+                return self.queues.setdefault((rank, peer), deque())
+            case _:
+                return None
+
+    def collectives(self, rank: int) -> Queue:
+        """Return the queue in which a rank's collectives stand."""
+        key = (rank,) if self.machine == "serial" else (rank, "collectives")
+        return self.queues.setdefault(key, deque())

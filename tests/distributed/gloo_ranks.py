@@ -1,0 +1,42 @@
+"""Started by torchrun: runs shipped schedules on four real ranks and writes what differed from one process as JSON.
+
+Usage: torchrun --nproc-per-node 4 tests/distributed/gloo_ranks.py OUT
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from compiler import compile_schedule
+from interpreter.transport.gloo import Gloo, join, leave
+from tests.helpers_loopback import deep_model, differences_of_rank, rank_of
+
+# name: schedule, parameters, width, whether messages pass through other memory as a GPU's do
+CASES = {
+    "chimera": ("chimera", {"D": 4, "N": 8}, 1, False),
+    "1f1b": ("1f1b", {"D": 4, "N": 6}, 1, False),
+    "gpipe": ("gpipe", {"D": 4, "N": 4}, 1, False),
+    "interleaved": ("interleaved", {"D": 4, "N": 4}, 1, False),
+    "two replicas of chimera": ("chimera", {"D": 2, "N": 4}, 2, False),
+    "chimera, staged": ("chimera", {"D": 4, "N": 4}, 1, True),
+}
+
+
+def main() -> None:
+    """Run every case twice, the weights left as they are."""
+    join(timeout_s=60)
+    results = {}
+    for name, (schedule, parameters, width, staged) in CASES.items():
+        program = compile_schedule(schedule, parameters, width).program
+        transport = Gloo(staged=staged)
+        model = deep_model(6)
+        found = rank_of(program, model, iterations=2)(transport)
+        mine = {"loss": found.loss, "wrong": list(differences_of_rank(program, model, found, iteration=1))}
+        results[name] = [json.loads(words) for words in transport.tell_all(json.dumps(mine))]
+    if transport.rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(results))
+    leave()
+
+
+if __name__ == "__main__":
+    main()

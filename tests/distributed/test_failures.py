@@ -1,0 +1,140 @@
+"""What is said when a run cannot be: clear words, no hang, nothing left behind.
+
+More of it, on killed ranks and on torchrun, is in test_first_run.py.
+"""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.jsonform import program_to_json
+from compiler import compile_schedule, evaluation_of
+from interpreter.options import parse_options
+from interpreter.run import plan_of, planned, prepared
+from interpreter.transport import Transport
+from interpreter.transport.loopback import run_in_loopback
+from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, children, ended, finished, one_of_two, started
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize(
+    ("different", "finding"),
+    [
+        (["-p", "N=4"], "E806: rank 0 and rank 1 have a different program: "),
+        (["--model", "gpt-micro"], "E807: rank 0 and rank 1 have a different table of boundary values: "),
+        (["--seq-len", "16"], "E807: rank 0 and rank 1 have a different table of boundary values: "),
+        (["--lr", "1e-2"], r"E809: rank 0 and rank 1 have a different training \(settings\)"),
+        (["--dropout", "0.1"], "E809: rank 0 and rank 1 have a different training"),
+        (["--data", "DATA"], r"E809: rank 0 and rank 1 have a different training \(model or data\)"),
+        (["--seed", "1"], "E809: rank 0 and rank 1 have a different training"),
+    ],
+)
+def test_ranks_that_were_told_different_things_are_refused(different: list[str], finding: str, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("to be or not to be " * 99)
+    words = [str(tmp_path / "data") if word == "DATA" else word for word in different]
+    jobs, plans = [], []
+    for extra in ([], words):
+        options = parse_options(["-p", "D=2", *TINY, *extra])
+        plans.append(planned(options, speaks=False))
+        jobs.append(prepared(plans[-1], options, ranks_here=2))
+
+    def rank(transport: Transport) -> int:
+        return jobs[transport.rank].run(transport, alive=lambda: None)
+
+    with pytest.raises(ChimeraError, match=finding):
+        run_in_loopback(plans[0].program, rank)
+
+
+def test_two_real_ranks_with_different_boundary_tables_are_refused_and_nobody_hangs() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first, second = (one_of_two(r, *TINY, "--seq-len", str(length), port=port) for r, length in ((0, 32), (1, 16)))
+    with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]):
+        _, said = zero.communicate(timeout=60)
+        assert zero.returncode == 1
+    assert "error[E807]: rank 0 and rank 1 have a different table of boundary values" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--timed", "20", "--loopback"], "--timed needs ranks that wait at the same time"),
+        (["--transport", "nccl", "--loopback"], "--transport nccl is for real ranks"),
+        (["--machine", "serial"], "--machine is for --loopback"),
+        (["--log-file"], "--log-file: expected one argument"),
+    ],
+)
+def test_options_that_contradict_each_other(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(words)
+    assert message in capsys.readouterr().err
+
+
+def test_without_arguments_and_torchrun_it_says_how_to_start_four() -> None:
+    run = finished(sys.executable, RUN)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "start all 4 of them with\n\n  torchrun --nproc-per-node 4 interpreter/run.py\n" in run.stderr
+    refused = finished(sys.executable, RUN, "--loopback", "--timed", "9")
+    assert refused.returncode == 2 and refused.stderr.count("error:") == 1
+
+
+def test_an_evaluation_program_cannot_train(tmp_path: Path) -> None:
+    program = evaluation_of(compile_schedule("chimera", {"D": 2}).program)
+    with pytest.raises(ChimeraError, match="E814"):
+        plan_of(program, timed=False)
+    path = tmp_path / "p.json"
+    path.write_text(program_to_json(program))
+    with pytest.raises(ChimeraError, match="E814"):
+        planned(parse_options([str(path)]), speaks=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["-p", "D=2", "--log-file", "/nowhere/run.jsonl"], "E811"),
+        (["-p", "D=2", "--iterations", "30", "--lr", "1e30"], "E812"),
+        (["-p", "D=6", *TINY], "E705"),  # more stages than the model has layers
+        (["-p", "D=2", "--data", "/nowhere"], "E802"),
+        (["/nowhere/p.json"], "E001"),
+        (["-p", "D=2", "--model", "gpt"], "E801"),
+        (["-p", "D=3"], "E210"),
+        (["-p", "Q=3"], "E203"),
+    ],
+)
+def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
+    given = parse_options([*options, *TINY] if "--model" not in options else options)
+
+    def whole() -> None:
+        plan = planned(given, speaks=False)
+        job = prepared(plan, given, ranks_here=2)
+        run_in_loopback(plan.program, lambda transport: job.run(transport, alive=lambda: None))
+
+    with pytest.raises(ChimeraError) as error:
+        whole()
+    assert [d.code for d in error.value.diagnostics] == [code]
+
+
+def test_a_machine_on_which_nobody_can_move_is_reported_at_once() -> None:
+    run = finished(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
+    assert run.returncode == 1
+    assert "error: nobody can move on the serial machine:\n  rank 0, instruction" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_the_job_quietly() -> None:
+    command = [*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000"]
+    with started(*command) as process:
+        assert process.stdout is not None and "chimera: 2 ranks" in process.stdout.readline()
+        ranks = children(process.pid)
+        process.stdout.close()
+        assert process.stderr is not None
+        said = process.stderr.read()
+        process.wait(timeout=60)
+        assert ended(ranks, within_s=5)
+    assert "interpreter/job.py" not in said and "BrokenPipeError" not in said

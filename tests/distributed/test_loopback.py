@@ -1,0 +1,147 @@
+"""Every shipped schedule in loopback: one process's numbers, bit by bit, however the ranks take turns.
+
+And the machines: a program is stuck in loopback exactly where the verifier says that it hangs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.instructions import Free
+from chimera_ir.program import Machine, Program
+from compiler import evaluation_of
+from compiler.verify.progress import machines
+from compiler.verify.view import View
+from interpreter.executor import RankError
+from interpreter.transport.loopback import StuckError, run_in_loopback
+from tests.distributed.programs import TWO_RANKS
+from tests.helpers import program, streams, with_streams
+from tests.helpers_loopback import deep_model, differences, equal_to_one_process, rank_of
+
+MACHINES: tuple[Machine, ...] = ("posted", "window", "rendezvous", "paired", "serial")
+INTERLEAVINGS = {2: 30, 4: 16, 8: 4}  # by D: fifty in all for each schedule, and those of its machines
+SHIPPED = {
+    "gpipe": {},
+    "1f1b": {},
+    "dapple": {"policy": 2},
+    "interleaved": {"v": 2},
+    "chimera": {},
+    "chimera_any": {},
+}
+
+
+def shipped(name: str, ranks: int) -> Program:
+    """Return a schedule of the library; chimera_any with a number of micro-batches that chimera cannot have."""
+    count = ranks + 1 if name == "chimera_any" else 2 * ranks if ranks < 8 else ranks
+    return program(name, D=ranks, N=count, **SHIPPED[name])
+
+
+def model_for(p: Program):  # type: ignore[no-untyped-def]
+    return deep_model(max(3, p.header.stages - 2))
+
+
+@pytest.mark.parametrize("ranks", INTERLEAVINGS)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_gradients_are_bit_equal_under_every_interleaving_and_machine(name: str, ranks: int) -> None:
+    p = shipped(name, ranks)
+    for seed in range(INTERLEAVINGS[ranks]):
+        equal_to_one_process(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
+    for machine, ends in machines(View(p)).items():
+        if ends:
+            equal_to_one_process(p, model_for(p), 99, machine)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(StuckError, match="nobody can move on the"):
+                run_in_loopback(p, rank_of(p, model_for(p)), 99, machine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("chimera", {"D": 4, "N": 8, "f": 2}), ("gpipe", {"D": 2, "N": 3})])
+def test_two_replicas_have_one_gradient(name: str, parameters: dict[str, int]) -> None:
+    p = program(name, width=2, **parameters)
+    for seed in range(3):
+        equal_to_one_process(p, deep_model(3), seed, every_post=True)
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_programs_by_hand_end_exactly_where_the_verifier_says(name: str, machine: Machine) -> None:
+    p = TWO_RANKS[name]
+    for seed in range(3):
+        if machines(View(p))[machine]:
+            equal_to_one_process(p, deep_model(3), seed, machine, every_post=True, iterations=2)
+        else:
+            with pytest.raises(StuckError):
+                run_in_loopback(p, rank_of(p, deep_model(3)), seed, machine, every_post=True)
+
+
+def test_the_programs_by_hand_end_on_some_machines_only() -> None:
+    ends = [machines(View(p))[machine] for p in TWO_RANKS.values() for machine in MACHINES]
+    assert ends.count(False) > 3 and ends.count(True) > 3, "both answers are needed for an agreement to say something"
+
+
+def test_a_run_is_a_function_of_its_seed_and_seeds_differ() -> None:
+    p = shipped("chimera", 4)
+
+    def order(seed: int) -> tuple[int, ...]:
+        taken: list[int] = []
+
+        def live(transport):  # type: ignore[no-untyped-def]
+            send = transport.send
+            transport.send = lambda peer, buffer: (taken.append(transport.rank), send(peer, buffer))
+            return rank_of(p, deep_model(3))(transport)
+
+        run_in_loopback(p, live, seed, every_post=True)
+        return tuple(taken)
+
+    orders = [order(seed) for seed in range(8)]
+    assert orders == [order(seed) for seed in range(8)] and len(set(orders)) == 8
+
+
+def test_nobody_can_move_names_every_ranks_instruction() -> None:
+    p = shipped("chimera", 4)
+    with pytest.raises(StuckError) as caught:
+        run_in_loopback(p, rank_of(p, deep_model(3)), machine="paired")
+    first, *others = str(caught.value).splitlines()
+    assert first == "nobody can move on the paired machine:"
+    assert [line.partition(": it waits for what rank ")[0] for line in others] == [
+        "  rank 0, instruction 6: FWD up[0] s3 m4",
+        "  rank 1, instruction 4: FWD down[0] s1 m0",
+        "  rank 2, instruction 4: FWD up[0] s1 m4",
+        "  rank 3, instruction 6: FWD down[0] s3 m0",
+    ]
+
+
+def test_an_evaluation_program_gives_the_loss_and_keeps_nothing() -> None:
+    for name in ("chimera", "interleaved"):
+        p = shipped(name, 2)
+        forwards = evaluation_of(p)
+        found = run_in_loopback(forwards, rank_of(forwards, model_for(p), iterations=2), every_post=True)
+        trained = run_in_loopback(p, rank_of(p, model_for(p), iterations=2))
+        assert sum(f.loss for f in found) == sum(f.loss for f in trained) != 0
+        assert not any(g.any() for f in found for grads in f.grads.values() for g in grads)
+        # One buffer for each value that may be on its way, however many micro-batches there are.
+        assert all(f.executor.store.buffer_bytes <= t.executor.store.buffer_bytes for f, t in zip(found, trained, strict=True))
+
+
+def test_receive_buffers_are_as_many_as_are_in_use_at_once() -> None:
+    p = program("1f1b", D=2, N=16)
+    first, second = equal_to_one_process(p, deep_model(3), 0, iterations=3)
+    made = [sum(pool.made for pool in f.executor.store._pools.values()) for f in (first, second)]
+    assert made == [2, 3], "the window's, and on the last rank the one whose backward has still to read it"
+
+
+def forced(p: Program, at: int, i: Free) -> Program:
+    """Return the program with one more instruction on rank 1."""
+    changed = streams(p)
+    changed[1].insert(at, i)
+    return with_streams(p, changed)
+
+
+def test_a_buffer_given_back_too_early_is_caught() -> None:
+    p = TWO_RANKS["1f1b"]
+    stream = p.stream(1)
+    backward = next(n for n, i in enumerate(stream) if i.op == "BWD")
+    bad = forced(p, backward, Free("act", 0, 1, (0,)))
+    with pytest.raises(RankError, match=r"rank 1, instruction 4: BWD main s1 m0: act of pipe 0, s1, m0 is not there"):
+        run_in_loopback(bad, rank_of(bad, deep_model(3)))
+    good = forced(p, backward + 1, Free("act", 0, 1, (0,)))
+    assert not list(differences(good, deep_model(3), run_in_loopback(good, rank_of(good, deep_model(3)))))

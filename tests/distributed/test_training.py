@@ -1,0 +1,176 @@
+"""Training: the curves of one plain process under every schedule, and the command that a user gives."""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chimera_ir.jsonform import program_to_json
+from compiler import compile_schedule, evaluation_of
+from interpreter import reference
+from interpreter.data import Windows
+from interpreter.evaluation import Evaluator
+from interpreter.measure import processors
+from interpreter.text import load_text, split_text
+from interpreter.training import Settings, Trainer
+from interpreter.transport import Transport
+from interpreter.transport.loopback import run_in_loopback
+from models.describe import describe
+from models.gpt import gpt
+from models.model import build_stage
+from tests.distributed.programs import TWO_RANKS
+from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, finished
+
+pytestmark = pytest.mark.distributed
+
+TOLERANCE = 1e-4  # relative, float32
+SAMPLES, LENGTH = 2, 32  # of a micro-batch; bytes of a sample
+SETTINGS = Settings(iterations=20, seed=5, micro_batch=SAMPLES, rate=3e-3)
+MODEL = gpt("gpt-nano", LENGTH, dropout=0.1)
+TRAIN, HELD_OUT = (Windows(part, LENGTH, 5) for part in split_text(load_text(None), LENGTH))
+EVALUATED = 21  # held-out samples: no multiple of what an iteration takes
+
+SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
+    ("chimera", {"D": 2, "N": 4}, 1),
+    ("chimera", {"D": 4, "N": 4}, 1),
+    ("chimera", {"D": 4, "N": 4, "f": 2}, 1),
+    ("chimera", {"D": 2, "N": 2}, 2),
+    ("chimera_any", {"D": 4, "N": 5}, 1),
+    ("gpipe", {"D": 4, "N": 4}, 1),
+    ("1f1b", {"D": 4, "N": 4}, 1),
+    ("dapple", {"D": 4, "N": 4, "policy": 2}, 1),
+    ("interleaved", {"D": 2, "N": 4, "v": 2}, 1),
+]
+_plain: dict[int, tuple[list[tuple[float, float]], float]] = {}
+
+
+def plain(samples: int) -> tuple[list[tuple[float, float]], float]:
+    """Return losses and gradient norms of one process with these samples an iteration, and its held-out loss."""
+    if samples not in _plain:
+        whole = build_stage(MODEL, range(len(MODEL.layers)), SETTINGS.seed)
+        curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
+        inputs, targets = HELD_OUT.read(range(EVALUATED))
+        with torch.no_grad():
+            loss = MODEL.loss(whole.eval()(*inputs), targets)
+        _plain[samples] = curve, float(loss) / HELD_OUT.valid_targets(range(EVALUATED))
+    return _plain[samples]
+
+
+def test_every_shipped_schedule_is_here() -> None:
+    assert {name for name, _, _ in SHIPPED} == {path.stem for path in (Path(__file__).parents[2] / "schedules").glob("*.sched")}
+
+
+@pytest.mark.parametrize(("name", "parameters", "width"), SHIPPED)
+def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, parameters: Mapping[str, int], width: int) -> None:
+    program = compile_schedule(name, parameters, width).program
+    description = describe(MODEL, SAMPLES)
+
+    def rank(transport: Transport) -> tuple[list[tuple[float, float]], float]:
+        trainer = Trainer(program, MODEL, description, TRAIN, transport, SETTINGS)
+        results = [trainer.update(t, trainer.gradients(t)) for t in range(SETTINGS.iterations)]
+        trainer.executor.check_copies()
+        evaluator = Evaluator(evaluation_of(program), trainer, HELD_OUT, EVALUATED)
+        return [(r.loss, r.norm) for r in results], evaluator.loss()
+
+    curve, held_out = plain(width * parameters["N"] * SAMPLES)
+    assert curve[-1][0] < curve[0][0] - 0.5, "a model that learns nothing proves nothing"
+    for found, unseen in run_in_loopback(program, rank, seed=7):
+        assert found == [pytest.approx(wanted, rel=TOLERANCE) for wanted in curve]
+        assert unseen == pytest.approx(held_out, rel=TOLERANCE)
+
+
+def figures(table: str) -> dict[str, float]:
+    """Return the figures of the table at the end."""
+    return {k: float(v.replace(",", "")) for k, v in re.findall(r"^(\S.*?) {2,}([0-9.,e+-]+)", table, re.MULTILINE)}
+
+
+@pytest.fixture(scope="module")
+def log_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "run.jsonl"
+
+
+OPTIONS = [*TINY, "--micro-batch", "2", "--dropout", "0.1", "--seed", "5", "--lr", "3e-3", "--iterations", "20"]
+
+
+@pytest.fixture(scope="module")
+def run(log_path: Path) -> Any:
+    """Run the command once on two real ranks, without a schedule and without D."""
+    evaluation = ["--eval-every", "10", "--eval-samples", str(EVALUATED)]
+    return finished(*TORCHRUN, RUN, "-p", "N=4", *OPTIONS, *evaluation, "--log-file", str(log_path))
+
+
+def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> None:
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [json.loads(line) for line in log_path.read_text().splitlines()]
+    curve, held_out = plain(8)
+    assert [(x["loss"], x["gradient_norm"]) for x in lines] == [pytest.approx(wanted, rel=TOLERANCE) for wanted in curve]
+    assert [x["iteration"] for x in lines if "held_out_loss" in x] == [10, 20]
+    assert lines[-1]["held_out_loss"] == pytest.approx(held_out, rel=TOLERANCE)
+
+
+def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None:
+    lines = [json.loads(line) for line in log_path.read_text().splitlines()]
+    assert max(x["rate"] for x in lines) == lines[1]["rate"] == 3e-3  # warmed up after a tenth
+    for x in lines:
+        assert x["tokens_per_second"] == pytest.approx(4 * 2 * 32 / x["iteration_s"])
+        assert len(x["bubble"]) == len(x["peak_memory_bytes"]) == 2
+        assert all(0 <= bubble < 1 for bubble in x["bubble"]) and min(x["peak_memory_bytes"]) > 10**7
+        assert x.get("oversubscribed", False) == (processors() < 2)
+
+
+def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
+    lines = [json.loads(line) for line in log_path.read_text().splitlines()]
+    found = figures(run.stdout)
+    assert "chimera: 2 ranks, 2 stages, 4 micro-batches of 2 samples" in run.stdout
+    assert found["loss at the start"] == pytest.approx(lines[0]["loss"], abs=1e-3)
+    assert found["loss at the end"] == pytest.approx(lines[-1]["loss"], abs=1e-3)
+    assert found["held-out loss"] == pytest.approx(lines[-1]["held_out_loss"], abs=1e-3)
+    assert 2.5 < found["unigram entropy"] < 4 and found["tokens per second"] > 0
+    assert found["gradient difference"] < TOLERANCE
+    assert len(re.findall("held-out loss", run.stdout)) == 3
+
+
+def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:
+    # D is the schedule's own here: four ranks, and still the samples and the weights of two.
+    log = tmp_path / "log"
+    loop = finished(
+        sys.executable, RUN, "-p", "N=4", "--loopback", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log)
+    )
+    assert (loop.returncode, loop.stderr) == (0, "")
+    assert "chimera: 4 ranks" in loop.stdout
+    one, two = figures(loop.stdout), figures(run.stdout)
+    for name in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy"):
+        assert one[name] == pytest.approx(two[name], abs=1.1e-3), name
+    assert json.loads(log.read_text().splitlines()[0]).get("oversubscribed", False) == (processors() < 4)
+
+
+def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['compiler'] = None\n")
+    program, root = tmp_path / "p.json", str(Path(__file__).parents[2])
+    program.write_text(program_to_json(TWO_RANKS["two pipes"]))
+    path = {"PYTHONPATH": f"{tmp_path}:{root}"}
+    run = finished(*TORCHRUN, RUN, str(program), *TINY, "--iterations", "2", **path)
+    assert run.returncode == 0 and len(run.stderr.splitlines()) == 1
+    assert "is not verified again, and nothing is evaluated" in run.stderr
+    assert re.search(r"held-out loss +- +not measured", run.stdout)
+    refused = finished(sys.executable, RUN, **path)
+    assert refused.returncode == 1 and "error[E813]" in refused.stderr
+
+
+def test_timed_stages_take_the_time_that_the_simulator_says() -> None:
+    run = finished(*TORCHRUN, RUN, "-p", "N=4", *TINY, "--timed", "30", "--iterations", "3")
+    assert (run.returncode, run.stderr) == (0, "")
+    (predicted, measured), (ratio, bubble) = (
+        map(float, re.findall(r"[0-9.]+", line)[:2])
+        for line in re.findall(r"^(?:makespan|bubble ratio).*$", run.stdout, re.MULTILINE)
+    )
+    # Each rank computes 12 units; tests/bench_timed.py is the judge of precision.
+    simulated = compile_schedule("chimera", {"D": 2, "N": 4})
+    assert predicted == pytest.approx(0.03 * simulated.timing.end.max(), abs=1e-3)
+    assert predicted * 0.99 < measured < predicted * 1.5
+    assert ratio == pytest.approx(1 - 12 * 0.03 / predicted, abs=1e-3) and abs(bubble - ratio) < 0.3

@@ -1,0 +1,139 @@
+"""Programs run in loopback on a model whose every sum is exact, compared bit by bit with one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from chimera_ir.model import ModelDescription
+from chimera_ir.program import Machine, Program
+from interpreter.data import Batch
+from interpreter.executor import Executor
+from interpreter.messages import boundary_table
+from interpreter.transport import Transport
+from interpreter.transport.loopback import run_in_loopback
+from models.describe import describe
+from models.draws import drawing
+from models.model import Model, Values, build_stage
+from tests.distributed.integers import LENGTH, WIDTH, First, IntegerSamples, Last, loss
+
+SEED, SAMPLES = 3, 2  # samples of a micro-batch
+EXACT = 2**50  # float64 holds every integer up to 2^53
+
+
+class Signed(nn.Module):
+    """A signed permutation, then a kink where the mask is set: grows by a factor of two at most, so that depth is exact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        signs = torch.randint(0, 2, (WIDTH,)).double() * 2 - 1
+        self.weight = nn.Parameter(torch.eye(WIDTH, dtype=torch.float64)[torch.randperm(WIDTH)] * signs)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Values:
+        y = x @ self.weight * mask
+        return y + torch.relu(y), mask  # (b, LENGTH, WIDTH), (b, LENGTH, 1)
+
+
+@cache
+def deep_model(middle: int) -> Model:
+    """Return a model of middle + 2 layers."""
+
+    def example(samples: int) -> tuple[Values, Tensor]:
+        tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
+        return (tokens,), tokens.clone()
+
+    layers = [("first", First), *((f"signed {k}", Signed) for k in range(middle)), ("last", Last)]
+    return Model("signed integers", tuple(layers), loss, example)
+
+
+@cache
+def described(model: Model) -> ModelDescription:
+    return describe(model, SAMPLES)
+
+
+def batch_of(program: Program, replica: int, iteration: int = 0) -> Batch:
+    """Return what one replica trains on."""
+    h = program.header
+    return Batch(IntegerSamples(), SEED, iteration, replica, h.width, h.micro_batches, SAMPLES)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one rank ends with. grads: by stage."""
+
+    loss: float
+    grads: dict[int, list[Tensor]]
+    executor: Executor
+
+
+def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Transport], Found]:
+    """Return the life of a rank: its stages, and some iterations with the same weights."""
+    h, description = program.header, described(model)
+    cut = description.cut(h.stages)
+
+    def live(transport: Transport) -> Found:
+        transport.connect(program)
+        held = sorted(s for s in range(h.stages) if transport.rank in h.holders([s]))
+        stages = {s: build_stage(model, cut[s], SEED) for s in held}
+        executor = Executor(program, model, stages, boundary_table(description, h.stages), transport)
+        total = 0.0
+        for iteration in range(iterations):
+            for stage in stages.values():
+                stage.zero_grad()
+            total = executor.run(batch_of(program, transport.rank // h.ranks, iteration))
+        grads = {s: [torch.zeros_like(p) if p.grad is None else p.grad for p in m.parameters()] for s, m in stages.items()}
+        return Found(total, grads, executor)
+
+    return live
+
+
+@cache
+def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[float, list[list[Tensor]]]:
+    """Return the loss and every layer's gradients without a pipeline."""
+    whole = build_stage(model, range(len(model.layers)), SEED)
+    source, total = IntegerSamples(), 0.0
+    for m in range(micro_batches * iteration, micro_batches * (iteration + 1)):
+        numbers = range(m * SAMPLES, (m + 1) * SAMPLES)
+        inputs, targets = source.read(numbers)
+        batch = Batch(source, SEED, 0, 0, 1, micro_batches, SAMPLES)
+        with drawing(batch.draws(0)):
+            value = model.loss(whole(*inputs), targets) / 64
+        torch.autograd.backward(value)
+        total += float(value.detach())
+    grads = [[p.grad for p in layer.parameters() if p.grad is not None] for layer in whole.layers]
+    assert all(float(g.abs().max()) * 64 < EXACT and g.any() for layer in grads for g in layer), "inexact, or says nothing"
+    return total, grads
+
+
+def differences(program: Program, model: Model, found: list[Found], iteration: int = 0) -> Iterator[str]:
+    """Yield what differs from one process in any bit."""
+    total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
+    if sum(f.loss for f in found) != total:
+        yield f"loss {sum(f.loss for f in found)} instead of {total}"
+    for rank, f in enumerate(found):
+        for stage in differences_of_rank(program, model, f, iteration):
+            yield f"rank {rank}, stage {stage}"
+
+
+def differences_of_rank(program: Program, model: Model, found: Found, iteration: int = 0) -> Iterator[int]:
+    """Yield the stages of a rank whose gradients differ from one process's in any bit."""
+    h = program.header
+    _, wanted = one_process(model, h.micro_batches * h.width, iteration)
+    for s, grads in found.grads.items():
+        expected = [g for k in described(model).cut(h.stages)[s] for g in wanted[k]]
+        if len(grads) != len(expected) or not all(a.equal(b) for a, b in zip(grads, expected, strict=True)):
+            yield s
+
+
+def equal_to_one_process(
+    program: Program, model: Model, seed: int, machine: Machine | None = None, every_post: bool = False, iterations: int = 1
+) -> list[Found]:
+    """Run a program and check that it leaves the gradients of one process. Raises StuckError where it cannot end."""
+    found = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
+    wrong = list(differences(program, model, found, iterations - 1))
+    assert not wrong, f"{program.header.schedule}, seed {seed}, machine {machine}: {wrong}"
+    return found

@@ -1,0 +1,200 @@
+"""Around the iterations: what a run says and measures, timed stages, and what run.py makes of its options."""
+
+import json
+import os
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.jsonform import program_to_json
+from chimera_ir.model import Tensor as Spec
+from chimera_ir.program import Costs
+from chimera_ir.textform import program_to_text
+from compiler import compile_schedule, compile_text
+from interpreter.measure import bubbles, computed_and_taken_s, peak_memory_bytes
+from interpreter.options import parse_options
+from interpreter.plan import Times
+from interpreter.record import Record, bar
+from interpreter.run import planned
+from interpreter.timed import Comparison, Nothing, Sleeper, median_times, timed_model
+from interpreter.times import times_of
+from interpreter.training import Settings, Trainer
+from tests.distributed.alone import Alone
+
+# --- what is said -------------------------------------------------------------------------------------------------------
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_says_loss_speed_and_time_left() -> None:
+    assert bar(5, 20, 2.5, 12345.6, 75.2) == "[######..................] 5/20  loss 2.500  12,346 tokens/s  1:15 left"
+    assert bar(20, 20, 2.5, 1.0, 0).startswith("[########################] 20/20")
+
+
+def test_only_rank_0_speaks_and_the_bar_is_for_terminals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, terminal, lines, bars in ((0, Terminal(), 1, True), (1, Terminal(), 0, False), (0, StringIO(), 1, False)):
+        monkeypatch.setattr(sys, "stderr", terminal)
+        record = Record(rank, iterations=2)
+        record.start()
+        record.draw(2, 1.0, 1.0)
+        record.say("words")
+        assert capsys.readouterr().out == "words\n" * lines
+        assert ("2/2" in terminal.getvalue()) == bars
+        assert terminal.getvalue().endswith("\r\x1b[K") == bars, "the bar must not stand in the way of words"
+
+
+def test_the_log_is_there_line_by_line(tmp_path: Path) -> None:
+    record = Record(0, 2, tmp_path / "log")
+    Record(1, 2, tmp_path / "other").write({"iteration": 1})
+    record.write({"iteration": 1, "loss": 2.5})
+    assert json.loads((tmp_path / "log").read_text()) == {"iteration": 1, "loss": 2.5}
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ChimeraError, match=r"E811: the log .* cannot be written: no such file or directory"):
+        Record(0, 2, tmp_path / "gone" / "log")
+
+
+def test_the_table_stands_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    Record(0, 1).table([("loss", "2.5", "nats"), ("tokens per second", "1,000", "")])
+    assert capsys.readouterr().out == "\nloss                 2.5   nats\ntokens per second  1,000\n"
+
+
+# --- what is measured ---------------------------------------------------------------------------------------------------
+
+
+def test_bubbles_charge_every_rank_until_the_last_is_done() -> None:
+    assert bubbles([3.0, 2.0], [3.5, 4.0]) == [0.25, 0.5]
+    assert bubbles([0.0], [0.0]) == [0.0]
+
+
+def test_waiting_and_the_epilogue_are_not_computing() -> None:
+    # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s, epilogue 5 s.
+    stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
+    times = times_of(stamps, [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000], np.array([1, 0, 1, 0], bool))
+    assert computed_and_taken_s(times) == (2.5, 4.0)
+    assert computed_and_taken_s(times_of([5, 6], [0, 0], np.zeros(0, bool))) == (0.0, 0.0)
+
+
+def test_peak_memory_grows_with_what_is_held() -> None:
+    before = peak_memory_bytes(torch.device("cpu"))
+    block = bytearray(before + 50_000_000)
+    block[::4096] = b"x" * len(block[::4096])
+    assert peak_memory_bytes(torch.device("cpu")) > before + 40_000_000
+
+
+# --- timed stages -------------------------------------------------------------------------------------------------------
+
+
+def test_a_sleep_that_took_too_long_shortens_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.003))
+    sleeper = Sleeper(0.02)
+    for _ in range(10):
+        sleeper.sleep(2)
+    assert now[0] == pytest.approx(10 * 0.04 + 0.003)
+
+
+def test_each_task_takes_its_cost() -> None:
+    """One rank with every kind of task, whose costs tell them apart."""
+    text = """schedule alone
+param N = 2
+ranks 1
+stages 2
+pipe main { stage s on rank 0   micro_batches N }
+order ticks {
+    F(s, m) at 10*m + s
+    B(s, m) when m == 0 at 5 - s
+    I(s, m) when m == 1 at 15 - s
+    W(s, m) when m == 1 at 20 + s
+}
+"""
+    program = compile_text(text).program.with_header(costs=Costs((1, 10), (100, 1000), (7, 70), (20000, 50000)))
+    slept: list[float] = []
+
+    class Fast(Sleeper):
+        def sleep(self, units: int) -> None:
+            slept.append(units)
+
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
+    trainer = Trainer(program, model, description, Nothing(), Alone(), Settings(1, 0, 2, 1e-3))
+    for iteration in range(2):
+        slept.clear()
+        trainer.update(iteration, trainer.gradients(iteration))
+        assert slept == [1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]
+
+
+def test_the_median_leaves_the_first_iteration_out() -> None:
+    first, a, b, c = (Times(x, (0.0,)) for x in (0.1, 3.0, 1.0, 2.0))
+    assert median_times([first, a, b, c]) is c and median_times([first]) is first
+
+
+def test_predicted_and_measured_stand_side_by_side() -> None:
+    table = Comparison(Times(2.0, (0.25, 0.5)), Times(2.1, (0.3, 0.5))).table().splitlines()
+    assert table[0].split() == ["predicted", "measured"]
+    assert table[1].split() == ["makespan", "2.000", "s", "2.100", "s", "+5.0", "%"]
+    assert table[2].split()[2:4] == ["0.375", "0.400"]
+    assert table[4].split() == ["bubble", "of", "rank", "1", "0.500", "0.500"]
+    assert Comparison(None, Times(2.1, (0.3,))).table().splitlines()[1].split() == ["makespan", "-", "2.100", "s"]
+
+
+# --- from options to a plan ---------------------------------------------------------------------------------------------
+
+
+def plan(*words: str, world: int | None = None, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    if world is not None:
+        monkeypatch.setitem(os.environ, "WORLD_SIZE", str(world))
+    return planned(parse_options(list(words)), speaks=False)
+
+
+def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan(world=6, monkeypatch=monkeypatch).program.header.parameters["D"] == 6
+    assert plan("--width", "3", world=6, monkeypatch=monkeypatch).program.header.ranks == 2
+    assert plan("-p", "D=8", world=6, monkeypatch=monkeypatch).program.world == 8
+    assert plan("--loopback", world=6, monkeypatch=monkeypatch).program.world == 4
+    with pytest.raises(ChimeraError, match="E210") as error:
+        plan(world=5, monkeypatch=monkeypatch)
+    assert error.value.diagnostics[0].notes == ("D = 5 follows from the 5 processes that were started",)
+
+
+def test_a_schedule_without_d_keeps_its_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "two.sched"
+    path.write_text(
+        "schedule two\nranks 2\nstages 2\npipe main { stage s on rank s   micro_batches 1 }\n"
+        "order ticks {\n    F(s, m) at s\n    B(s, m) at 3 - s\n}\n"
+    )
+    assert plan(str(path), world=6, monkeypatch=monkeypatch).program.world == 2
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_compiled_program_is_read_in_either_form_and_verified(
+    form: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = compile_schedule("chimera", {"D": 2}).program
+    text = {"json": program_to_json, "text": program_to_text}[form](program)
+    path = tmp_path / "program"
+    path.write_text(text)
+    found = plan(str(path), monkeypatch=monkeypatch)
+    assert found.program == program and found.evaluation.header.kind == "evaluation" and found.predicted is None
+    for words in (["-p", "D=2"], ["--width", "1"]):
+        with pytest.raises(ChimeraError, match="E808"):
+            plan(str(path), *words, monkeypatch=monkeypatch)
+    path.write_text(text.replace('"peer": 1', '"peer": 0') if form == "json" else text.replace("-> 1", "-> 0"))
+    with pytest.raises(ChimeraError, match="E4"):
+        plan(str(path), monkeypatch=monkeypatch)
+
+
+def test_a_timed_plan_has_the_simulators_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = plan("--timed", "20", monkeypatch=monkeypatch)
+    assert found.evaluation is None
+    assert found.predicted == Times(16, (0.25,) * 4)

@@ -1,0 +1,174 @@
+"""Split backward: together the gradients of one backward, each product where it belongs, nothing kept too long."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from interpreter.split import Splitting
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        result: Tensor = self.out(mixed)
+        return result
+
+
+class MultiHead(nn.Module):
+    """Its parameters reach no function that defers: the fallback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return result
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(11, 8), nn.Linear(8, 8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        result: Tensor = F.linear(self.linear(self.embedding(ids)), self.embedding.weight)
+        return result
+
+
+class Raw(nn.Module):
+    """Parameters used by operators: one that defers, one that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.position = nn.Parameter(torch.randn(8, 5)), nn.Parameter(torch.randn(3, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.position) @ self.weight
+
+
+def norms(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(8, 8), norm(), nn.GELU(), nn.Linear(8, 3))
+
+
+def images() -> nn.Module:
+    tail = [nn.ReLU(), nn.Conv2d(6, 4, 3, groups=2), nn.GroupNorm(2, 4)]
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, stride=2), nn.BatchNorm2d(6), *tail)
+
+
+def sequence() -> Tensor:
+    return torch.randn(4, 3, 8, dtype=torch.float64)
+
+
+def ids() -> Tensor:
+    return torch.randint(0, 11, (4, 3))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "linear": (lambda: nn.Linear(8, 6), sequence),
+    "no bias": (lambda: nn.Linear(8, 6, bias=False), sequence),
+    "layer norm": (norms(lambda: nn.LayerNorm(8)), sequence),
+    "layer norm without bias": (norms(lambda: nn.LayerNorm(8, bias=False)), sequence),
+    "layer norm without parameters": (norms(lambda: nn.LayerNorm(8, elementwise_affine=False)), sequence),
+    "rms norm": (norms(lambda: nn.RMSNorm(8)), sequence),
+    "convolution": (images, lambda: torch.randn(2, 3, 9, 9, dtype=torch.float64)),
+    "same padding": (lambda: nn.Conv1d(3, 4, 3, padding="same"), lambda: torch.randn(2, 3, 9, dtype=torch.float64)),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(11, 8, padding_idx=0), nn.Linear(8, 8)), ids),
+    "attention": (lambda: Attention(8), sequence),
+    "multi-head attention": (MultiHead, sequence),
+    "tied": (Tied, ids),
+    "operators": (Raw, sequence),
+    "frozen": (lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).requires_grad_(False), sequence),
+}
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
+@pytest.mark.parametrize("name", CASES)
+def test_both_halves_are_one_backward(name: str, first: bool) -> None:
+    torch.manual_seed(0)
+    make, draw = CASES[name]
+    module, x = make().double(), draw()
+    if name == "frozen" and first:
+        return  # nothing of it carries a gradient
+    x.requires_grad_(x.is_floating_point() and not first)
+    wanted_y = module(x)
+    g = torch.randn_like(wanted_y)
+    wanted_y.backward(g)
+    wanted, wanted_x = [p.grad for p in module.parameters()], x.grad
+    module.zero_grad()
+    x = x.detach().clone().requires_grad_(x.requires_grad)
+    split = Splitting()
+    with split:
+        y = module(x)
+    assert torch.equal(y, wanted_y)
+    y.backward(g)
+    if wanted_x is not None:
+        torch.testing.assert_close(x.grad, wanted_x, rtol=1e-12, atol=1e-12)
+    split.weights()
+    for p, gradient in zip(module.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-12, atol=1e-12)
+
+
+def flops(work: Callable[[], object]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
+def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> None:
+    module = nn.Sequential(nn.Linear(16, 64), nn.GELU(), Attention(64), nn.Linear(64, 16))
+    x = torch.randn(8, 4, 16, requires_grad=not first)
+    products = 2 * 8 * 4 * (16 * 64 + 64 * 192 + 64 * 64 + 64 * 16)  # multiply and add, per row and weight
+    assert flops(lambda: module(x)) == products  # this counter knows no fused attention
+    full = flops(module(x).sum().backward)
+    split = Splitting()
+    with split:
+        y = module(x)
+    of_inputs, of_weights = flops(y.sum().backward), flops(split.weights)
+    assert of_inputs + of_weights == full
+    assert of_weights == products
+    # The input of a first stage carries no gradient: its first linear has no input product.
+    assert of_inputs == products - (2 * 8 * 4 * 16 * 64 if first else 0)
+
+
+def test_between_the_halves_lives_what_the_products_read() -> None:
+    width, rows = 64, 8 * 4
+    module = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Linear(width, 16))
+    x = torch.randn(8, 4, 16, requires_grad=True)
+    for p in module.parameters():
+        p.grad = torch.zeros_like(p)
+    before = alive()
+    split = Splitting()
+    with split:
+        y = module(x)
+    y.backward(torch.ones_like(y))
+    y = y.detach()
+    del y
+    # Two linears read their inputs, 16 and `width` wide, and the gradients of their outputs, `width` and 16 wide.
+    kept = rows * (16 + width + width + 16) * 4
+    assert split.kept_bytes() == kept
+    # The first linear's input is the stage's, which lives anyway; the stage's input now has a gradient as wide.
+    assert alive() - before == kept - rows * 16 * 4 + rows * 16 * 4
+    split.weights()
+    assert split.kept_bytes() == 0 and alive() - before == rows * 16 * 4
+
+
+def alive() -> int:
+    """Return the bytes of all tensors there are."""
+    gc.collect()
+    found = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+    found += [o.grad for o in found if o.is_leaf and o.grad is not None]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}.values())

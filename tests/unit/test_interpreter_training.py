@@ -1,0 +1,135 @@
+"""The epilogue: norm, clipping, rate, what ranks measured; and evaluation on any number of samples."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.program import Tied
+from compiler import compile_schedule, evaluation_of
+from interpreter.evaluation import Evaluator, Few
+from interpreter.reference import train, whole_model
+from interpreter.training import Settings, Trainer, learning_rate
+from interpreter.transport import Transport
+from interpreter.transport.loopback import run_in_loopback
+from models.describe import describe
+from models.model import IGNORED
+from tests.distributed.alone import Alone
+from tests.distributed.integers import IntegerSamples, integer_model
+from tests.distributed.programs import ONE_RANK
+
+SETTINGS = Settings(iterations=20, seed=3, micro_batch=2, rate=1e-2)
+MODEL = integer_model(middle=3)
+
+
+def trainer_of(settings: Settings = SETTINGS) -> Trainer:
+    return Trainer(ONE_RANK, MODEL, describe(MODEL, 2), IntegerSamples(), Alone(), settings)
+
+
+def test_a_long_gradient_is_cut_to_the_clip_and_a_short_one_is_not() -> None:
+    """AdamW alone would hide it: its first update is the same for every length of the gradient."""
+    for clip in (1e-3, 1e9):
+        trainer = trainer_of(replace(SETTINGS, clip=clip))
+        seen: list[float] = []
+        assert trainer.optimizer is not None
+        trainer.optimizer.register_step_pre_hook(lambda *_, t=trainer, seen=seen: seen.append(norm_of(t)))
+        result = trainer.update(0, trainer.gradients(0))
+        assert seen == [pytest.approx(min(clip, result.norm), rel=1e-6)] and result.norm > 1
+
+
+def norm_of(trainer: Trainer) -> float:
+    grads = [p.grad for group in trainer.executor.groups.values() for p in group]
+    return sum(float(g.double().square().sum()) for g in grads if g is not None) ** 0.5
+
+
+def test_a_tied_group_counts_once_at_its_first_holder() -> None:
+    trainer = trainer_of()
+    trainer.gradients(0)
+    before = trainer._counted()
+    shared = nn.Parameter(torch.zeros(1))
+    trainer.executor.groups["embedding"] = [shared]
+    trainer.program = ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),))
+    assert [id(p) for p in trainer._counted()] == [*map(id, before), id(shared)]
+
+
+@pytest.mark.parametrize(("name", "parameters", "width"), [("chimera", {"D": 2}, 2), ("gpipe", {"D": 2, "N": 2}, 1)])
+def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[str, int], width: int) -> None:
+    program = compile_schedule(name, parameters, width).program
+
+    def counted(transport: Transport) -> int:
+        trainer = Trainer(program, MODEL, describe(MODEL, 2), IntegerSamples(), transport, SETTINGS)
+        return sum(p.numel() for p in trainer._counted())
+
+    assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, 3).parameters())
+
+
+def test_what_each_rank_measured_comes_by_rank() -> None:
+    program = compile_schedule("gpipe", {"D": 3, "N": 1}).program
+
+    def measured(transport: Transport) -> object:
+        trainer = Trainer(program, MODEL, describe(MODEL, 2), IntegerSamples(), transport, SETTINGS)
+        return trainer.update(0, trainer.gradients(0), (transport.rank, 10.5 + transport.rank)).figures
+
+    assert run_in_loopback(program, measured) == [((0, 10.5), (1, 11.5), (2, 12.5))] * 3
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_a_finding() -> None:
+    trainer = trainer_of()
+    trainer.gradients(0)
+    with pytest.raises(ChimeraError, match="E812: iteration 5 has the loss nan and the gradient norm"):
+        trainer.update(4, float("nan"))
+
+
+def test_the_warm_up_is_as_long_as_it_was_set() -> None:
+    rates = [learning_rate(replace(SETTINGS, warm_up=5), t) for t in range(20)]
+    assert rates[:5] == pytest.approx([SETTINGS.rate * k / 5 for k in range(1, 6)])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert learning_rate(replace(SETTINGS, warm_up=0), 0) == SETTINGS.rate
+
+
+def test_the_plain_reference_is_a_textbook_loop() -> None:
+    """Written once more, with torch's own parts only: what all schedules are compared with is right itself."""
+    settings, whole, other = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
+    results = list(train(whole, MODEL, IntegerSamples(), settings, samples=4))
+    optimizer = torch.optim.AdamW(other.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
+    for t, result in enumerate(results):
+        (tokens,), targets = IntegerSamples().read(range(4 * t, 4 * t + 4))
+        loss = MODEL.loss(other(tokens), targets) / 64
+        optimizer.zero_grad()
+        loss.backward()
+        assert result.loss == loss.item()
+        assert result.norm == nn.utils.clip_grad_norm_(other.parameters(), settings.clip).item()
+        optimizer.step()
+        schedule.step()
+    for a, b in zip(whole.parameters(), other.parameters(), strict=True):
+        assert a.equal(b)
+
+
+class Counting(IntegerSamples):
+    def valid_targets(self, numbers) -> int:  # type: ignore[no-untyped-def]
+        return 2 * len(numbers)
+
+
+def test_few_samples_are_each_counted_once() -> None:
+    few = Few(Counting(), 3)
+    _, targets = few.read([1, 2, 3, 4])
+    assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().read([1, 2])[1])
+    assert few.valid_targets([1, 2, 3, 4]) == 4
+
+
+@pytest.mark.parametrize("samples", [3, 4, 7])
+def test_an_evaluation_is_the_mean_over_these_samples_and_leaves_no_trace(samples: int) -> None:
+    def masked(outputs, targets):  # type: ignore[no-untyped-def]
+        return (outputs[0].sum(-1) * targets * (targets != IGNORED)).sum()
+
+    model = replace(MODEL, loss=masked)
+    trainer = Trainer(ONE_RANK, model, describe(model, 2), Counting(), Alone(), SETTINGS)
+    (tokens,), targets = Counting().read(range(samples))
+    wanted = masked(whole_model(model, 3).eval()(tokens), targets).item() / (2 * samples)
+    evaluator = Evaluator(evaluation_of(ONE_RANK), trainer, Counting(), samples)
+    assert wanted != 0 and [evaluator.loss(), evaluator.loss()] == pytest.approx([wanted, wanted], rel=1e-12)
+    assert all(stage.training for stage in trainer.stages.values())
+    assert all(p.grad is None for stage in trainer.stages.values() for p in stage.parameters())

@@ -1,0 +1,309 @@
+"""Transports without their networks: the order in which groups are made, staging, turns and queues."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from chimera_ir.instructions import AllReduce
+from chimera_ir.program import Machine
+from interpreter.transport import loopback, processes
+from interpreter.transport.gloo import Gloo
+from interpreter.transport.loopback import StuckError, run_in_loopback
+from interpreter.transport.nccl import Nccl, join
+from interpreter.transport.processes import Processes
+from interpreter.transport.turns import Turns
+from tests.distributed.programs import TWO_RANKS
+from tests.helpers import program
+
+
+class Work:
+    """A transfer that is complete when it is waited for."""
+
+    def __init__(self, log: list[Any], what: tuple[Any, ...]) -> None:
+        self.log, self.what = log, what
+
+    def wait(self) -> None:
+        self.log.append(("wait", *self.what))
+        if self.what[0] == "recv":
+            self.what[2].fill_(7)
+        if self.what[0] == "sum":
+            self.what[2].mul_(2)
+
+
+class Group:
+    """A process group that notes what is done with it."""
+
+    def __init__(self, log: list[Any], ranks: list[int]) -> None:
+        self.log, self.ranks = log, ranks
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
+        self.log.append(("send", tuple(self.ranks), self.ranks[peer]))
+        return Work(self.log, ("send", tuple(self.ranks), tensors[0]))
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
+        self.log.append(("recv", tuple(self.ranks), self.ranks[peer]))
+        return Work(self.log, ("recv", tuple(self.ranks), tensors[0]))
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
+    """Put a module in torch.distributed's place and return its log."""
+    log: list[Any] = []
+
+    def new_group(ranks: list[int], backend: str) -> Group:
+        group = Group(log, sorted(ranks))
+        log.append(("new", tuple(ranks), backend))
+        return group
+
+    def all_reduce(buffer: torch.Tensor, group: Group, async_op: bool) -> Work:
+        assert async_op
+        log.append(("sum", tuple(group.ranks)))
+        return Work(log, ("sum", tuple(group.ranks), buffer))
+
+    module = SimpleNamespace(
+        get_rank=lambda: rank,
+        get_world_size=lambda: world,
+        new_group=new_group,
+        get_group_rank=lambda group, r: group.ranks.index(r),
+        all_reduce=all_reduce,
+    )
+    monkeypatch.setattr(processes, "dist", module)
+    return log
+
+
+def made(log: list[Any]) -> list[Any]:
+    return [entry for entry in log if entry[0] == "new"]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_order(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = program("chimera", D=4, N=4, width=2)
+    logs = []
+    for rank in range(p.world):
+        log = fake(monkeypatch, rank, p.world)
+        Processes(backend, torch.device("cpu"), staged=False).connect(p)
+        logs.append(log)
+    orders = [made(log) for log in logs]
+    assert all(order == orders[0] for order in orders), "new_group is a collective of all ranks"
+    channels = {(g, i.peer) for g in range(p.world) for i in p.stream(g) if i.op == "SEND"}
+    sums = {i.ranks for g in range(p.world) for i in p.stream(g) if isinstance(i, AllReduce)}
+    assert [ranks for _, ranks, _ in orders[0]] == [*sorted(channels), *sorted(sums)]
+    assert len(channels) == 12 and {b for _, _, b in orders[0]} == {backend}
+    for rank, log in enumerate(logs):
+        after = log[len(orders[0]) :]
+        used = [entry for entry in after if entry[0] != "wait"]
+        # Its own channels in the global order, then its collectives; each is waited for before the next.
+        mine = [
+            ("send" if a == rank else "recv", (min(a, b), max(a, b)), b if a == rank else a)
+            for a, b in sorted(channels)
+            if rank in (a, b)
+        ]
+        assert used == [*mine, *(("sum", ranks) for ranks in sorted(sums) if rank in ranks)]
+        assert [entry[0] for entry in after[1::2]] == ["wait"] * len(used)
+
+
+def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = fake(monkeypatch, 0, 2)
+    transport = Processes("gloo", torch.device("cpu"), staged=False)
+    transport.connect(TWO_RANKS["1f1b"])
+    transport.connect(TWO_RANKS["two pipes"])
+    assert [ranks for _, ranks, _ in made(log)] == [(0, 1), (1, 0), (0, 1)], "two channels, and then the one collective"
+
+
+def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    for window in (0, 1, 2):
+        log = fake(monkeypatch, 0, 2)
+        transport = Processes("gloo", torch.device("cpu"), staged=False)
+        transport.connect(TWO_RANKS["1f1b"].with_header(window=window))
+        log.clear()
+        for _ in range(4):
+            transport.send(1, torch.zeros(1))
+        kinds = "".join(entry[0][0] for entry in log)
+        assert kinds == {0: "swswswsw", 1: "swswsws", 2: "sswsws"}[window]
+        transport.flush()
+        assert sum(entry[0] == "wait" for entry in log) == 4
+
+
+def test_staged_messages_pass_through_memory_of_the_host_that_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, 0, 2)
+    transport = Processes("gloo", torch.device("cpu"), staged=True)
+    transport.connect(TWO_RANKS["two pipes"])
+    value, buffer, total = torch.ones(3), torch.zeros(3), torch.full((3,), 4.0)
+    for _ in range(2):
+        transport.send(1, value)
+        pending = transport.recv(1, buffer)
+        buffer.zero_()
+        assert not buffer.any(), "it arrives in the host's memory"
+        pending.wait()
+        assert buffer.tolist() == [7.0] * 3
+        transport.flush()
+    transport.sum((0, 1), total).wait()
+    assert total.tolist() == [8.0] * 3
+    hosts = transport._hosts[torch.Size([3]), torch.float32]
+    assert len(hosts) == 2 and value.tolist() == [1.0] * 3
+    assert not {h.data_ptr() for h in hosts} & {t.data_ptr() for t in (value, buffer, total)}
+
+
+def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, 0, 2)
+    transport = Processes("gloo", torch.device("cpu"), staged=False)
+    transport.connect(TWO_RANKS["1f1b"])
+
+    def gone(*_: Any) -> None:
+        raise RuntimeError("[/pytorch/gloo/pair.cc:1] Connection closed by peer. This may be anything")
+
+    monkeypatch.setattr(Group, "send", gone)
+    with pytest.raises(ConnectionError, match=r"^the send to rank 1 failed: Connection closed by peer$"):
+        transport.send(1, torch.zeros(1))
+    monkeypatch.setattr(Work, "wait", gone)
+    with pytest.raises(ConnectionError, match=r"^the receive from rank 1 failed: Connection closed by peer$"):
+        transport.recv(1, torch.zeros(1)).wait()
+
+
+def test_gloo_stages_what_lies_elsewhere_and_nccl_takes_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, 0, 2)
+    assert not Gloo()._staged and Gloo(torch.device("cuda", 0))._staged and Gloo(staged=True)._staged
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    nccl = Nccl()
+    assert nccl.device == torch.device("cuda", 3) and nccl._backend == "nccl" and not nccl._staged
+
+
+def test_nccl_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interpreter.transport.nccl.dist.is_nccl_available", lambda: False)
+    with pytest.raises(ConnectionError, match="without NCCL"):
+        join(1, 0)
+    monkeypatch.setattr("interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConnectionError, match="rank 2 of this machine needs a GPU of its own, found 2"):
+        join(1, 2)
+
+
+def test_only_one_runs_at_a_time_and_an_error_ends_all() -> None:
+    turns, running, done = Turns(3, seed=0), [], []
+
+    def body(me: int) -> None:
+        for _ in range(50):
+            running.append(me)
+            assert len(running) == 1
+            running.remove(me)
+            turns.pause(me)
+        if me == 1:
+            raise ValueError("one of them")
+        turns.wait(me, lambda: False, "what never comes")
+        done.append(me)
+
+    turns.run([lambda me=me: body(me) for me in range(3)])  # type: ignore[misc]
+    assert not done and isinstance(turns.errors[1], ValueError) and len(turns.errors) == 3
+
+
+def test_messages_of_unlike_sizes_are_an_error_not_garbage() -> None:
+    def live(transport: Any) -> None:
+        if transport.rank == 0:
+            transport.send(1, torch.zeros(3))
+        else:
+            transport.recv(0, torch.zeros(6)).wait()
+
+    with pytest.raises(ValueError, match=re.escape("a receive of torch.float32[6] meets a send of torch.float32[3]")):
+        run_in_loopback(TWO_RANKS["1f1b"], live)
+
+
+def test_collectives_in_unlike_orders_hang_on_every_machine() -> None:
+    p = program("gpipe", D=3, N=1)
+    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # they agree pair by pair
+
+    def live(transport: Any) -> None:
+        for pending in [transport.sum(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
+            pending.wait()
+
+    for machine in ("posted", "window", "rendezvous", "paired", "serial"):
+        with pytest.raises(StuckError, match="nobody can move"):
+            run_in_loopback(p, live, machine=machine)  # type: ignore[arg-type]
+
+
+def test_the_ranks_meet_outside_the_streams() -> None:
+    def live(transport: Any) -> tuple[list[str], list[float], list[float]]:
+        total, copy = torch.full((2,), float(transport.rank)), torch.full((2,), float(transport.rank))
+        transport.sum_all(total)
+        transport.copy_from(2, copy)
+        return transport.tell_all(f"rank {transport.rank}"), total.tolist(), copy.tolist()
+
+    found = run_in_loopback(program("gpipe", D=3, N=1), live, every_post=True)
+    assert found == [(["rank 0", "rank 1", "rank 2"], [3.0, 3.0], [2.0, 2.0])] * 3
+
+
+def test_a_poisoned_buffer_is_not_a_number_and_autograd_sees_it() -> None:
+    buffer = torch.ones(3)
+    x = buffer.detach().requires_grad_()
+    y = (x * x).sum()
+    loopback.poison(buffer)
+    assert buffer.isnan().all()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+@pytest.mark.parametrize(
+    ("machine", "window", "most"),
+    [("posted", 2, 9), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
+)
+def test_a_machine_takes_so_many_sends_before_the_first_receive(machine: Machine, window: int, most: int) -> None:
+    p = TWO_RANKS["1f1b"].with_header(window=window)
+
+    def live(transport: Any, count: int) -> None:
+        if transport.rank == 0:
+            for _ in range(count):
+                transport.send(1, torch.zeros(1))
+        transport.tell_all("rank 1 receives from here on")
+        if transport.rank == 1:
+            for _ in range(count):
+                transport.recv(0, torch.zeros(1)).wait()
+
+    run_in_loopback(p, partial(live, count=most), machine=machine)
+    if machine != "posted":
+        with pytest.raises(StuckError):
+            run_in_loopback(p, partial(live, count=most + 1), machine=machine)
+
+
+def test_a_full_window_of_a_machine_with_queues_waits_for_what_stands_in_front() -> None:
+    p = program("gpipe", D=3, N=1).with_header(window=1)
+    done: list[str] = []
+
+    def live(transport: Any) -> None:
+        if transport.rank == 0:
+            first = transport.recv(2, torch.zeros(1))
+            transport.send(1, torch.zeros(1))
+            transport.send(1, torch.zeros(1))  # the one before it stands behind what comes from rank 2
+            done.append("second send")
+            first.wait()
+        elif transport.rank == 1:
+            for pending in [transport.recv(0, torch.zeros(1)) for _ in range(2)]:
+                pending.wait()
+        else:
+            done.append("what comes from rank 2")
+            transport.send(0, torch.zeros(1))
+
+    for seed in range(60):
+        run_in_loopback(p, live, seed, machine="serial", every_post=True)
+    assert done == ["what comes from rank 2", "second send"] * 60
+
+
+def test_a_posted_buffer_holds_nonsense_until_its_message_is_there() -> None:
+    def live(transport: Any) -> None:
+        if transport.rank == 0:
+            transport.tell_all("posted")
+            transport.send(1, torch.ones(2))
+        else:
+            buffer = torch.zeros(2)
+            pending = transport.recv(0, buffer)
+            assert buffer.isnan().all()
+            transport.tell_all("posted")
+            pending.wait()
+            assert buffer.tolist() == [1, 1]
+
+    run_in_loopback(TWO_RANKS["1f1b"], live)

@@ -4,20 +4,20 @@ Whenever a rank is free it starts, of its tasks whose inputs have arrived and wh
 kind preferred most; then the keys decide, then pipe, stage and micro-batch. Same text, same order, on every machine.
 Recomputation is not charged here, so that switching it on never changes an order.
 
-A forward also leaves a place free (a group's, where forwards are grouped) under a limit for every other (pipe, stage) in
-the limit's scope that has forwards to do and nothing alive. With a limit F - W <= L (or F - B), L no less than the places
-of all stages of the rank over all pipes, the scheduler then never gets stuck. For say it does: nothing runs, nothing
-travels. Backwards are never limited, so every micro-batch alive waits for a forward. In a pipe with one alive, take the
-deepest stage s at which one waits. Another micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there;
-then its place was left free, the forward may start, and the scheduler is not stuck. And if nothing is alive anywhere,
-all places are free. The count plus the places left free never exceeds L: a forward takes its own place, or one beyond
-those left free; a backward gives one back and may claim one.
+A forward also leaves places free under a limit: for every other (pipe, stage) in the limit's scope that has forwards to
+do, as many as one forward takes (k where forwards are grouped by k, else 1) less those it has alive. With a limit
+F - W <= L (or F - B), L no less than k times the stages of the rank over all pipes, the scheduler then never gets stuck.
+For say it does: nothing runs, nothing travels. Backwards are never limited, so every micro-batch alive waits for a
+forward. In a pipe with one alive, take the deepest stage s at which one waits. Another micro-batch alive at (pipe, s)
+would wait deeper, so nothing is alive there; then k places are free for it, the forward may start, and the scheduler is
+not stuck. And if nothing is alive anywhere, all places are free. The count plus the places left free never exceeds L: a
+forward takes the places left for it, or others beyond those left free; a backward gives one back and may claim one.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,15 +33,14 @@ _F, _X, _W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts o
 
 @dataclass(slots=True)
 class _Counter:
-    """One limit on one scope. places: (pipe, stage) pairs of the scope that have forwards to do and nothing alive; all:
-    how many pairs it has."""
+    """One limit on one scope. kept: the places that are left free for all its (pipe, stage) pairs; all: how many pairs."""
 
     weights: tuple[int, int, int]
     bound: int
     span: Span
     value: int = 0
     all: int = 0
-    places: set[int] = field(default_factory=set)
+    kept: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +59,7 @@ class _Scheduler:
     counters: list[list[_Counter]]  # by (rank, cell): rank x cells + cell
     left: list[int]  # by cell: forwards to do
     alive: list[int]  # by cell
+    kept: list[int]  # by cell: places left free for it
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
 
 
@@ -126,6 +126,7 @@ def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
         _counters(spec, order, parts),
         np.bincount(cell, minlength=len(h.pipes) * h.stages).tolist(),
         [0] * (len(h.pipes) * h.stages),
+        [order.group if p.micro_batches else 0 for p in h.pipes for _ in range(h.stages)],
         [{} for _ in range(h.ranks)],
     )
 
@@ -144,7 +145,7 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[_Cou
                     value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p})
                     shared[scope] = _Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
                 if pipe.micro_batches:
-                    shared[scope].places.add(p * h.stages + s)
+                    shared[scope].kept += order.group
                     shared[scope].all += 1
                 result[p * h.stages + s].append(shared[scope])
     return result
@@ -156,7 +157,7 @@ def _refusing(x: _Scheduler, task: int, kind: int, cell: int) -> _Counter | None
     for c in x.counters[cell]:
         weight = c.weights[kind]
         if weight > 0:
-            free = (len(c.places) - (cell in c.places)) * x.order.group if kind == _F else 0
+            free = c.kept - x.kept[cell] if kind == _F else 0
             if c.value + weight * (size + free) > c.bound:
                 return c
     return None
@@ -185,10 +186,11 @@ def _start(x: _Scheduler, task: int, kind: int, cell: int) -> None:
         x.alive[cell] += size
     elif kind == _W or (kind == _X and Op.BWD_WEIGHT not in x.order.kinds):
         x.alive[cell] -= 1
-    waiting = x.left[cell] > 0 and x.alive[cell] == 0
+    kept = max(x.order.group - x.alive[cell], 0) if x.left[cell] else 0
     for c in x.counters[cell]:
         c.value += c.weights[kind] * size
-        (c.places.add if waiting else c.places.discard)(cell)
+        c.kept += kept - x.kept[cell]
+    x.kept[cell] = kept
 
 
 def _run(x: _Scheduler) -> list[list[int]]:
@@ -265,8 +267,8 @@ def _stuck(x: _Scheduler, sequence: list[list[int]], done: int, total: int) -> D
             assert limit is not None, "a task that no limit forbids has started"
             full.append(limit)
             name = f"{letters[kind]} {h.pipes[cell // h.stages].name} s{cell % h.stages} m{task % h.micro_batches}"
-            kept = len(limit.places - {cell}) * x.order.group if kind == _F else 0
-            reserve = f", {kept} kept for stages with nothing alive" if kept else ""
+            kept = limit.kept - x.kept[cell] if kind == _F else 0
+            reserve = f", {kept} kept for other stages" if kept else ""
             notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
     message = f"the scheduler is stuck after {done} of {total} tasks: limits forbid every task that is ready"
     help = "bound F - B or F - W, which every micro-batch gives back"

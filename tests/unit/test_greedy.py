@@ -90,7 +90,7 @@ def test_a_place_is_kept_for_the_other_direction() -> None:
     p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO, N=3)
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
     d = stuck("prefer F, B", "limit F - B <= 1", pipes=TWO)
-    assert d.notes[0] == "rank 0 has 0 of 1, 1 kept for stages with nothing alive: F a s0 m0 may not start"
+    assert d.notes[0] == "rank 0 has 0 of 1, 1 kept for other stages: F a s0 m0 may not start"
     assert d.help == "at least 2 never gets stuck: one for every pipe and stage it bounds together"
 
 

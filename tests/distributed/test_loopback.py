@@ -5,9 +5,12 @@ And the machines: a program is stuck in loopback exactly where the verifier says
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from chimera_ir.instructions import Free
+from chimera_ir.instructions import Free, Fwd, Recv
 from chimera_ir.program import Machine, Program
 from compiler import evaluation_of
 from compiler.verify.progress import machines
@@ -17,34 +20,51 @@ from interpreter.transport.loopback import StuckError, run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program, streams, with_streams
 from tests.helpers_loopback import deep_model, differences, equal_to_one_process, rank_of
+from tests.helpers_text import small
 
 MACHINES: tuple[Machine, ...] = ("posted", "window", "rendezvous", "paired", "serial")
 INTERLEAVINGS = {2: 30, 4: 16, 8: 4}  # by D: fifty in all for each schedule, and those of its machines
-SHIPPED = {
-    "gpipe": {},
-    "1f1b": {},
-    "dapple": {"policy": 2},
-    "interleaved": {"v": 2},
-    "chimera": {},
-    "chimera_any": {},
+# What a schedule takes besides D, and N where it is not 2D (8 ranks: D), so that shares are uneven where they may be.
+SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
+    "gpipe": lambda d: {},
+    "1f1b": lambda d: {},
+    "dapple": lambda d: {"policy": 2},
+    "interleaved": lambda d: {"v": 2},
+    "looped_bfs": lambda d: {"v": 2},
+    "gems": lambda d: {"N": d},
+    "chimera": lambda d: {},
+    "chimera_any": lambda d: {"N": d + 1},
+    "chimera_doubling": lambda d: {"N": 2 * d + 1},  # a group of one at the end
+    "chimera_halving": lambda d: {},
+    "chimera_zb": lambda d: {"N": d + 1, "f": max(1, d // 4)},
+    "hanayo": lambda d: {"N": d + 1, "w": 2 if d < 8 else 1},
+    "bitpipe": lambda d: {},
+    "zb_h1": lambda d: {},
+    "zb_h2": lambda d: {"N": 2 * d - 1},
+    "zb_v": lambda d: {"N": 2 * d - 1},
+    "dualpipe": lambda d: {"N": 2 * d},
+    "dualpipev": lambda d: {"N": 2 * d + 1},
 }
+AGAIN = ("chimera_doubling", "chimera_halving")
 
 
-def shipped(name: str, ranks: int) -> Program:
-    """Return a schedule of the library; chimera_any with a number of micro-batches that chimera cannot have."""
-    count = ranks + 1 if name == "chimera_any" else 2 * ranks if ranks < 8 else ranks
-    return program(name, D=ranks, N=count, **SHIPPED[name])
+def shipped(name: str, ranks: int, **more: int) -> Program:
+    """Return a schedule of the library on so many ranks."""
+    count = 2 * ranks if ranks < 8 else ranks
+    return program(name, **({"D": ranks, "N": count} | SHIPPED[name](ranks) | more))
+
+
+def test_every_shipped_schedule_is_here() -> None:
+    assert set(SHIPPED) == {path.stem for path in (Path(__file__).parents[2] / "schedules").glob("*.sched")}
 
 
 def model_for(p: Program):  # type: ignore[no-untyped-def]
     return deep_model(max(3, p.header.stages - 2))
 
 
-@pytest.mark.parametrize("ranks", INTERLEAVINGS)
-@pytest.mark.parametrize("name", SHIPPED)
-def test_gradients_are_bit_equal_under_every_interleaving_and_machine(name: str, ranks: int) -> None:
-    p = shipped(name, ranks)
-    for seed in range(INTERLEAVINGS[ranks]):
+def equal_or_stuck(p: Program, interleavings: int) -> None:
+    """Compare a program with one process, its ranks taking turns in many ways, then on every machine."""
+    for seed in range(interleavings):
         equal_to_one_process(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
     for machine, ends in machines(View(p)).items():
         if ends:
@@ -52,6 +72,63 @@ def test_gradients_are_bit_equal_under_every_interleaving_and_machine(name: str,
         else:
             with pytest.raises(StuckError, match="nobody can move on the"):
                 run_in_loopback(p, rank_of(p, model_for(p)), 99, machine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ranks", INTERLEAVINGS)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_gradients_are_bit_equal_under_every_interleaving_and_machine(name: str, ranks: int) -> None:
+    equal_or_stuck(shipped(name, ranks), INTERLEAVINGS[ranks])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", AGAIN)
+def test_gradients_are_bit_equal_when_forwards_run_again(name: str, ranks: int) -> None:
+    p = shipped(name, ranks, again=1)
+    assert all(i.recompute for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd))
+    equal_or_stuck(p, 8)
+
+
+# Messages that are not what their reader reads: stages whose number is even and odd have tasks over other groups.
+EACH, PAIR, THREE = "m", "m = 2*g .. 2*g + 1", "m = 3*g .. 3*g + 2"
+FORWARDS = {
+    "a group read one by one": (PAIR, EACH),
+    "one by one read as a group": (EACH, PAIR),
+    "groups across groups": (PAIR, THREE),
+    "all alike": (PAIR, PAIR),
+}
+BACKWARDS = FORWARDS | {"one by one": (EACH, EACH)}
+
+
+def rules(kind: str, groups: tuple[str, str], tick: str) -> str:
+    """Return the rules of a kind of tasks, grouped one way on even stages and another way on odd ones."""
+    return " ".join(f"{kind}(s, {group}) when s % 2 == {odd} at {tick}" for odd, group in enumerate(groups))
+
+
+PLACES = {
+    "apart": "stage s on rank s",
+    "together": "stage s on rank s // 2",
+    "again": "stage s on rank s recompute when s > 0",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("backwards", BACKWARDS)
+@pytest.mark.parametrize("forwards", FORWARDS)
+def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: str, split: bool, place: str) -> None:
+    back = rules("I" if split else "B", BACKWARDS[backwards], "900 - 9*s + 4*m")
+    weights = rules("W", (THREE, EACH), "1800 - 2*m + s") if split else ""
+    p = small(
+        {"D": 4, "N": 7},
+        ranks="ranks 2" if place == "together" else "ranks D",
+        pipe=f"pipe main {{ {PLACES[place]}   micro_batches N }}",
+        F=rules("F", FORWARDS[forwards], "9*s + 4*m"),
+        B=f"{back} {weights}",
+    )
+    messages = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
+    read = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd) and i.stage]
+    assert forwards == "all alike" or sorted(messages) != sorted(read)
+    equal_or_stuck(p, 2)
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("chimera", {"D": 4, "N": 8, "f": 2}), ("gpipe", {"D": 2, "N": 3})])

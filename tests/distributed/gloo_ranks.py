@@ -17,8 +17,14 @@ CASES = {
     "1f1b": ("1f1b", {"D": 4, "N": 6}, 1, False),
     "gpipe": ("gpipe", {"D": 4, "N": 4}, 1, False),
     "interleaved": ("interleaved", {"D": 4, "N": 4}, 1, False),
+    "chimera_zb": ("chimera_zb", {"D": 4, "N": 5, "f": 2}, 1, False),
+    "zb_v": ("zb_v", {"D": 4, "N": 7}, 1, False),
+    "dualpipe": ("dualpipe", {"D": 4, "N": 8}, 1, False),
+    "chimera_doubling": ("chimera_doubling", {"D": 4, "N": 7}, 1, False),
+    "chimera_doubling, again": ("chimera_doubling", {"D": 4, "N": 8, "again": 1}, 1, False),
     "two replicas of chimera": ("chimera", {"D": 2, "N": 4}, 2, False),
     "chimera, staged": ("chimera", {"D": 4, "N": 4}, 1, True),
+    "dualpipe, staged": ("dualpipe", {"D": 4, "N": 8}, 1, True),
 }
 
 

@@ -65,6 +65,14 @@ class Splitting(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:
+    """Let `deferring(products, *arguments)` stand for a function while a graph is built under `Splitting`.
+
+    Its backward adds to `products` what waits for `weights`. It may return NotImplemented for `func` to run as it is.
+    """
+    _DEFERRING[func] = deferring
+
+
 def _is_parameter(t: Any) -> bool:
     return isinstance(t, Tensor) and t.is_leaf and t.requires_grad
 

@@ -87,7 +87,7 @@ def _nothing() -> None:
     pass
 
 
-split._DEFERRING[taking] = _split
+split.register(taking, _split)
 
 
 class TimedStage(nn.Module):

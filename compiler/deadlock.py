@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import networkx as nx
+import numpy as np
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from compiler.draw.timeline import draw_timeline
@@ -42,7 +43,10 @@ def explain_deadlock(ordered: Ordered, timing: Timing) -> ChimeraError:
     who = f"rank {ranks[0]} waits for itself"
     if len(set(ranks)) > 1:
         who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
-    drawing = draw_timeline(program, timing, 1, ranks=sorted(set(ranks))[:MAX_SHOWN], columns=120)
+    concerned = sorted(set(ranks))[:MAX_SHOWN]
+    far = "none of these ranks can start anything"
+    if (timing.end[np.isin(program.rank_of, concerned)] >= 0).any():
+        far = f"as far as the ranks get:\n{draw_timeline(program, timing, 1, ranks=concerned, columns=120).rstrip()}"
     return ChimeraError(
         [
             Diagnostic(
@@ -50,7 +54,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing) -> ChimeraError:
                 f"the order deadlocks: {who}",
                 span,
                 f"orders {start}",
-                ("\n".join(notes[:MAX_SHOWN]), *lines, f"as far as the ranks get:\n{drawing.rstrip()}"),
+                ("\n".join(notes[:MAX_SHOWN]), *lines, far),
                 "on one of these ranks, let the task that is needed come first",
             )
         ]

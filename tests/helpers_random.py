@@ -9,7 +9,8 @@ from chimera_ir.diagnostics import Source, Span
 from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send, stage_group
 from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
 from compiler.syntax import nodes as n
-from compiler.syntax.parse import TASKS, keywords
+from compiler.syntax.build import TASKS
+from compiler.syntax.parse import keywords
 
 NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 

@@ -19,7 +19,7 @@ from compiler.resolve.spec import KINDS, LETTERS, ListingOrder, Spec
 from compiler.syntax import nodes as n
 
 MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
-MAX_TURNS = 10_000_000  # turns of loops over all ranks: an empty loop ends too
+MAX_TURNS = 1_000_000  # turns of loops over all ranks: an empty loop ends too
 
 Cell = tuple[int, int]  # pipe, stage
 

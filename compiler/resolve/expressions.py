@@ -32,7 +32,8 @@ def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagno
     """Add what is wrong with an expression under these names to `found` (E201 unknown name, E202 types)."""
     actual = _type(e, scope, found)
     if actual is not None and actual != wanted:
-        found.append(Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span))
+        help = "compare it, for instance with != 0" if wanted == "truth value" else "write: if ... then 1 else 0"
+        found.append(Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span, help=help))
 
 
 def _a(t: Type) -> str:
@@ -156,7 +157,8 @@ def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Varia
         case "//" | "%":
             zero = right == 0
             if np.any(zero):
-                raise refuse("E205", "division by zero", e.right.span, label=_values(e, env, zero))
+                help = "require that it is not zero, or guard it: if ... then ... else ..."
+                raise refuse("E205", "division by zero", e.right.span, label=_values(e, env, zero), help=help)
             return left // right if e.op == "//" else left % right
         case "==":
             return left == right

@@ -20,7 +20,7 @@ def order_of(schedule: n.Schedule, declared: Mapping[str, Declared], env: Env) -
             return TicksOrder(tuple(_formulas(order, declared, env)), order.span)
         case n.Greedy():
             kinds = tuple(KINDS[b.name] for b in order.prefer)
-            group = size(order.groups[0].size, env, "a group", 1) if order.groups else 1
+            group = size(order.groups[0].size, env, "micro-batches of a group", 1) if order.groups else 1
             return GreedyOrder(kinds, order.keys, group, tuple(map(_bound, order.limits)), env, order.span)
         case n.Listing():
             families = {name: {index: pipe for pipe, index in d.ids.items()} for name, d in declared.items()}

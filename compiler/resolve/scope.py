@@ -125,6 +125,9 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
                     note = f"first at {families[s.name.name].name.span}"
                     found.append(Diagnostic("E207", f"pipe '{s.name.name}' is defined twice", s.name.span, notes=(note,)))
                 families[s.name.name] = s
+                if s.name.name in KINDS:
+                    message = f"a pipe cannot be named '{s.name.name}', which is a kind of task"
+                    found.append(Diagnostic("E207", message, s.name.span, help="choose another name"))
                 inner = scope
                 if s.family:
                     check(s.family.range.low, scope, "integer", found)

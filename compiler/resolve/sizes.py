@@ -19,7 +19,7 @@ MAX_TASKS = 2**24  # stages x micro-batches
 def size(e: n.Expr, env: Env, what: str, least: int) -> int:
     value = scalar(e, env)
     if not least <= value <= MAX_RANKS:
-        raise refuse("E211", f"{what} = {value} must lie between {least} and {MAX_RANKS}", e.span, values_of(e, env))
+        raise refuse("E211", f"{what} = {value}; allowed are {least} to {MAX_RANKS}", e.span, values_of(e, env))
     return value
 
 
@@ -54,7 +54,12 @@ def pipes_of(schedule: n.Schedule, env: Env, ranks: int, stages: int) -> tuple[t
             count = scalar(decl.micro_batches, inner)
             if not 0 <= count <= MAX_TASKS:
                 label = values_of(decl.micro_batches, inner)
-                raise refuse("E211", f"pipe {name} cannot have {count} micro-batches", decl.micro_batches.span, label)
+                raise refuse(
+                    "E211",
+                    f"pipe {name} has {count} micro-batches; allowed are 0 to {MAX_TASKS}",
+                    decl.micro_batches.span,
+                    label,
+                )
             placement = _placement(decl, name, inner, ranks, stages, found)
             if found:
                 break
@@ -109,7 +114,9 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, f
     if missing.size and not found:
         message = f"stage {missing[0]} of pipe {pipe} is never placed"
         if missing.size > 1:
-            message = f"stages {missing[0]} .. {missing[-1]} of pipe {pipe}: {missing.size} are never placed"
+            every = missing[-1] - missing[0] + 1 == missing.size
+            some = "" if every else f"{missing.size} of "
+            message = f"{some}stages {missing[0]} .. {missing[-1]} of pipe {pipe} are never placed"
         found.append(
             Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
         )

@@ -33,18 +33,24 @@ def check_gradient_sync(view: View) -> list[Diagnostic]:
     return (found or _one_order(view, rows, names))[:MAX_FOUND]
 
 
+def _list(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks))
+
+
 def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -> list[Diagnostic]:
     p = view.program
     ranks = [int(view.rank[row]) for row in rows]
     if len(holders) == 1:
         return [Diagnostic("E450", f"{p.place(row)}: the group lives once and needs no sum") for row in rows]
     found = [
-        Diagnostic("E450", f"rank {rank} holds a copy of '{name}' but never joins its sum", help=f"it spans ranks {holders}")
+        Diagnostic(
+            "E450", f"rank {rank} holds a copy of '{name}' but never joins its sum", help=f"it spans ranks {_list(holders)}"
+        )
         for rank in holders
         if rank not in ranks
     ]
     found += [
-        Diagnostic("E450", f"{p.place(row)}: the copies of '{name}' live on ranks {holders}")
+        Diagnostic("E450", f"{p.place(row)}: the copies of '{name}' live on ranks {_list(holders)}")
         for row in rows
         if p.collectives[int(p.table.batch[row])].ranks != holders
     ]

@@ -89,7 +89,9 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
     if found:
         return found
     say("E424", crosses & (send < maker), send, "{value} is sent before it is made")
-    say("E425", crosses & (receive > reader), receive, "{value} is received after it is read")
+    for i in np.flatnonzero(crosses & (receive > reader))[:MAX_FOUND].tolist():
+        message = f"{p.place(int(receive[i]))}: {value.name} {view.name(int(keys[i]))} is received after it is read"
+        found.append(Diagnostic("E425", message, notes=(f"it is read at {p.place(int(reader[i]))}",), help="post it earlier"))
     return found or _freed(view, value, keys, reader, receive, crosses)
 
 

@@ -86,7 +86,9 @@ def check_limits(view: View) -> list[Diagnostic]:
         if name in limits:
             found += [
                 Diagnostic(
-                    "E460", f"rank {rank} holds {peak} {name.replace('_', ' ')} at its peak; the limit is {limits[name]}"
+                    "E460",
+                    f"rank {rank} holds {peak} {name.replace('_', ' ')} at its peak; the limit is {limits[name]}",
+                    help="let backwards come earlier on this rank, or raise the limit",
                 )
                 for rank, peak in enumerate(measure(view))
                 if peak > limits[name]

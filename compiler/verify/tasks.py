@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chimera_ir.diagnostics import Diagnostic
+from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.verify.view import FORWARD, INPUT, MAX_FOUND, WEIGHT, View
 
@@ -13,20 +14,26 @@ _WHAT = {FORWARD: "forward", INPUT: "input gradient", WEIGHT: "weight gradient"}
 
 def check_exactly_once(view: View) -> list[Diagnostic]:
     """Return findings for every (replica, stage, micro-batch) without one forward, one input and one weight gradient."""
-    found: list[Diagnostic] = []
     wanted = (FORWARD, INPUT, WEIGHT) if view.header.kind == "training" else (FORWARD,)
+    counts = {what: np.bincount(view.tasks[what][1], minlength=view.keys_total) for what in wanted}
+    found: list[Diagnostic] = []
     for what in wanted:
         rows, keys = view.tasks[what]
-        count = np.bincount(keys, minlength=view.keys_total)
-        for key in np.flatnonzero(count == 0)[:MAX_FOUND].tolist():
-            place = f"rank {view.owner[key]} should run it"
-            found.append(Diagnostic("E410", f"the {_WHAT[what]} of {view.name(key)} is missing", notes=(place,)))
-        for key in np.flatnonzero(count > 1)[:MAX_FOUND].tolist():
-            places = tuple(view.program.place(row) for row in rows[keys == key].tolist()[:4])
-            message = f"the {_WHAT[what]} of {view.name(key)} is there {count[key]} times"
-            found.append(Diagnostic("E411", message, notes=places))
+        for key in np.flatnonzero(counts[what] != 1)[:MAX_FOUND].tolist():
+            found.append(_wrong(view, what, key, counts, rows[keys == key].tolist()))
         found += _elsewhere(view, rows, keys)
-    return list(dict.fromkeys(found))  # a full backward that is elsewhere is said once
+    return list(dict.fromkeys(found))  # what is wrong with a full backward is said once
+
+
+def _wrong(view: View, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
+    """Return the finding for a task that is missing or there several times. Both halves together are a backward."""
+    halves = what != FORWARD and counts[INPUT][key] == counts[WEIGHT][key]
+    full = halves and all(view.op[row] == Op.BWD for row in rows)
+    name = f"the {'backward' if full else _WHAT[what]} of {view.name(key)}"
+    if not rows:
+        return Diagnostic("E410", f"{name} is missing", notes=(f"rank {view.owner[key]} should run it",))
+    places = tuple(view.program.place(row) for row in rows[:4])
+    return Diagnostic("E411", f"{name} is there {len(rows)} times", notes=places)
 
 
 def _elsewhere(view: View, rows: Ints, keys: Ints) -> list[Diagnostic]:

@@ -13,7 +13,7 @@ PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 # What the hundreds and tens of a code say, and the only files that may raise it.
 ROOMS = {
     "E0": ("compiler/cli.py", "compiler/library.py", "compiler/__init__.py"),
-    "E1": ("compiler/syntax/parse.py",),
+    "E1": ("compiler/syntax/parse.py", "compiler/syntax/build.py"),
     "E2": ("compiler/resolve/", "compiler/pipeline.py"),
     "E30": ("compiler/order/", "compiler/deadlock.py"),
     "E40": ("compiler/verify/wellformed.py",),

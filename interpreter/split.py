@@ -43,6 +43,7 @@ class Splitting(TorchFunctionMode):
         super().__init__()
         self.products: list[Product] = []
 
+    @torch.no_grad()
     def weights(self) -> None:
         """Add the deferred gradients to their parameters. Each is given up as soon as it is computed."""
         while self.products:

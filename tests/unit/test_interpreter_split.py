@@ -119,6 +119,8 @@ def test_both_halves_are_one_backward(name: str, first: bool) -> None:
     split.weights()
     for p, gradient in zip(module.parameters(), wanted, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-12, atol=1e-12)
+        # No graph behind it, which would keep all that it was computed from.
+        assert p.grad is None or not p.grad.requires_grad
 
 
 def flops(work: Callable[[], object]) -> int:

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 import torch
 
+from chimera_ir.instructions import Fwd
 from chimera_ir.jsonform import program_to_json
+from chimera_ir.program import Program
 from compiler import compile_schedule, evaluation_of
 from interpreter import reference
 from interpreter.data import Windows
 from interpreter.evaluation import Evaluator
 from interpreter.measure import processors
 from interpreter.text import load_text, split_text
-from interpreter.training import Settings, Trainer
+from interpreter.training import Settings, Trainer, samples_per_micro_batch
 from interpreter.transport import Transport
 from interpreter.transport.loopback import run_in_loopback
 from models.describe import describe
@@ -25,6 +27,8 @@ from models.gpt import gpt
 from models.model import build_stage
 from tests.distributed.programs import TWO_RANKS
 from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, finished
+from tests.helpers import program
+from tests.helpers_text import small
 
 pytestmark = pytest.mark.distributed
 
@@ -45,6 +49,20 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("1f1b", {"D": 4, "N": 4}, 1),
     ("dapple", {"D": 4, "N": 4, "policy": 2}, 1),
     ("interleaved", {"D": 2, "N": 4, "v": 2}, 1),
+    ("looped_bfs", {"D": 2, "N": 4, "v": 2}, 1),
+    ("gems", {"D": 4, "N": 4}, 1),
+    ("hanayo", {"D": 2, "N": 4}, 1),
+    ("bitpipe", {"D": 2, "N": 4}, 1),
+    ("chimera_doubling", {"D": 4, "N": 4}, 1),
+    ("chimera_doubling", {"D": 4, "N": 4, "again": 1}, 1),
+    ("chimera_halving", {"D": 4, "N": 8}, 1),
+    ("chimera_zb", {"D": 4, "N": 4}, 1),
+    ("chimera_zb", {"D": 2, "N": 2}, 2),
+    ("zb_h1", {"D": 4, "N": 4}, 1),
+    ("zb_h2", {"D": 2, "N": 4}, 1),
+    ("zb_v", {"D": 2, "N": 4}, 1),
+    ("dualpipe", {"D": 2, "N": 4}, 1),
+    ("dualpipev", {"D": 2, "N": 4}, 1),
 ]
 _plain: dict[int, tuple[list[tuple[float, float]], float]] = {}
 
@@ -67,21 +85,59 @@ def test_every_shipped_schedule_is_here() -> None:
 
 @pytest.mark.parametrize(("name", "parameters", "width"), SHIPPED)
 def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, parameters: Mapping[str, int], width: int) -> None:
-    program = compile_schedule(name, parameters, width).program
-    description = describe(MODEL, SAMPLES)
+    compiled = compile_schedule(name, parameters, width).program
+    size = samples_per_micro_batch(compiled, SAMPLES)
+    description = describe(MODEL, size)
 
     def rank(transport: Transport) -> tuple[list[tuple[float, float]], float]:
-        trainer = Trainer(program, MODEL, description, TRAIN, transport, SETTINGS)
+        trainer = Trainer(compiled, MODEL, description, TRAIN, transport, SETTINGS)
         results = [trainer.update(t, trainer.gradients(t)) for t in range(SETTINGS.iterations)]
         trainer.executor.check_copies()
-        evaluator = Evaluator(evaluation_of(program), trainer, HELD_OUT, EVALUATED)
+        evaluator = Evaluator(evaluation_of(compiled), trainer, HELD_OUT, EVALUATED)
         return [(r.loss, r.norm) for r in results], evaluator.loss()
 
-    curve, held_out = plain(width * parameters["N"] * SAMPLES)
+    curve, held_out = plain(width * parameters["N"] * size)
     assert curve[-1][0] < curve[0][0] - 0.5, "a model that learns nothing proves nothing"
-    for found, unseen in run_in_loopback(program, rank, seed=7):
+    for found, unseen in run_in_loopback(compiled, rank, seed=7):
         assert found == [pytest.approx(wanted, rel=TOLERANCE) for wanted in curve]
         assert unseen == pytest.approx(held_out, rel=TOLERANCE)
+
+
+# A schedule in two ways, the second with recomputation; nothing else differs.
+AGAIN = "pipe main { stage s on rank s%s   micro_batches N }"
+SPLIT = "I(s, m) at 3*m + 3*D - 2*s - 2   W(s, m) at 3*m + 3*D + s - 1"
+TWICE: dict[str, tuple[Program, Program]] = {
+    "chimera_doubling": tuple(program("chimera_doubling", D=4, N=6, again=again) for again in (0, 1)),
+    "chimera_halving": tuple(program("chimera_halving", D=4, N=8, again=again) for again in (0, 1)),
+    "some stages": tuple(small({"D": 4, "N": 4}, pipe=AGAIN % again) for again in ("", " recompute when s > 0")),
+    "some stages, split": tuple(
+        small({"D": 4, "N": 4}, pipe=AGAIN % again, F="F(s, m) at s + 3*m", B=SPLIT) for again in ("", " recompute when s > 0")
+    ),
+}  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_recomputation_draws_the_same_dropout(name: str) -> None:
+    def trained(program: Program, dropout: float) -> tuple[list[float], list[torch.Tensor]]:
+        model = gpt("gpt-nano", LENGTH, dropout=dropout)
+        description = describe(model, samples_per_micro_batch(program, SAMPLES))
+
+        def rank(transport: Transport) -> tuple[float, list[torch.Tensor | None]]:
+            trainer = Trainer(program, model, description, TRAIN, transport, SETTINGS)
+            loss = trainer.gradients(0)
+            return loss, [p.grad for stage in trainer.stages.values() for p in stage.parameters()]
+
+        found = run_in_loopback(program, rank, seed=3)
+        return [loss for loss, _ in found], [g for _, grads in found for g in grads if g is not None]
+
+    kept, again = TWICE[name]
+    assert {i.recompute for g in range(again.world) for i in again.stream(g) if isinstance(i, Fwd)} != {False}
+    losses, gradients = trained(kept, 0.5)
+    losses_again, gradients_again = trained(again, 0.5)
+    assert losses == losses_again
+    assert all(a.dtype == torch.float32 and a.equal(b) for a, b in zip(gradients, gradients_again, strict=True))
+    # The masks matter to every parameter.
+    assert not any(a.equal(b) for a, b in zip(gradients, trained(kept, 0)[1], strict=True))
 
 
 def figures(table: str) -> dict[str, float]:

@@ -96,7 +96,11 @@ FORWARDS = {
     "groups across groups": (PAIR, THREE),
     "all alike": (PAIR, PAIR),
 }
-BACKWARDS = FORWARDS | {"one by one": (EACH, EACH)}
+BACKWARDS = {("B", name): groups for name, groups in FORWARDS.items()} | {
+    ("B", "one by one"): (EACH, EACH),
+    ("I", "one by one"): (EACH, EACH),
+    ("I", "groups across groups"): (PAIR, THREE),
+}
 
 
 def rules(kind: str, groups: tuple[str, str], tick: str) -> str:
@@ -112,12 +116,11 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("backwards", BACKWARDS)
+@pytest.mark.parametrize("backwards", BACKWARDS, ids=" ".join)
 @pytest.mark.parametrize("forwards", FORWARDS)
-def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: str, split: bool, place: str) -> None:
-    back = rules("I" if split else "B", BACKWARDS[backwards], "900 - 9*s + 4*m")
-    weights = rules("W", (THREE, EACH), "1800 - 2*m + s") if split else ""
+def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[str, str], place: str) -> None:
+    back = rules(backwards[0], BACKWARDS[backwards], "900 - 9*s + 4*m")
+    weights = rules("W", (THREE, EACH), "1800 - 2*m + s") if backwards[0] == "I" else ""
     p = small(
         {"D": 4, "N": 7},
         ranks="ranks 2" if place == "together" else "ranks D",

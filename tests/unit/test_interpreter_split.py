@@ -168,6 +168,25 @@ def test_between_the_halves_lives_what_the_products_read() -> None:
     assert split.kept_bytes() == 0 and alive() - before == rows * 16 * 4
 
 
+def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
+    width, rows = 16, 8 * 4
+    module, x = nn.LayerNorm(width), torch.randn(8, 4, width, requires_grad=True)
+    for p in module.parameters():
+        p.grad = torch.zeros_like(p)
+    before = alive()
+    split = Splitting()
+    with split:
+        y = module(x)
+    y.backward(torch.ones_like(y))
+    del y
+    mean_and_deviation, gradient = 2 * rows * 4, rows * width * 4
+    # The input is the stage's, which lives anyway; it now has a gradient.
+    assert split.kept_bytes() == rows * width * 4 + mean_and_deviation + gradient
+    assert alive() - before == mean_and_deviation + gradient + rows * width * 4
+    split.weights()
+    assert alive() - before == rows * width * 4
+
+
 def alive() -> int:
     """Return the bytes of all tensors there are."""
     gc.collect()

@@ -26,13 +26,13 @@ train: $(READY) ## train a small GPT with Chimera on two ranks (CPU), then time 
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 --timed 40
 
 test: $(READY) ## run everything that needs only Python
-	$(BIN)/python -m pytest -n $(JOBS) -m "not proof and not root and not browser and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-all: $(READY) ## run everything, the tests that need root, a browser or a GPU too
-	$(BIN)/python -m pytest -n $(JOBS) -m "not proof" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --everything $(ARGS)
 
-proof: $(READY) ## run the long proofs
-	$(BIN)/python -m pytest -n $(JOBS) -m proof $(ARGS)
+proof: $(READY) ## draw twenty times as many examples, each time others: about half an hour
+	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
 
 check: $(READY) ## lint, types, import contracts, fast tests: under a minute, before every commit
 	$(BIN)/ruff check .
@@ -55,7 +55,7 @@ bench: $(READY) ## measure the compiler, the runtime beside torch's, and timed s
 	$(BIN)/python tests/bench_timed.py
 
 coverage: $(READY) ## measure which lines the tests reach
-	$(BIN)/coverage run -m pytest -q -m "not proof and not root and not browser and not gpu"
+	$(BIN)/coverage run -m pytest -q
 	$(BIN)/coverage report
 
 clean: ## remove the virtual environment and caches

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import Source
@@ -21,6 +21,7 @@ from compiler.syntax import nodes as n
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule
 from compiler.verify import verify
+from tests.effort import examples
 from tests.helpers import SMALL, chimera_pairs, makespan, program, streams, tasks, with_streams
 from tests.helpers_random import programs, schedules, trees
 from tests.helpers_reference import wrong
@@ -43,7 +44,7 @@ def check_exactly_once(p: Program) -> None:
 
 
 @given(trees)
-@settings(max_examples=250)
+@examples(250)
 def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
     text = print_schedule(tree)
     assert parse(Source("printed", text)) == tree
@@ -51,7 +52,7 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 
 
 @given(programs())
-@settings(max_examples=150)
+@examples(150)
 def test_every_program_survives_both_forms(p: Program) -> None:
     for there, back in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
         again = back(there(p))
@@ -63,7 +64,7 @@ def test_every_program_survives_both_forms(p: Program) -> None:
 
 
 @given(schedules(), st.sampled_from([1, 1, 2, 3]))
-@settings(max_examples=120)
+@examples(120)
 def test_random_schedules(text: str, width: int) -> None:
     """The order cannot deadlock, so the compiler must succeed, whatever the placement, the window and the width."""
     tree = parse(Source("random", text))
@@ -77,7 +78,7 @@ def test_random_schedules(text: str, width: int) -> None:
 
 
 @given(schedules(), st.integers(0, 3), st.integers(0, 5), st.integers(0, 3))
-@settings(max_examples=60)
+@examples(60)
 def test_two_simulators_agree(text: str, F: int, B: int, hop: int) -> None:  # noqa: N803
     p = compile_text(text).program
     costs = {"FWD": F, "BWD": B, "BWD_INPUT": F + B, "BWD_WEIGHT": 1}
@@ -109,7 +110,7 @@ def library(draw: st.DrawFn) -> Program:
 
 
 @given(library())
-@settings(max_examples=60)
+@examples(60)
 def test_the_library_at_any_size(p: Program) -> None:
     check_exactly_once(p)
     assert not wrong(p, range(1))

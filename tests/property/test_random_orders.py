@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import ChimeraError, Source
@@ -17,6 +17,7 @@ from compiler.simulate import simulate
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule
 from compiler.verify import verify
+from tests.effort import examples
 from tests.helpers import makespan
 from tests.helpers_orders import GreedyCase, ListingCase, computed, greedy_schedules, listings, shuffled_listings
 from tests.helpers_reference import wrong
@@ -35,14 +36,14 @@ def right(text: str) -> Program:
 
 
 @given(greedy_schedules(roomy=True))
-@settings(max_examples=100)
+@examples(100)
 def test_a_scheduler_with_a_place_for_every_stage_is_never_stuck(case: GreedyCase) -> None:
     """Every limit is F - W or F - B and has a place, or a group's, for each (pipe, stage) it bounds together."""
     case.check(right(case.text))
 
 
 @given(greedy_schedules(roomy=False))
-@settings(max_examples=100)
+@examples(100)
 def test_a_scheduler_with_any_limits_works_or_says_that_it_is_stuck(case: GreedyCase) -> None:
     try:
         p = compile_text(case.text).program
@@ -55,13 +56,13 @@ def test_a_scheduler_with_any_limits_works_or_says_that_it_is_stuck(case: Greedy
 
 
 @given(listings())
-@settings(max_examples=100)
+@examples(100)
 def test_a_listing_runs_what_it_lists(case: ListingCase) -> None:
     assert computed(right(case.text())) == case.orders
 
 
 @given(shuffled_listings())
-@settings(max_examples=100)
+@examples(100)
 def test_any_listing_works_or_is_refused_with_a_finding(text: str) -> None:
     try:
         p = compile_text(text).program
@@ -75,7 +76,7 @@ texts = st.one_of(listings().map(ListingCase.text), greedy_schedules(roomy=True)
 
 
 @given(texts, st.sampled_from(get_args(Machine)))
-@settings(max_examples=60)
+@examples(60)
 def test_any_order_can_be_arranged_for_any_machine(text: str, machine: Machine) -> None:
     p = compile_source(Source("drawn", text), {}, machine=machine, arrange=True).program
     assert p.header.machine == machine

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -17,6 +17,7 @@ from compiler.format import WIDTH, format_schedule
 from compiler.library import find, names
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule
+from tests.effort import examples
 from tests.helpers_random import trees
 
 TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|[^\s]")
@@ -124,13 +125,13 @@ def check(text: str) -> None:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_any_tree(data: st.DataObject) -> None:
     check(data.draw(mangled(print_schedule(data.draw(trees)))))
 
 
 @given(data=st.data(), name=st.sampled_from(names()))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_any_layout_of_the_library(data: st.DataObject, name: str) -> None:
     check(data.draw(mangled(find(name).text)))
 

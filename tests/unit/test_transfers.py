@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import ChimeraError
@@ -17,6 +17,7 @@ from compiler.lower.transfers import AHEAD, transfers
 from compiler.lower.weave import weave
 from compiler.lower.width import widen
 from compiler.verify import findings, peaks, verify
+from tests.effort import examples
 from tests.helpers import streams, tasks
 from tests.helpers_random import schedules
 from tests.helpers_text import small, text
@@ -39,7 +40,7 @@ def test_a_value_that_stays_needs_no_transfer() -> None:
 
 
 @given(schedules())
-@settings(max_examples=40)
+@examples(40)
 def test_both_ends_of_a_channel_have_one_order(source: str) -> None:
     p = compile_text(source).program
     assert messages(p, Send) == messages(p, Recv)

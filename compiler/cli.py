@@ -171,6 +171,11 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         return json_schema()
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
+    both = (options.schedule, options.output)
+    if options.output and all(map(os.path.exists, both)) and os.path.samefile(*both):
+        raise refuse("E002", f"-o {options.output} would write over the schedule itself", help="give another path")
+    if options.columns is not None and options.columns < 20:
+        raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
     parameters = {name: _integer("-p", name, value) for name, value in _pairs("-p", options.parameters)}
     costs = _costs(options.costs)
     if options.emit == "dag" and _suffix(options.output) not in (*GRAPHVIZ, *GRAPHML):
@@ -282,14 +287,20 @@ def _colour(choice: str, stream: object) -> bool:
 
 def _columns(options: argparse.Namespace) -> int | None:
     if options.columns is not None:
-        return max(int(options.columns), 20)
+        return int(options.columns)
     return shutil.get_terminal_size().columns if not options.output and sys.stdout.isatty() else None
 
 
 def _write(product: str, path: str | None) -> None:
     if path is None or path == "-":
-        sys.stdout.write(product)
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(product)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be written at the exit
+            raise refuse("E003", f"the output cannot be written: {error.strerror}") from None
         return
     if not path:
         raise refuse("E002", "-o: the path is empty")

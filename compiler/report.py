@@ -25,7 +25,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
     yield f"{h.schedule} {given}".rstrip()
     yield (
-        f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches, {len(h.pipes)} pipes, width {h.width};"
+        f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches, pipes: {len(h.pipes)}, width {h.width};"
         f" {len(program)} instructions"
     )
     yield f"digest {program.digest}"

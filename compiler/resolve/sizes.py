@@ -13,7 +13,7 @@ from compiler.resolve.expressions import Env, evaluate, scalar, values_of
 from compiler.syntax import nodes as n
 
 MAX_RANKS = 2**16  # ranks, stages, pipes
-MAX_TASKS = 2**24  # stages x micro-batches
+MAX_TASKS = 2**23  # stages x micro-batches: at least two tasks each
 
 
 def size(e: n.Expr, env: Env, what: str, least: int) -> int:

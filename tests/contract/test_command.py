@@ -132,3 +132,28 @@ def test_colour_can_be_asked_for_and_is_not_forced(capsys: pytest.CaptureFixture
     monkeypatch.setenv("NO_COLOR", "1")
     main(["chimera", "-p", "D=2", "--emit", "timeline"])
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_schedule_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.sched"
+    mine.write_text(
+        text
+        := "schedule x ranks 1 stages 1 pipe p { stage s on rank 0 micro_batches 1 }\norder ticks { F(s, m) at 0 B(s, m) at 1 }\n"
+    )
+    assert main([str(mine), "-o", str(mine)]) == 2
+    assert "would write over the schedule itself" in capsys.readouterr().err and mine.read_text() == text
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "compiler.cli", "chimera"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert run.returncode == 2
+    assert "error[E003]: the output cannot be written: No space left on device" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_a_timeline_needs_room(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chimera", "--emit", "timeline", "--columns", "3"]) == 2
+    assert "at least 20" in capsys.readouterr().err

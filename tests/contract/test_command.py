@@ -136,10 +136,9 @@ def test_colour_can_be_asked_for_and_is_not_forced(capsys: pytest.CaptureFixture
 
 def test_a_schedule_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.sched"
-    mine.write_text(
-        text
-        := "schedule x ranks 1 stages 1 pipe p { stage s on rank 0 micro_batches 1 }\norder ticks { F(s, m) at 0 B(s, m) at 1 }\n"
-    )
+    text = "schedule x ranks 1 stages 1 pipe p { stage s on rank 0 micro_batches 1 }\n"
+    text += "order ticks { F(s, m) at 0 B(s, m) at 1 }\n"
+    mine.write_text(text)
     assert main([str(mine), "-o", str(mine)]) == 2
     assert "would write over the schedule itself" in capsys.readouterr().err and mine.read_text() == text
 

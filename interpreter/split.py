@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
@@ -75,7 +75,8 @@ def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:
 
 
 def _is_parameter(t: Any) -> bool:
-    return isinstance(t, Tensor) and t.is_leaf and t.requires_grad
+    """Return whether a gradient is wanted for this parameter. A stage's input is a leaf with a gradient, too, and none."""
+    return isinstance(t, nn.Parameter) and t.requires_grad
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:

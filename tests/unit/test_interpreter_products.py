@@ -1,0 +1,69 @@
+"""Which instruction computes which matrix products: operations counted per instruction of a run in loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from chimera_ir.instructions import Instruction, Task
+from chimera_ir.program import Program
+from interpreter.executor import Executor
+from interpreter.messages import boundary_table
+from interpreter.transport import Transport
+from interpreter.transport.loopback import run_in_loopback
+from models.model import build_stage
+from tests.helpers import program
+from tests.helpers_loopback import SEED, batch_of, deep_model, described
+
+Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> what one micro-batch of such a task costs
+
+
+def counted(p: Program) -> Counts:
+    """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
+    model, h, counts = deep_model(2 * p.header.stages - 2), p.header, Counts()
+    cut, table = described(model).cut(h.stages), boundary_table(described(model), h.stages)
+
+    def count(call: Callable[[], None], i: Instruction) -> None:
+        with FlopCounterMode(display=False) as counter:
+            call()
+        if isinstance(i, Task):
+            each, rest = divmod(counter.get_total_flops(), len(i.micro_batches))
+            assert not rest
+            counts.setdefault((type(i).__name__, i.stage), set()).add(each)
+
+    def live(transport: Transport) -> None:
+        transport.connect(p)
+        stages = {s: build_stage(model, cut[s], SEED) for s in range(h.stages) if transport.rank in h.holders([s])}
+        executor = Executor(p, model, stages, table, transport)
+        executor.calls = [partial(count, call, i) for call, i in zip(executor.calls, executor.stream, strict=True)]
+        executor.run(batch_of(p, 0))
+
+    run_in_loopback(p, live)
+    assert all(len(found) == 1 for found in counts.values()), "a micro-batch costs the same each time"
+    return counts
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2], ids=["first", "middle", "last"])
+def test_the_halves_of_a_backward_are_one_backward(stage: int) -> None:
+    whole, split = counted(program("1f1b", D=3, N=4)), counted(program("zb_h1", D=3, N=4))
+    (forward,), (backward,) = whole["Fwd", stage], whole["Bwd", stage]
+    (of_input,), (of_weight,) = split["BwdInput", stage], split["BwdWeight", stage]
+    assert split["Fwd", stage] == {forward} and forward > 0
+    assert of_input + of_weight == backward, "nothing twice, and no second forward"
+    assert of_weight == forward, "one product for each of the forward's"
+    assert of_input == forward, "one product for each of the forward's"
+
+
+def test_a_backward_out_of_a_grouped_forward_costs_one() -> None:
+    whole, grouped = counted(program("chimera", D=2, N=4)), counted(program("chimera_doubling", D=2, N=4))
+    assert whole == grouped
+
+
+def test_recomputation_adds_one_forward_to_the_backward() -> None:
+    once, again = (counted(program("chimera_doubling", D=2, N=4, again=x)) for x in (0, 1))
+    for stage in (0, 1):
+        (forward,), (backward,) = once["Fwd", stage], once["Bwd", stage]
+        assert again["Fwd", stage] == {forward} and again["Bwd", stage] == {backward + forward}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic
 from compiler.resolve.expressions import Env, Variable, evaluate, names_in, values_of
@@ -17,22 +17,28 @@ def values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, Variable
     env: dict[str, Variable] = {}
     found: list[Diagnostic] = []
     try:
-        for s in schedule.statements:
-            match s:
-                case n.Param():
-                    env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env)
-                case n.Let():
-                    env[s.name.name] = evaluate(s.value, env)
-                case n.Require() if not evaluate(s.condition, env):
-                    found.append(_not_met(schedule, s, env, given))
-                case _:
-                    pass
+        for s in _unmet(schedule, given, env):
+            found.append(_not_met(schedule, s, env, given))
     except ChimeraError:
         if not found:  # else it follows from a requirement that is not met
             raise
     if found:
         raise ChimeraError(found)
     return env
+
+
+def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variable]) -> Iterator[n.Require]:
+    """Yield the requirements that do not hold; put the params and lets above each into `env`."""
+    for s in schedule.statements:
+        match s:
+            case n.Param():
+                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env)
+            case n.Let():
+                env[s.name.name] = evaluate(s.value, env)
+            case n.Require() if not evaluate(s.condition, env):
+                yield s
+            case _:
+                pass
 
 
 def _some(e: n.Expr | None) -> n.Expr:
@@ -68,18 +74,7 @@ def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
 
 
 def _holds(schedule: n.Schedule, given: Mapping[str, int]) -> bool:
-    env: dict[str, Variable] = {}
     try:
-        for s in schedule.statements:
-            match s:
-                case n.Param():
-                    env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env)
-                case n.Let():
-                    env[s.name.name] = evaluate(s.value, env)
-                case n.Require() if not evaluate(s.condition, env):
-                    return False
-                case _:
-                    pass
+        return next(_unmet(schedule, given, {}), None) is None
     except ChimeraError:
         return False
-    return True

@@ -13,24 +13,25 @@ from chimera_ir.program import Ints
 from compiler.verify.view import MAX_FOUND, View
 
 
+def _ends(view: View, op: Op) -> tuple[Ints, Ints]:
+    """Return (channel, row) of all SENDs or all RECVs, sorted by channel and, within it, by place in the stream."""
+    rows = view.rows(op)
+    here, there = view.rank[rows], view.program.table.peer[rows]
+    channel = here * view.program.world + there if op == Op.SEND else there * view.program.world + here
+    order = np.argsort(channel, kind="stable")
+    return channel[order], rows[order]
+
+
 def channels(view: View) -> tuple[Ints, Ints, Ints]:
     """Return matched (channel, SEND row, RECV row), sorted by channel and place in it; counts per channel are equal."""
-    send, receive = view.rows(Op.SEND), view.rows(Op.RECV)
-    peer, world = view.program.table.peer, view.program.world
-    sent = view.rank[send] * world + peer[send]
-    received = peer[receive] * world + view.rank[receive]
-    by_send, by_receive = np.argsort(sent, kind="stable"), np.argsort(received, kind="stable")
-    return sent[by_send], send[by_send], receive[by_receive]
+    channel, send = _ends(view, Op.SEND)
+    return channel, send, _ends(view, Op.RECV)[1]
 
 
 def check_matching(view: View) -> list[Diagnostic]:
     """Return the first mismatch of every channel whose two ends do not agree."""
     p, t = view.program, view.program.table
-    send, receive = view.rows(Op.SEND), view.rows(Op.RECV)
-    sent = view.rank[send] * p.world + t.peer[send]
-    received = t.peer[receive] * p.world + view.rank[receive]
-    send, receive = send[np.argsort(sent, kind="stable")], receive[np.argsort(received, kind="stable")]
-    sent, received = np.sort(sent), np.sort(received)
+    (sent, send), (received, receive) = _ends(view, Op.SEND), _ends(view, Op.RECV)
     same = len(send) == len(receive) and (sent == received).all()
     if same and all((c[send] == c[receive]).all() for c in (t.value, t.stage, t.batch)):
         return []

@@ -50,7 +50,7 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One finding. message: the fact, with both numbers; label: what is at `span`; notes: how it came about;
-    help: one change to make."""
+    help: one change to make; about: rows of the program, or fields of its header, for those who know which text made them."""
 
     code: str
     message: str
@@ -58,6 +58,7 @@ class Diagnostic:
     label: str = ""
     notes: tuple[str, ...] = ()
     help: str = ""
+    about: tuple[int | str, ...] = ()
 
 
 class ChimeraError(Exception):

@@ -38,6 +38,7 @@ Ints = npt.NDArray[np.int64]
 FORMAT = "chimera-program"
 VERSION = 1
 Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
+LIMITS = ("activations", "receive_buffers", "weight_copies")  # what a header may bound, as compiler/verify/memory.py counts it
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Number = Annotated[int, Field(ge=-(2**62), le=2**62)]
 StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Field(min_length=1)]

@@ -142,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="simulate with F, B, I, W or hop at this cost, 0.5 or 1/3 too; repeatable")  # fmt: skip
     p.add_argument("--model", metavar="PATH", help="a model description (JSON): the report says bytes per rank")
+    p.add_argument("--memory", metavar="BYTES",
+                   help="refuse what needs more on a rank for --model: 24GiB, 80GB or a number")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=int, help="width of the timeline, default the terminal's")
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")
@@ -181,8 +183,11 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
     if options.emit == "dag" and _suffix(options.output) not in (*GRAPHVIZ, *GRAPHML):
         known = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
         raise refuse("E002", f"-o {options.output}: the DAG is written as {known}")
-    if options.model and options.emit != "report":
-        raise refuse("E002", "--model is for --emit report, which then says bytes of memory")
+    if options.model and options.emit != "report" and options.memory is None:
+        raise refuse("E002", "--model is for --memory, and for --emit report, which then says bytes of memory")
+    if options.memory is not None and not options.model:
+        raise refuse("E002", "--memory needs a model: --model PATH", help="write one: python -m models describe")
+    memory_bytes = None if options.memory is None else _bytes(options.memory)
     if costs and options.emit not in ("timeline", "report"):
         raise refuse("E002", "--cost is for --emit timeline and --emit report; a schedule's own costs are written in its text")
 
@@ -200,6 +205,11 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         width = 1 if options.width is None else options.width
         machine: Machine = options.arrange or options.machine or "window"
         program = compile_source(source, parameters, width, machine, arrange=options.arrange is not None).program
+    model = _model(options.model)
+    if model is not None and memory_bytes is not None:
+        from compiler.memory import check_memory
+
+        check_memory(program, model, memory_bytes)
     match options.emit:
         case "streams":
             from chimera_ir.textform import program_to_text
@@ -225,7 +235,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
             from compiler.report import report
             from compiler.simulate import simulate
 
-            return report(program, simulate(program, costs), _model(options.model))
+            return report(program, simulate(program, costs), model)
 
 
 def _list() -> str:
@@ -257,6 +267,15 @@ def _integer(option: str, name: str, value: str) -> int:
     if len(value) > 20:
         raise refuse("E002", f"{option} {name}={value[:8]}...: a number of {len(value)} digits is too large")
     return int(value)
+
+
+def _bytes(text: str) -> int:
+    """Return a number of bytes: 1000, 1.5GB (10^9), 24GiB (2^30)."""
+    powers = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
+    if not found:
+        raise refuse("E002", f"--memory {text}: expected bytes, for instance 24GiB (2^30), 80GB (10^9) or 1000000")
+    return int(Fraction(found[1]) * powers[found[2] or ""])
 
 
 def _costs(given: Sequence[str]) -> Mapping[str, Fraction]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import Op, Value
 from chimera_ir.model import ModelDescription, StageSum
 from chimera_ir.program import RECOMPUTE, Ints, Program
@@ -39,6 +40,35 @@ def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
         tops = [int(x.max(initial=0)) for x in (activations[a:b], buffers[a:b], both)]
         result.append(RankMemory(weights, weights, tops[0], tops[1], 2 * weights + tops[2]))
     return tuple(result)
+
+
+def check_memory(program: Program, model: ModelDescription, limit_bytes: int) -> None:
+    """Raise ChimeraError E461 where a rank needs more bytes than it has."""
+    needs = memory(program, model)
+    worst = max(needs, key=lambda x: x.peak)
+    if worst.peak <= limit_bytes:
+        return
+    rank = needs.index(worst)
+    over = sum(x.peak > limit_bytes for x in needs)
+    parts = {"weights": worst.weights, "gradients": worst.gradients, "activations": worst.activations, "buffers": worst.buffers}
+    notes = [", ".join(f"{name} {size:,}" for name, size in parts.items()) + "; optimizer state is not counted"]
+    notes += [f"{over} of {len(needs)} ranks need more than there is"] if over > 1 else []
+    again = max(x.peak for x in memory(_recomputing(program), model))
+    help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
+    if again <= limit_bytes:
+        help = f"write 'recompute' after every 'stage ... on rank ...': this order then needs {again:,} bytes"
+    raise refuse(
+        "E461",
+        f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its worst moment, and has {limit_bytes:,}",
+        notes=tuple(notes),
+        help=help,
+    )
+
+
+def _recomputing(program: Program) -> Program:
+    """Return the program with every forward run again before its backward."""
+    flags = np.where(program.table.op == Op.FWD, program.table.flags | RECOMPUTE, program.table.flags)
+    return replace(program, table=replace(program.table, flags=flags))
 
 
 def _alive(program: Program, born: list[tuple[Ints, Ints]], died: list[tuple[Ints, Ints]]) -> Ints:

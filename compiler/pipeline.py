@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from chimera_ir.diagnostics import Source, refuse
+from chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimera_ir.program import Machine, Program
 from compiler.lower.sync import gradient_sync
 from compiler.lower.transfers import transfers
@@ -80,7 +80,13 @@ def compile_source(
     sync, collectives = gradient_sync(tasks, timing, spec.sync, queued)
     woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing, queued), sync])
     woven = woven.with_header(machine=machine)
-    program = verify(widen(woven, width))
+    program = widen(woven, width)
+    try:
+        verify(program)
+    except ChimeraError as error:
+        from compiler.blame import blame
+
+        raise blame(error, spec, ordered, program) from None
     return Compiled(schedule, spec, ordered, timing, program)
 
 

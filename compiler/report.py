@@ -50,7 +50,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     head = ["rank", "busy", "wall bubble", "own bubble", "activations", "receive buffers", "stages"]
     rows = [
         [str(g), s.time(s.busy[g]), s.time(s.wall_bubbles[g]), s.time(s.own_bubbles[g])]
-        + [str(x[g]) for x in (top.activations, top.receive_buffers, top.weights)]
+        + [str(x[g]) for x in (top.activations, top.receive_buffers, top.weight_copies)]
         for g in range(program.world)
     ]
     yield from _table(head, rows)

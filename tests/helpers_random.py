@@ -160,6 +160,7 @@ statements = st.one_of(
     _costs,
     _node(n.Sync, st.sampled_from(["at end", "eager", "eager where idle"])),
     _node(n.TiedDecl, binders, st.lists(expressions, min_size=1, max_size=3).map(tuple)),
+    _node(n.MemoryLimit, binders, expressions),
 )  # fmt: skip
 trees = _node(n.Schedule, binders, st.lists(statements, max_size=6).map(tuple))
 

@@ -8,7 +8,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import Header
 from compiler.resolve.orders import order_of
 from compiler.resolve.scope import check_globals, check_parameters, check_settings, check_statements
-from compiler.resolve.sizes import MAX_TASKS, costs_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
+from compiler.resolve.sizes import MAX_TASKS, costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
 from compiler.resolve.spec import Spec
 from compiler.resolve.values import values
 from compiler.syntax import nodes as n
@@ -52,6 +52,8 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
         window=window,
         micro_batch_size=micro_batch_size(schedule),
         tied=tied_of(schedule, env, stages),
+        limits=limits_of(schedule, env),
     )
     sync: n.SyncPolicy = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")
-    return Spec(header, order_of(schedule, declared, env), recompute_of(declared, env, stages), sync)
+    limits = {s.what.name: s.span for s in schedule.statements if isinstance(s, n.MemoryLimit)}
+    return Spec(header, order_of(schedule, declared, env), recompute_of(declared, env, stages), sync, limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from chimera_ir.program import LIMITS
 from compiler.resolve.expressions import LIMIT, Type, check, names_in
 from compiler.resolve.spec import KINDS
 from compiler.syntax import nodes as n
@@ -116,6 +117,7 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
     families: dict[str, n.PipeDecl] = {}
     costs: dict[str, Span] = {}
     tied: dict[str, Span] = {}
+    limits: dict[str, Span] = {}
     for s in schedule.statements:
         match s:
             case n.Setting():
@@ -154,6 +156,15 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
                 tied[s.name.name] = s.name.span
                 for stage in s.stages:
                     check(stage, scope, "integer", found)
+            case n.MemoryLimit():
+                if s.what.name not in LIMITS:
+                    help = did_you_mean(s.what.name, LIMITS)
+                    found.append(Diagnostic("E201", f"unknown limit '{s.what.name}'", s.what.span, help=help))
+                if s.what.name in limits:
+                    note = f"first at {limits[s.what.name]}"
+                    found.append(Diagnostic("E207", f"the limit of '{s.what.name}' is given twice", s.span, notes=(note,)))
+                limits[s.what.name] = s.span
+                check(s.value, scope, "integer", found)
             case _:
                 pass
     for s in schedule.statements:

@@ -33,6 +33,17 @@ def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
     return 1, 1
 
 
+def limits_of(schedule: n.Schedule, env: Env) -> dict[str, int]:
+    """Return the most that a rank may hold, by name."""
+    limits = {}
+    for s in (s for s in schedule.statements if isinstance(s, n.MemoryLimit)):
+        limits[s.what.name] = value = scalar(s.value, env)
+        if not 0 <= value < 2**31:
+            message = f"the limit of {s.what.name} is {value}; allowed are 0 to {2**31 - 1}"
+            raise refuse("E211", message, s.value.span, values_of(s.value, env))
+    return limits
+
+
 @dataclass(slots=True)
 class Declared:
     """The pipes of one declaration: pipe id -> index in the family. binder: the family's name for it."""

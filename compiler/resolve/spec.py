@@ -82,9 +82,11 @@ class ListingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """header: all that the program will say besides its streams; recompute: per pipe and stage."""
+    """header: all that the program will say besides its streams; recompute: per pipe and stage; limits: where the text
+    gives those of the header."""
 
     header: Header
     order: TicksOrder | GreedyOrder | ListingOrder
     recompute: tuple[tuple[bool, ...], ...]
     sync: SyncPolicy
+    limits: Mapping[str, Span]

@@ -216,6 +216,14 @@ class Builder(Transformer[Token, Any]):
     def tied(self, meta: Meta, c: list[Any]) -> n.TiedDecl:
         return n.TiedDecl(self._binder(c[0]), tuple(c[1:]), span=self._at(meta))
 
+    def memory_limit(self, meta: Meta, c: list[Any]) -> n.MemoryLimit:
+        name, compare, value = c
+        if compare != "<=":
+            help = f"a limit is the most that a rank may hold: limit {name} <= 4"
+            span = token_span(self.source, compare)
+            self.found.append(Diagnostic("E102", f"unexpected '{compare}'", span, "expected '<='", help=help))
+        return n.MemoryLimit(self._binder(name), value, span=self._at(meta))
+
     def integer(self, meta: Meta, c: list[Any]) -> n.Int:
         return n.Int(int(c[0]), span=self._at(meta))
 

@@ -266,7 +266,17 @@ class TiedDecl(Node):
     stages: tuple[Expr, ...]
 
 
-Statement = Param | Require | Let | Setting | Size | PipeDecl | Ticks | Greedy | Listing | CostStatement | Sync | TiedDecl
+@dataclass(frozen=True, slots=True)
+class MemoryLimit(Node):
+    """`limit activations <= D`: the most that any rank may hold at once."""
+
+    what: Binder
+    value: Expr
+
+
+Statement = (
+    Param | Require | Let | Setting | Size | PipeDecl | Ticks | Greedy | Listing | CostStatement | Sync | TiedDecl | MemoryLimit
+)
 
 
 @dataclass(frozen=True, slots=True)

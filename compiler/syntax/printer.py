@@ -48,6 +48,8 @@ def _statement(s: n.Statement) -> str:
             return f"sync {s.policy}"
         case n.TiedDecl():
             return f"tied {s.name.name} on stages {', '.join(map(expression, s.stages))}"
+        case n.MemoryLimit():
+            return f"limit {s.what.name} <= {expression(s.value)}"
 
 
 def _range(r: n.Range) -> str:

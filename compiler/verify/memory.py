@@ -2,51 +2,89 @@
 
 The one rule of docs/semantics.md: an activation lives from its forward to its last backward; a received activation's
 buffer from its RECV to that same backward; a received gradient's from its RECV to the task that reads it; FREE ends
-either later.
+either later. Copies of weights are always there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from chimera_ir.diagnostics import Diagnostic
+from chimera_ir.diagnostics import Diagnostic, did_you_mean
 from chimera_ir.instructions import Op, Value
-from chimera_ir.program import Ints, Program
+from chimera_ir.program import LIMITS, Ints, Program
 from compiler.verify.view import FORWARD, WEIGHT, View
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Per global rank. activations: micro-batches of one stage alive; receive_buffers: values held or posted for;
-    weights: copies of stages."""
+    weight_copies: copies of stages."""
 
     activations: tuple[int, ...]
     receive_buffers: tuple[int, ...]
-    weights: tuple[int, ...]
+    weight_copies: tuple[int, ...]
 
 
 def peaks(program: Program) -> Peaks:
     """Return the peaks of a verified program."""
     view = View(program)
-    h = program.header
-    local = [len({s for p in h.pipes for s, r in enumerate(p.placement) if r == rank}) for rank in range(h.ranks)]
-    return Peaks(_activations(view), _buffers(view), tuple(local * h.width))
+    return Peaks(*(tuple(int(held.max(initial=0)) for held in _by_rank(view, name)) for name in LIMITS))
 
 
-def _peak(view: View, born: list[Ints], died: list[Ints]) -> tuple[int, ...]:
-    """Return, per rank, the most that is alive at once; what dies at a row is alive while it runs."""
-    size = len(view.program) + 1
-    change = np.zeros(size, np.int64)
+def check_limits(view: View) -> list[Diagnostic]:
+    """Return a finding for every limit of the header that a rank exceeds, at the rank that exceeds it most."""
+    found = []
+    for name, limit in view.header.limits.items():
+        if name not in LIMITS:
+            found.append(Diagnostic("E460", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)))
+            continue
+        held = _by_rank(view, name)
+        most = [int(x.max(initial=0)) for x in held]
+        rank = most.index(max(most))
+        if most[rank] > limit:
+            found.append(_exceeded(view, name, limit, rank, most, int(held[rank].argmax())))
+    return found
+
+
+def _exceeded(view: View, name: str, limit: int, rank: int, most: list[int], number: int) -> Diagnostic:
+    words, notes, change = name.replace("_", " "), [], "place fewer stages on this rank"
+    if name != "weight_copies":
+        row = int(view.program.offsets[rank]) + number
+        notes.append(f"the peak begins at {view.program.place(row)}")
+        change = "let backwards come earlier on this rank"
+    others = [f"rank {r} holds {x}" for r, x in enumerate(most) if x > limit and r != rank]
+    if others:
+        notes.append("above the limit too: " + ", ".join(others[:8]) + (", ..." if len(others) > 8 else ""))
+    message = f"rank {rank} holds {most[rank]} {words} at its peak; the limit is {limit}"
+    help = f"{change}, or raise the limit: this program needs {most[rank]}"
+    return Diagnostic("E460", message, notes=tuple(notes), help=help, about=(f"limits.{name}",))
+
+
+def _by_rank(view: View, name: str) -> list[Ints]:
+    """Return for every rank how much of this is held while each of its instructions runs."""
+    if name == "weight_copies":
+        h = view.header
+        stages: list[set[int]] = [set() for _ in range(h.ranks)]
+        for pipe in h.pipes:
+            for stage, rank in enumerate(pipe.placement):
+                stages[rank].add(stage)
+        return [np.array([len(held)]) for held in stages * h.width]
+    held = _activations(view) if name == "activations" else _buffers(view)
+    return [held[a:b] for a, b in pairwise(view.program.offsets.tolist())]
+
+
+def _held(view: View, born: Iterable[Ints], died: Iterable[Ints]) -> Ints:
+    """Return how much is held while each row runs: what is born on a rank dies there, and is held until its row is over."""
+    change = np.zeros(len(view.program) + 1, np.int64)
     for rows in born:
         np.add.at(change, rows, 1)
     for rows in died:
         np.add.at(change, rows + 1, -1)
-    alive = np.cumsum(change)  # whatever is born on a rank dies there, so each stream starts from nothing
-    bounds = view.program.offsets.tolist()
-    return tuple(int(alive[a:b].max(initial=0)) for a, b in pairwise(bounds))
+    return np.cumsum(change)[:-1]
 
 
 def _last_use(view: View) -> Ints:
@@ -54,13 +92,13 @@ def _last_use(view: View) -> Ints:
     return view.weight_gradient if view.header.kind == "training" else view.forward
 
 
-def _activations(view: View) -> tuple[int, ...]:
+def _activations(view: View) -> Ints:
     rows, keys = view.tasks[FORWARD]
     last = view.tasks[WEIGHT][0] if view.header.kind == "training" else _last_use(view)[keys]
-    return _peak(view, [rows], [last])
+    return _held(view, [rows], [last])
 
 
-def _buffers(view: View) -> tuple[int, ...]:
+def _buffers(view: View) -> Ints:
     born, died = [], []
     for value, last in ((Value.act, _last_use(view)), (Value.grad, view.input_gradient)):
         rows, keys = view.transfers[Op.RECV, value]
@@ -72,25 +110,4 @@ def _buffers(view: View) -> tuple[int, ...]:
             end = np.where(early[keys] >= 0, early[keys], end)
         born.append(rows)
         died.append(end)
-    return _peak(view, born, died)
-
-
-def check_limits(view: View) -> list[Diagnostic]:
-    """Return findings for ranks that hold more than the header's limits allow."""
-    limits = view.header.limits
-    known = {"activations": _activations, "receive_buffers": _buffers}
-    found = [
-        Diagnostic("E460", f"unknown limit '{name}'", help=f"known: {', '.join(known)}") for name in limits if name not in known
-    ]
-    for name, measure in known.items():
-        if name in limits:
-            found += [
-                Diagnostic(
-                    "E460",
-                    f"rank {rank} holds {peak} {name.replace('_', ' ')} at its peak; the limit is {limits[name]}",
-                    help="let backwards come earlier on this rank, or raise the limit",
-                )
-                for rank, peak in enumerate(measure(view))
-                if peak > limits[name]
-            ]
-    return found
+    return _held(view, born, died)

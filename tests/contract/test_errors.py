@@ -22,7 +22,7 @@ ROOMS = {
     "E43": ("compiler/verify/matching.py",),
     "E44": ("compiler/verify/progress.py",),
     "E45": ("compiler/verify/collectives.py",),
-    "E46": ("compiler/verify/memory.py",),
+    "E46": ("compiler/verify/memory.py", "compiler/memory.py"),
     "E6": ("chimera_ir/jsonform.py", "chimera_ir/textform.py"),
     "E7": ("chimera_ir/model.py", "models/"),
     "E8": ("interpreter/", "models/"),

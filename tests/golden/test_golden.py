@@ -146,6 +146,8 @@ COMMANDS = {  # what cannot be found or means nothing: exit status 2
     "cost_not_a_number": "chimerac chimera --emit report --cost F=-1",
     "cost_of_streams": "chimerac chimera --cost F=2",
     "model_of_streams": "chimerac chimera --model toy.json",
+    "memory_without_model": "chimerac chimera --memory 24GiB",
+    "memory_not_bytes": "chimerac chimera --model toy.json --memory 24G",
     "parameter_of_a_program": "chimerac p.json -p N=4",
     "model_unknown": "chimerac chimera --emit report --model nowhere.json",
 }

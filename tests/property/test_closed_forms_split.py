@@ -53,7 +53,7 @@ def test_zb_h1(D: int, N: int) -> None:
     for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
         assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I - W)
     assert alive(p) == (D, D)
-    assert peaks(p).weights == (1,) * D
+    assert peaks(p).weight_copies == (1,) * D
 
 
 @pytest.mark.parametrize(("D", "N"), LONG)
@@ -73,7 +73,7 @@ def test_zb_v(D: int, N: int) -> None:
     assert set(s.own_bubbles) == {0}
     assert wall(s) == D - 1
     assert alive(p) == (2 * D, 2 * D)
-    assert peaks(p).weights == (2,) * D
+    assert peaks(p).weight_copies == (2,) * D
 
 
 @pytest.mark.parametrize(("D", "least"), [(D, 2 * D - 1) for D in (1, 2, 4, 8)])
@@ -99,8 +99,8 @@ def test_dualpipe(D: int, N: int) -> None:
     assert wall(measure(p)) == {4: 2, 8: 6, 16: 14}[D]
     assert set(peaks(p).activations) == {D + 1}
     assert set(peaks(v).activations) == {D + 1}  # of stages that are half of a rank's share
-    assert peaks(p).weights == (2,) * D
-    assert peaks(v).weights == (2,) * (D // 2)
+    assert peaks(p).weight_copies == (2,) * D
+    assert peaks(v).weight_copies == (2,) * (D // 2)
 
 
 # --- bidirectional ----------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_bitpipe(D: int, N: int) -> None:
     assert Fraction(s.wall_bubbles[0], s.makespan) == Fraction(D - 2, 4 * N + D - 2)
     assert wall(s) == D - 2
     assert max(peaks(p).activations) == 2 * D  # D micro-batches, in halves
-    assert peaks(p).weights == (4,) * D
+    assert peaks(p).weight_copies == (4,) * D
 
 
 @pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
@@ -157,7 +157,7 @@ def test_gems(D: int, N: int) -> None:
     about = Fraction(D - 1) / (D + HALF)
     assert about < Fraction(s.wall_bubbles[0], s.makespan) < about + Fraction(1, 2 * N)
     assert alive(p) == (1, 1)
-    assert peaks(p).weights == (2,) * D
+    assert peaks(p).weight_copies == (2,) * D
 
 
 # --- several stages per rank ------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
     assert s.makespan - lower_bound(p) == over
     assert not (over and reached(D, N, f))
     assert max(peaks(p).activations) == D
-    assert peaks(p).weights == (2 * f,) * D
+    assert peaks(p).weight_copies == (2 * f,) * D
 
 
 @pytest.mark.parametrize("D", [4, 8, 16])

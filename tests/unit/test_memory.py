@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.model import Layer, ModelDescription, Tensor
-from chimera_ir.program import Program
+from chimera_ir.program import LIMITS, Program
 from chimera_ir.textform import program_from_text
-from compiler.memory import RankMemory, memory
+from compiler import compile_text
+from compiler.library import find
+from compiler.memory import RankMemory, check_memory, memory
 from compiler.verify import peaks, verify
-from tests.helpers import program
+from tests.helpers import SMALL, program
 
 # Two layers, so two stages. An act between them has 24 bytes, of which a gradient travels back for 16.
 BETWEEN = (Tensor((4,), "float32", True), Tensor((1,), "int64", False))
@@ -81,3 +86,37 @@ def test_recomputation_keeps_a_stage_s_input() -> None:
 def test_what_waits_counts_while_its_last_task_runs() -> None:
     assert one("FWD main s0 m0", "FWD main s1 m0", "BWD main s1 m0", "BWD main s0 m0", "FWD main s0 m1", "FWD main s1 m1",
                "BWD main s1 m1", "BWD main s0 m1").activations == 50 + 7  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_limit_is_the_most_that_is_held(name: str) -> None:
+    p = program(name, **SMALL[name][1])
+    held = {limit: max(getattr(peaks(p), limit)) for limit in LIMITS}
+    assert verify(p.with_header(limits=held))
+    for limit, most in held.items():
+        with pytest.raises(ChimeraError) as error:
+            verify(p.with_header(limits=held | {limit: most - 1}))
+        (found,) = error.value.diagnostics
+        assert (found.code, found.about) == ("E460", (f"limits.{limit}",))
+        assert f"{most} {limit.replace('_', ' ')}" in found.message and f"needs {most}" in found.help
+
+
+def test_bytes_are_the_most_that_a_rank_has() -> None:
+    p = program("1f1b", D=2, N=3)
+    need = max(m.peak for m in memory(p, TOY))
+    check_memory(p, TOY, need)
+    with pytest.raises(ChimeraError, match=f"E461: rank 0 needs {need} bytes of toy at its worst moment, and has {need - 1}"):
+        check_memory(p, TOY, need - 1)
+
+
+def test_recomputation_is_suggested_only_where_it_helps() -> None:
+    p = program("gpipe", D=2, N=8)  # 8 activations of 50 on rank 0; recomputed, it keeps the inputs, of no bytes, and one of 50
+    again = compile_text(find("gpipe").text.replace("on rank s", "on rank s recompute"), {"D": 2, "N": 8}).program
+    least = max(m.peak for m in memory(again, TOY))
+    helps = []
+    for limit in (least, least - 1):
+        with pytest.raises(ChimeraError) as error:
+            check_memory(p, TOY, limit)
+        helps.append(error.value.diagnostics[0].help)
+    assert "'recompute'" in helps[0] and f"needs {least:,} bytes" in helps[0]
+    assert "'recompute'" not in helps[1]

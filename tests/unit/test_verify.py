@@ -148,7 +148,7 @@ def test_limits() -> None:
     assert verify(RIGHT.with_header(limits={"activations": 2, "receive_buffers": 2}))
     [d] = found(RIGHT.with_header(limits={"activations": 1}))
     assert (d.code, d.message) == ("E460", "rank 0 holds 2 activations at its peak; the limit is 1")
-    assert found(RIGHT.with_header(limits={"bytes": 1}))[0].help == "known: activations, receive_buffers"
+    assert found(RIGHT.with_header(limits={"bytes": 1}))[0].help == "known: activations, receive_buffers, weight_copies"
 
 
 @pytest.mark.parametrize(

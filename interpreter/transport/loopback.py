@@ -18,7 +18,7 @@ from torch import Tensor
 from chimera_ir.program import Machine, Program
 from interpreter.transport import Transport
 from interpreter.transport.machines import Channel, Deed, World
-from interpreter.transport.turns import StuckError
+from interpreter.transport.turns import StuckError, Turns
 
 T = TypeVar("T")
 
@@ -149,15 +149,17 @@ def run_in_loopback(
     machine: Machine | None = None,
     every_post: bool = False,
     device: torch.device | None = None,
+    turns: Turns | None = None,
 ) -> list[T]:
     """Run `make_rank`, a rank's whole life, once for each rank of the program, and return what they return.
 
     machine: by default the one that the program promises to end on; every_post: ranks may also hand over at each
-    transfer and collective, so that every interleaving can be drawn; device: where messages lie. Raises the first error
-    of a rank; StuckError, with what every rank waits for, where nobody can move.
+    transfer and collective, so that every interleaving can be drawn; device: where messages lie; turns: who goes on,
+    drawn with the seed if not given. Raises the first error of a rank; StuckError, with what every rank waits for, where
+    nobody can move.
     """
     machine = machine or program.header.machine
-    world = World(program, seed, machine, every_post)
+    world = World(program, machine, every_post, turns or Turns(program.world, seed))
     ranks = [Loopback(rank, world, device or torch.device("cpu")) for rank in range(program.world)]
     results = world.turns.run([partial(make_rank, rank) for rank in ranks])
     errors = world.turns.errors

@@ -95,11 +95,11 @@ class Channel:
 class World:
     """What the ranks of one program have in common. window: sends of a channel that may be incomplete; None for any."""
 
-    def __init__(self, program: Program, seed: int, machine: Machine, every_post: bool) -> None:
+    def __init__(self, program: Program, machine: Machine, every_post: bool, turns: Turns) -> None:
         self.size, self.machine, self.every_post = program.world, machine, every_post
         limits = {"posted": None, "rendezvous": 0}
         self.window = limits.get(machine, program.header.window)
-        self.turns = Turns(program.world, seed)
+        self.turns = turns
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}
         self.sums: dict[tuple[tuple[int, ...], int], tuple[Deed, dict[int, Tensor]]] = {}

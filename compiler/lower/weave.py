@@ -26,14 +26,23 @@ class Insertion:
 
 def weave(program: Program, insertions: list[Insertion]) -> Program:
     """Return the program with the insertions between its rows."""
+    rank, slot, priority, tie = (
+        np.concatenate([getattr(i, name) for i in insertions]) for name in ("rank", "slot", "priority", "tie")
+    )
     # A slot at the end of a stream is also the first row of the next one: the rank tells them apart.
-    rank = np.concatenate([program.rank_of, *(i.rank for i in insertions)])
-    slot = np.concatenate([np.arange(len(program)), *(i.slot for i in insertions)])
-    tie = np.concatenate([np.zeros(len(program), np.int64), *(i.tie for i in insertions)])
-    last = max((int(i.priority.max(initial=0)) for i in insertions), default=0) + 1
-    priority = np.concatenate([np.full(len(program), last), *(i.priority for i in insertions)])
-    inserted = Table.concatenate([i.table for i in insertions])
-    order = np.lexsort((tie, priority, slot, rank))
-    table = Table.concatenate([program.table, inserted]).take(order)
-    offsets = np.searchsorted(rank[order], np.arange(program.world + 1))
+    order = np.lexsort((tie, priority, rank, slot))
+    inserted = Table.concatenate([i.table for i in insertions]).take(order)
+    # Insertion number i stands behind i others, and behind all rows before its slot.
+    place = slot[order] + np.arange(len(order))
+    old = np.ones(len(program) + len(order), bool)
+    old[place] = False
+
+    def column(rows: Ints, new: Ints) -> Ints:
+        result = np.empty(len(old), np.int64)
+        result[old], result[place] = rows, new
+        return result
+
+    table = Table(*map(column, program.table.columns(), inserted.columns()))
+    added = np.bincount(rank, minlength=program.world)
+    offsets = program.offsets + np.concatenate([[0], np.cumsum(added)])
     return replace(program, table=table, offsets=offsets)

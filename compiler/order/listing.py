@@ -6,7 +6,7 @@ weight gradient pending on the rank.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,44 +21,54 @@ from compiler.syntax import nodes as n
 MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
 MAX_TURNS = 1_000_000  # turns of loops over all ranks: an empty loop ends too
 
-Cell = tuple[int, int]  # pipe, stage
+# By kind: which turn it takes, since B and I are both the backward of a micro-batch; and the bits of all kinds that do.
+_TURN = (0, 1, 1, 2)
+_SAME_TURN = (1 << Op.FWD, 1 << Op.BWD | 1 << Op.BWD_INPUT, 1 << Op.BWD | 1 << Op.BWD_INPUT, 1 << Op.BWD_WEIGHT)
+
+
+@dataclass(slots=True)
+class _Cell:
+    """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by turn, the
+    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I."""
+
+    pipe: int
+    stage: int
+    micro_batches: tuple[int, ...]
+    listed: bytearray
+    next: list[int] = field(default_factory=lambda: [0, 0, 0])
+    pending: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
 
 @dataclass(slots=True)
 class _Rank:
-    """What one rank has listed so far, pipe-local micro-batches. done: by kind and cell; next: the same, where B and I,
-    which are both the backward of a micro-batch, count as one; pending: I without W yet, the oldest first."""
+    """What one rank has listed so far. rows: six numbers per task in one flat list, since the garbage collector would count
+    and walk tuples; inputs: how many I."""
 
     number: int
-    cells: list[Cell]
-    rows: list[tuple[int, int, int, int, bool, int]] = field(default_factory=list)
-    done: dict[tuple[Op, Cell], set[int]] = field(default_factory=dict)
-    next: dict[tuple[Op, Cell], int] = field(default_factory=dict)
-    pending: deque[tuple[Cell, int]] = field(default_factory=deque)
-
-
-def _turn(kind: Op) -> Op:
-    return Op.BWD if kind == Op.BWD_INPUT else kind
+    cells: list[_Cell]
+    rows: list[int] = field(default_factory=list)
+    inputs: int = 0
 
 
 class _Lister:
     def __init__(self, spec: Spec, order: ListingOrder) -> None:
         self.spec, self.order, self.turns = spec, order, 0
         self.batches = Batches(spec.header.micro_batches)
-        self.spans: dict[Span, int] = {}
+        self.spans: list[Span] = []
+        self.origin: dict[int, int] = {}  # an action's identity -> its span's number: equality would hash the whole text
 
     def run(self, rank: _Rank, actions: tuple[n.Action, ...], env: Env) -> None:
         env = dict(env)
         for a in actions:
             match a:
+                case n.TaskAction():
+                    self._task(rank, a, env)
                 case n.Let():
                     env[a.name.name] = evaluate(a.value, env)
                 case n.Choice():
                     self.run(rank, a.then if evaluate(a.condition, env) else a.otherwise, env)
                 case n.Repeat():
                     self._repeat(rank, a, env)
-                case n.TaskAction():
-                    self._task(rank, a, env)
 
     def _repeat(self, rank: _Rank, a: n.Repeat, env: Env) -> None:
         low, high = (0, scalar(a.count, env) - 1) if a.low is None else (scalar(a.low, env), scalar(a.count, env))
@@ -75,14 +85,14 @@ class _Lister:
             cell, ids = self._oldest(rank, a, cells)
         else:
             if len(cells) != 1:
-                names = ", ".join(f"{self.spec.header.pipes[p].name} s{s}" for p, s in cells[:6]) or "none"
+                names = ", ".join(f"{self.spec.header.pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
                 message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
                 raise refuse("E306", message, a.span, help="name the pipe and the stage, for instance F main(s)")
             (cell,) = cells
             ids = self._ids(rank, a, kind, cell, env)
         self._add(rank, a, kind, cell, ids)
 
-    def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[Cell]:
+    def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[_Cell]:
         cells = rank.cells
         if a.pipe is not None:
             members = self.order.families[a.pipe.name.name]
@@ -92,63 +102,59 @@ class _Lister:
                     message = f"there is no pipe {a.pipe.name.name}[{index}]"
                     raise refuse("E306", message, a.pipe.span, values_of(a.pipe.index, env))
                 members = {index: members[index]}
-            cells = [c for c in cells if c[0] in members.values()]
+            cells = [c for c in cells if c.pipe in members.values()]
         if a.stage is not None:
             stage = scalar(a.stage, env)
-            cells = [c for c in cells if c[1] == stage]
+            cells = [c for c in cells if c.stage == stage]
             if not cells:
                 message = f"stage {stage} does not live on rank {rank.number}"
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env))
         return cells
 
-    def _oldest(self, rank: _Rank, a: n.TaskAction, cells: list[Cell]) -> tuple[Cell, tuple[int, ...]]:
-        for number, (cell, m) in enumerate(rank.pending):
-            if cell in cells:
-                del rank.pending[number]
-                return cell, (m,)
-        raise refuse("E306", f"no weight gradient is pending on rank {rank.number}", a.span, help="list its I before")
+    def _oldest(self, rank: _Rank, a: n.TaskAction, cells: list[_Cell]) -> tuple[_Cell, range]:
+        pending = [cell for cell in cells if cell.pending]
+        if not pending:
+            raise refuse("E306", f"no weight gradient is pending on rank {rank.number}", a.span, help="list its I before")
+        cell = min(pending, key=lambda c: next(iter(c.pending.values())))
+        m = next(iter(cell.pending))
+        return cell, range(m, m + 1)
 
-    def _ids(self, rank: _Rank, a: n.TaskAction, kind: Op, cell: Cell, env: Env) -> tuple[int, ...]:
+    def _ids(self, rank: _Rank, a: n.TaskAction, kind: Op, cell: _Cell, env: Env) -> range:
         """Return the pipe-local micro-batches of a task."""
-        if a.first is not None:
-            first = scalar(a.first, env)
-            last = first if a.last is None else scalar(a.last, env)
-            ids = tuple(range(first, last + 1)) if last - first < 2**16 else ()
-            label = values_of(a.first, env)
-        else:
-            ids, label = (rank.next.get((_turn(kind), cell), 0),), ""
-        count = len(self.spec.header.pipes[cell[0]].micro_batches)
-        if not ids or ids[0] < 0 or ids[-1] >= count:
-            name = self.spec.header.pipes[cell[0]].name
-            what = f"{ids[0]} .. {ids[-1]}" if len(ids) > 1 else str(ids[0]) if ids else "none"
+        first = cell.next[_TURN[kind]] if a.first is None else scalar(a.first, env)
+        last = first if a.last is None else scalar(a.last, env)
+        count = len(cell.micro_batches)
+        if not 0 <= first <= last < count:
+            name, label = self.spec.header.pipes[cell.pipe].name, "" if a.first is None else values_of(a.first, env)
+            what = "none" if last < first else f"{first} .. {last}" if last > first else str(first)
             message = (
-                f"rank {rank.number} lists {a.kind.name} of {name} s{cell[1]}, micro-batch {what}; it has 0 .. {count - 1}"
+                f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {what}; it has 0 .. {count - 1}"
             )
             raise refuse("E306", message, a.span, label)
-        return ids
+        return range(first, last + 1)
 
-    def _add(self, rank: _Rank, a: n.TaskAction, kind: Op, cell: Cell, ids: tuple[int, ...]) -> None:
-        pipe = self.spec.header.pipes[cell[0]]
-        done = rank.done.setdefault((kind, cell), set())
-        again = [m for m in ids if m in done]
-        if again:
-            message = f"rank {rank.number} lists {a.kind.name} of {pipe.name} s{cell[1]}, micro-batch {again[0]} twice"
-            raise refuse("E302", message, a.span)
-        done.update(ids)
-        turn = _turn(kind), cell
-        kinds = (Op.BWD, Op.BWD_INPUT) if turn[0] == Op.BWD else (kind,)
-        taken = [rank.done[k, cell] for k in kinds if (k, cell) in rank.done]
-        following = rank.next.get(turn, 0)
-        while any(following in x for x in taken):
+    def _add(self, rank: _Rank, a: n.TaskAction, kind: Op, cell: _Cell, ids: range) -> None:
+        listed, bit = cell.listed, 1 << kind
+        for m in ids:
+            if listed[m] & bit:
+                name = self.spec.header.pipes[cell.pipe].name
+                message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {m} twice"
+                raise refuse("E302", message, a.span)
+            listed[m] |= bit
+            if kind == Op.BWD_INPUT:
+                cell.pending[m] = rank.inputs
+                rank.inputs += 1
+            elif kind == Op.BWD_WEIGHT:
+                cell.pending.pop(m, None)
+        turn, same, following = _TURN[kind], _SAME_TURN[kind], cell.next[_TURN[kind]]
+        while following < len(listed) and listed[following] & same:
             following += 1
-        rank.next[turn] = following
-        if kind == Op.BWD_INPUT:
-            rank.pending += [(cell, m) for m in ids]
-        elif kind == Op.BWD_WEIGHT and a.first is not None:
-            rank.pending = deque(x for x in rank.pending if x[0] != cell or x[1] not in ids)
-        batch = self.batches.number(tuple(pipe.micro_batches[m] for m in ids))
-        span = self.spans.setdefault(a.span, len(self.spans))
-        rank.rows.append((kind, cell[0], cell[1], batch, a.overlap, span))
+        cell.next[turn] = following
+        batch = self.batches.number(cell.micro_batches[ids[0] : ids[-1] + 1])
+        if id(a) not in self.origin:
+            self.origin[id(a)] = len(self.spans)
+            self.spans.append(a.span)
+        rank.rows += (kind, cell.pipe, cell.stage, batch, a.overlap, self.origin[id(a)])
 
 
 def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
@@ -157,15 +163,20 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     h = spec.header
     lister, ranks = _Lister(spec, order), []
     for r in range(h.ranks):
-        cells = [(p, s) for p, pipe in enumerate(h.pipes) for s, at in enumerate(pipe.placement) if at == r]
+        cells = [
+            _Cell(p, s, pipe.micro_batches, bytearray(len(pipe.micro_batches)))
+            for p, pipe in enumerate(h.pipes)
+            for s, at in enumerate(pipe.placement)
+            if at == r
+        ]
         ranks.append(_Rank(r, cells))
         lister.run(ranks[-1], order.actions, {**order.env, order.rank: r})
     found = [d for rank in ranks for d in _missing(spec, order, rank)]
     if found:
         raise ChimeraError(found[:MAX_FOUND])
-    rows = np.array([row for rank in ranks for row in rank.rows], np.int64).reshape(-1, 6).T
+    rows = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 6).T
     op, pipe, stage, batch, overlap, origin = (np.ascontiguousarray(c) for c in rows)
-    offsets = np.concatenate([[0], np.cumsum([len(rank.rows) for rank in ranks])])
+    offsets = np.concatenate([[0], np.cumsum([len(rank.rows) // 6 for rank in ranks])])
     program = task_program(spec, lister.batches, op, pipe, stage, batch, overlap, offsets)
     return Ordered(program, origin, tuple(lister.spans))
 
@@ -174,17 +185,19 @@ def _missing(spec: Spec, order: ListingOrder, rank: _Rank) -> list[Diagnostic]:
     """Return a finding per stage of a rank whose listing leaves tasks out."""
     found = []
     for cell in rank.cells:
-        pipe = spec.header.pipes[cell[0]]
-        every = set(range(len(pipe.micro_batches)))
-        forward, full, inputs, weights = (rank.done.get((kind, cell), set()) for kind in LETTERS)
-        for what, missing in (("F", every - forward), ("B", every - full - inputs - weights),
-                              ("W", inputs - weights), ("I", weights - inputs)):  # fmt: skip
-            if missing:
-                more = f" ({len(missing)} such micro-batches)" if len(missing) > 1 else ""
-                message = f"rank {rank.number} never lists {what} of {pipe.name} s{cell[1]}, micro-batch {min(missing)}{more}"
+        name = spec.header.pipes[cell.pipe].name
+        bits = np.frombuffer(cell.listed, np.uint8)
+        forward, full, inputs, weights = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
+        for what, wrong in (("F", ~forward), ("B", ~full & ~inputs & ~weights),
+                            ("W", inputs & ~weights), ("I", weights & ~inputs)):  # fmt: skip
+            if wrong.any():
+                more = f" ({wrong.sum()} such micro-batches)" if wrong.sum() > 1 else ""
+                message = f"rank {rank.number} never lists {what} of {name} s{cell.stage}, micro-batch {wrong.argmax()}{more}"
                 found.append(Diagnostic("E301", message, order.span))
         both = full & (inputs | weights)
-        if both:
-            message = f"rank {rank.number} lists a full and a split backward of {pipe.name} s{cell[1]}, micro-batch {min(both)}"
+        if both.any():
+            message = (
+                f"rank {rank.number} lists a full and a split backward of {name} s{cell.stage}, micro-batch {both.argmax()}"
+            )
             found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
     return found

@@ -28,7 +28,9 @@ def widen(program: Program, width: int) -> Program:
     keep[collective] = renumbered[t.batch[collective]] >= 0
     batch = t.batch.copy()
     batch[collective] = renumbered[t.batch[collective]]
-    one = replace(t, batch=batch).take(keep)
+    one = replace(t, batch=batch)
+    if not keep.all():
+        one = one.take(keep)
     counts = np.bincount(program.rank_of[keep], minlength=program.world)
     transfer = (one.op == Op.SEND) | (one.op == Op.RECV)
     replicas = [replace(one, peer=np.where(transfer, one.peer + w * h.ranks, 0)) for w in range(width)]

@@ -39,7 +39,8 @@ def _list(ranks: tuple[int, ...]) -> str:
 
 def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -> list[Diagnostic]:
     p = view.program
-    ranks = [int(view.rank[row]) for row in rows]
+    ranks = view.rank[rows].tolist()
+    joined = set(ranks)
     if len(holders) == 1:
         return [Diagnostic("E450", f"{p.place(row)}: the group lives once and needs no sum") for row in rows]
     found = [
@@ -47,14 +48,17 @@ def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -
             "E450", f"rank {rank} holds a copy of '{name}' but never joins its sum", help=f"it spans ranks {_list(holders)}"
         )
         for rank in holders
-        if rank not in ranks
+        if rank not in joined
     ]
+    spans = p.table.batch[rows].tolist()
+    wrong = {c for c in set(spans) if p.collectives[c].ranks != holders}
     found += [
         Diagnostic("E450", f"{p.place(row)}: the copies of '{name}' live on ranks {_list(holders)}")
-        for row in rows
-        if p.collectives[int(p.table.batch[row])].ranks != holders
+        for row, c in zip(rows, spans, strict=True)
+        if c in wrong
     ]
-    twice = [row for i, row in enumerate(rows) if ranks[i] in ranks[:i]]
+    first = dict(zip(reversed(ranks), reversed(rows), strict=True))
+    twice = [row for row, rank in zip(rows, ranks, strict=True) if row != first[rank]]
     return found + [Diagnostic("E451", f"{p.place(row)}: this rank joins the sum of '{name}' a second time") for row in twice]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from chimera_ir.diagnostics import Diagnostic
 from chimera_ir.instructions import Op, Value, stage_group
-from chimera_ir.program import OVERLAP, Program
+from chimera_ir.program import OVERLAP, Ints, Program
 from compiler.verify.view import MAX_FOUND
 
 
@@ -79,18 +80,25 @@ def _rows(program: Program) -> Iterator[str]:
     follows = np.concatenate([task[1:] & ~paired[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
     yield from _say(program, paired & ~follows, "no task follows that it could overlap with")
     groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
-    for c, i in enumerate(program.collectives):
-        rows = collective & (t.batch == c)
+    joins = np.flatnonzero(collective)
+    joins = joins[np.argsort(t.batch[joins], kind="stable")]
+    bounds = np.searchsorted(t.batch[joins], np.arange(len(program.collectives) + 1)).tolist()
+    for i, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
+        rows = joins[begin:end]
         if groups.get(i.group) != i.stage:
-            yield from _say(program, rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
+            yield from _tell(program, rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
         elif list(i.ranks) != sorted(set(i.ranks)) or not 0 <= i.ranks[0] <= i.ranks[-1] < program.world:
-            yield from _say(program, rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
+            yield from _tell(program, rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
         else:
-            yield from _say(program, rows & ~np.isin(rank, i.ranks), "this rank is not a member")
+            yield from _tell(program, rows[~np.isin(rank[rows], i.ranks)], "this rank is not a member")
 
 
 def _say(program: Program, wrong: npt.NDArray[np.bool_], fact: str) -> Iterator[str]:
-    for row in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
+    return _tell(program, np.flatnonzero(wrong), fact)
+
+
+def _tell(program: Program, rows: Ints, fact: str) -> Iterator[str]:
+    for row in rows[:MAX_FOUND].tolist():
         yield f"{_place(program, row)}: {fact}"
 
 

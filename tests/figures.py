@@ -13,6 +13,8 @@ What is filled in a Markdown file, each block for itself:
     <!-- include: schedules/chimera.sched -->   the fenced block below is that file
     <!-- generated: modules -->                 what one of the functions of GENERATED returns, up to <!-- end -->
 
+The parser's tables, compiler/syntax/grammar.tables.json, are made of the grammar beside them.
+
 In a schedule: the comment lines after `# $ chimerac NAME ... --emit timeline`, up to the next empty line.
 """
 
@@ -42,6 +44,7 @@ from compiler import Simulation, compile_schedule, simulate
 from compiler.cli import EXAMPLES, main
 from compiler.library import entries
 from compiler.resolve.expressions import evaluate
+from compiler.syntax import tables
 from compiler.syntax.nodes import Expr, Let
 from compiler.syntax.parse import keywords, parse
 from compiler.verify import peaks
@@ -49,6 +52,8 @@ from compiler.verify import peaks
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCHEDULES = sorted((ROOT / "schedules").glob("*.sched"))
+GRAMMAR = ROOT / "compiler/syntax/grammar.lark"
+TABLES = GRAMMAR.with_name(tables.FILE)
 COLUMNS = 120  # of a drawing in a schedule's comment
 SLOW = "make"  # what a command of a console block begins with that only --slow runs
 
@@ -304,6 +309,8 @@ def wanted(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         yield path, text, fill(path, text, slow)
+    stored = TABLES.read_text(encoding="utf-8") if TABLES.exists() else ""
+    yield TABLES, stored, tables.dump(GRAMMAR.read_text(encoding="utf-8"))
 
 
 def differences() -> list[str]:

@@ -15,6 +15,7 @@ from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, Unexp
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
 from compiler.syntax import nodes as n
+from compiler.syntax import tables
 from compiler.syntax.build import Builder, span_of, token_span
 
 MAX_TEXT = 1_000_000  # characters of a schedule
@@ -51,9 +52,10 @@ def parse(source: Source) -> n.Schedule:
 
 @cache
 def _grammar() -> Lark:
-    text = resources.files("compiler.syntax").joinpath("grammar.lark").read_text(encoding="utf-8")
-    # The basic lexer: the contextual one reports wrong columns (lark 1.3.1).
-    return Lark(text, parser="lalr", lexer="basic", propagate_positions=True)
+    folder = resources.files("compiler.syntax")
+    text, stored = folder.joinpath("grammar.lark").read_text(encoding="utf-8"), folder.joinpath(tables.FILE)
+    loaded = tables.load(stored.read_text(encoding="utf-8"), text) if stored.is_file() else None
+    return loaded or tables.build(text)
 
 
 @cache

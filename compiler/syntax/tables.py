@@ -1,0 +1,81 @@
+"""The parser's tables as a file beside the grammar: lark needs a few milliseconds to load them, and a hundred to make them.
+
+grammar.tables.json holds what lark itself would make of grammar.lark, as plain JSON: one line per state. It is written by
+tests/figures.py. Where it was made of another grammar or by another lark, it counts for nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import lark
+from lark import Lark
+from lark.grammar import Rule
+from lark.lexer import TerminalDef
+
+FILE = "grammar.tables.json"
+
+
+def build(grammar: str) -> Lark:
+    """Return the parser of a grammar, made from its text."""
+    # The basic lexer: the contextual one reports wrong columns (lark 1.3.1).
+    return Lark(grammar, parser="lalr", lexer="basic", propagate_positions=True)
+
+
+def load(tables: str, grammar: str) -> Lark | None:
+    """Return the parser of a grammar from its tables, or nothing where the tables are not of this grammar and this lark."""
+    try:
+        file = json.loads(tables)
+    except ValueError:
+        return None
+    if not isinstance(file, dict) or file.get("made of") != _origin(grammar):
+        return None
+    tokens, data = file["tokens"], file["data"]
+    # A state says what follows each token: a shift to a state, or a reduction by a rule, which several tokens share.
+    states = {
+        number: {token: (0, target) for token, target in shifts} | {t: (1, {"@": rule}) for rule, ts in reduces for t in ts}
+        for number, (shifts, reduces) in enumerate(file["states"])
+    }
+    data["parser"]["parser"] |= {"tokens": dict(enumerate(tokens)), "states": states}
+    memo = {int(key): value for key, value in file["memo"].items()}
+    loaded: Lark = Lark._load_from_dict(data, memo)  # type: ignore[no-untyped-call]
+    return loaded
+
+
+def dump(grammar: str) -> str:
+    """Return the tables of a grammar as text: the same text every time, in whatever order lark makes them."""
+    data, memo = build(grammar).memo_serialize([TerminalDef, Rule])
+    table = data["parser"]["parser"]
+    tokens = sorted(table["tokens"].values())
+    token_of = {number: tokens.index(name) for number, name in table["tokens"].items()}
+    actions = {s: {t: row[n] for t, n in sorted((token_of[n], n) for n in row)} for s, row in table["states"].items()}
+    # States are numbered as they are met on the way from the first one.
+    order = list(table["start_states"].values())
+    for state in order:
+        order += dict.fromkeys(a[1] for a in actions[state].values() if a[0] == 0 and a[1] not in order)
+    number = {state: k for k, state in enumerate(order)}
+    renumbered = {name: {rule: number[s] for rule, s in table[name].items()} for name in ("start_states", "end_states")}
+    data["parser"]["parser"] = renumbered
+    head = {"made of": _origin(grammar), "data": data, "memo": memo, "tokens": tokens}
+    lines = ",\n".join(f"{_compact(key)}:{_compact(value)}" for key, value in head.items())
+    rows = ",\n".join(_compact(_row(actions[state], number)) for state in order)
+    return f'{{{lines},\n"states":[\n{rows}\n]}}\n'
+
+
+def _row(actions: dict[int, tuple[int, Any]], number: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, Any]]]:
+    """Return what follows in a state: shifts, and reductions with the tokens before which they are made."""
+    reduces: dict[int, list[int]] = {}
+    for token, (kind, rule) in actions.items():
+        if kind == 1:
+            reduces.setdefault(rule["@"], []).append(token)
+    return [(token, number[target]) for token, (kind, target) in actions.items() if kind == 0], list(reduces.items())
+
+
+def _origin(grammar: str) -> list[str]:
+    return [lark.__version__, hashlib.sha256(grammar.encode()).hexdigest()]
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

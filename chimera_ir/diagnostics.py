@@ -80,7 +80,8 @@ def refuse(
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a help that names the nearest known word, or all of them where none is near."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    same = [name for name in names if name.casefold() == word.casefold()]
+    near = same or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
     return f"known: {', '.join(names[:20])}" if names else ""

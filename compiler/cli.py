@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ examples:
   chimerac p.json --emit report                       read a program, verify it again, report on it
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
   chimerac fmt mine.sched                             format a schedule in place; with --check only say whether it is
+  chimerac explain E303                               what an error code means, a wrong example and its mending
 
 what --emit makes:
   streams    the compact text of every rank's instructions (the default)
@@ -55,10 +56,11 @@ exit status: 0; 1 if the schedule or program has findings; 2 if the command line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    verb = argv[0] if argv else ""
     # A file of that name wins: `chimerac fmt` then compiles it.
-    formats = bool(argv) and argv[0] == "fmt" and not (os.path.exists("fmt") and not os.path.isdir("fmt"))
+    known = verb in VERBS and not (os.path.exists(verb) and not os.path.isdir(verb))
     try:
-        return _format(argv[1:]) if formats else _compile(argv)
+        return VERBS[verb](argv[1:]) if known else _compile(argv)
     except BrokenPipeError:  # the reader, head for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -78,8 +80,10 @@ def _compile(argv: Sequence[str]) -> int:
 
 
 def _refused(error: ChimeraError, colour: str = "auto") -> int:
-    """Print findings; return the exit status."""
+    """Print findings; return the exit status. On a terminal the last line says where there is more to read."""
     sys.stderr.write(render(error.diagnostics, _colour(colour, sys.stderr)))
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\nfor more: chimerac explain {' '.join(sorted({d.code for d in error.diagnostics}))}\n")
     return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
 
 
@@ -114,6 +118,22 @@ def _format_one(name: str, check: bool) -> int:
         _write(text, os.path.realpath(name))
         sys.stdout.write(f"formatted {name}\n")
     return 0
+
+
+def _explain(argv: Sequence[str]) -> int:
+    """Say what error codes mean: `chimerac explain`. Return the exit status."""
+    from compiler.explain.page import explain
+
+    p = argparse.ArgumentParser("chimerac explain", description="Say what a code means, with an example and its mending.")
+    p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; none lists them all")
+    try:
+        _write(explain(p.parse_args(argv).codes, main), None)
+    except ChimeraError as error:
+        return _refused(error)
+    return 0
+
+
+VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {"fmt": _format, "explain": _explain}
 
 
 def _stdin() -> str:

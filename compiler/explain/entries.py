@@ -1,0 +1,105 @@
+"""The texts about error codes: one .toml file for every hundred, read into values.
+
+A file has `title`, what its findings are about, and for every code a table:
+
+    title   what is wrong, in one line
+    why     how it comes about, and the idea behind it
+    base    a right example: a file of examples/
+    right   what is changed in it for this code: [old, new], ... (or [old, new, times]: `new` that many times)
+    wrong   what is changed in the right example so that it goes wrong, in the same form
+    run     the command of the wrong example; `chimerac BASE` where it is left out
+    rerun   the command of the mended one; the same where it is left out
+    mended  what was changed
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+Change = Sequence[Any]  # [old, new] or [old, new, times]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One code. file: the name of its example, or nothing where a command alone is wrong; changes: what leads from the file
+    to the right example, and from that to the wrong one."""
+
+    code: str
+    title: str
+    why: str
+    file: str
+    changes: tuple[Sequence[Change], Sequence[Change]]
+    run: str
+    rerun: str
+    mended: str
+
+    @property
+    def right(self) -> str:
+        """Return the text of the mended example."""
+        text = _here().joinpath("examples", self.file).read_text(encoding="utf-8") if self.file else ""
+        return changed(text, self.changes[0])
+
+    @property
+    def wrong(self) -> str:
+        """Return the text of the wrong example."""
+        return changed(self.right, self.changes[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Hundred:
+    """The codes that begin alike, and what they are about."""
+
+    title: str
+    entries: tuple[Entry, ...]
+
+
+@cache
+def hundreds() -> tuple[Hundred, ...]:
+    """Return everything there is to tell, in the order of the codes."""
+    files = (f for f in _here().iterdir() if f.name.endswith(".toml"))
+    return tuple(_hundred(tomllib.loads(f.read_text(encoding="utf-8"))) for f in sorted(files, key=lambda f: f.name))
+
+
+@cache
+def entries() -> Mapping[str, Entry]:
+    """Return the texts by code."""
+    return {e.code: e for hundred in hundreds() for e in hundred.entries}
+
+
+def _here() -> Traversable:
+    return resources.files("compiler.explain")
+
+
+def _hundred(read: dict[str, Any]) -> Hundred:
+    title = read.pop("title")
+    return Hundred(title, tuple(_entry(code, **read[code]) for code in sorted(read)))
+
+
+def _entry(
+    code: str,
+    *,
+    title: str,
+    why: str,
+    mended: str,
+    base: str = "",
+    right: Sequence[Change] = (),
+    wrong: Sequence[Change] = (),
+    run: str = "",
+    rerun: str = "",
+) -> Entry:
+    run = (run or f"chimerac {base}").strip()
+    return Entry(code, title, " ".join(why.split()), base, (right, wrong), run, rerun.strip() or run, mended)
+
+
+def changed(text: str, changes: Sequence[Change]) -> str:
+    """Return the text with the first place of every `old`, which must be there, replaced."""
+    for old, new, *times in changes:
+        assert old in text, old
+        text = text.replace(old, new * (times[0] if times else 1), 1)
+    return text

@@ -1,0 +1,107 @@
+"""What `chimerac explain` prints: about one code, or the list of them."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import re
+import shlex
+import tempfile
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from itertools import groupby
+from pathlib import Path
+
+from chimera_ir.diagnostics import refuse
+from compiler.explain.entries import Entry, entries, hundreds
+
+Command = Callable[[Sequence[str]], int]  # the command `chimerac`: arguments to exit status
+
+PROSE, WIDTH = 100, 105  # characters of a line: of the text, and of an example, where the rest is left out
+ALIKE = 3  # equal lines of an example that are shown
+
+
+def explain(words: Sequence[str], chimerac: Command) -> str:
+    """Return the pages of these codes, or the list of all codes. A word may be pasted: E303, e303, error[E303]:
+
+    Raises ChimeraError E002 for a code that there is not.
+    """
+    return "\n".join(page(entries()[code_of(word)], chimerac) for word in words) if words else index()
+
+
+def index() -> str:
+    """Return all codes with their titles."""
+    blocks = (f"{h.title}\n" + "".join(f"  {e.code}  {e.title}\n" for e in h.entries) for h in hundreds())
+    return "\n".join(blocks) + "\nchimerac explain CODE tells more: why it happens, a wrong example and its mending\n"
+
+
+def code_of(word: str) -> str:
+    """Return the code that a word names. Raises ChimeraError E002 where there is none, with the nearest ones."""
+    known = sorted(entries())
+    digits = re.fullmatch(r"\W*(?:error)?\W*[eE]?([0-9]{1,4})\W*", word)
+    if not digits:
+        raise refuse("E002", f"explain {word}: expected a code like E303", help="chimerac explain lists all codes")
+    code = f"E{digits[1]:0>3}"
+    if code not in known:
+        near = sorted(known, key=lambda k: (abs(int(k[1:]) - int(code[1:])), k))[:3]
+        nearest = "; ".join(f"{k} {entries()[k].title}" for k in sorted(near))
+        raise refuse("E002", f"explain {word}: there is no code {code}", help=f"the nearest are: {nearest}")
+    return code
+
+
+def page(e: Entry, chimerac: Command) -> str:
+    """Return what is known of a code: why it happens, a wrong example, what chimerac says to it, its mending."""
+    parts = [f"{e.code}: {e.title}", textwrap.fill(e.why, PROSE, break_on_hyphens=False)]
+    if e.file:
+        parts.append(f"wrong, {e.file}:\n\n{_indented(shortened(e.wrong))}")
+    parts.append(("" if e.file else "wrong:\n\n") + _indented(transcript(e, chimerac)))
+    parts.append(textwrap.fill(f"mended: {e.mended}", PROSE, break_on_hyphens=False) + f"\n\n{_indented(mending(e))}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text.rstrip("\n"), "    ")
+
+
+def shortened(text: str) -> str:
+    """Return a text as it is shown: the beginning of long lines, the first of many equal ones."""
+    lines: list[str] = []
+    for line, alike in groupby(text.splitlines()):
+        number = len(list(alike))
+        shown = line if len(line) <= WIDTH else line[: WIDTH - 4] + " ..."
+        lines += [shown] * min(number, ALIKE)
+        lines += [f"    ... and {number - ALIKE:,} more such lines"] if number > ALIKE else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def transcript(e: Entry, chimerac: Command) -> str:
+    """Return the wrong command, and what it says where it is one of chimerac: found out now, so it is always true."""
+    said = run(e.file, e.wrong, e.run, chimerac)[1] if e.run.startswith("chimerac ") else ""
+    return "".join(f"$ {line}\n" for line in e.run.splitlines()) + said
+
+
+def mending(e: Entry) -> str:
+    """Return the lines that differ between the wrong example and the mended one, marked - and +."""
+    wrong, right = (_lines(text, command) for text, command in ((e.wrong, e.run), (e.right, e.rerun)))
+    marked = (line for line in difflib.ndiff(wrong, right) if line[0] in "-+")
+    return "".join(f"{line.rstrip()}\n" for line in marked)
+
+
+def _lines(text: str, command: str) -> list[str]:
+    return [*shortened(text).splitlines(), *(f"$ {line}" for line in command.splitlines())]
+
+
+def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:
+    """Run a command line on an example, in a folder of its own: exit status, and what it says on stderr."""
+    said = io.StringIO()
+    try:
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):
+            if file:
+                Path(file).write_text(text, encoding="utf-8")
+            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(said):
+                status = chimerac(shlex.split(command)[1:])
+    except OSError as error:
+        raise refuse("E003", f"the example cannot be written: {error.strerror}") from None
+    return status, said.getvalue()

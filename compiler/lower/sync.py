@@ -88,15 +88,19 @@ def _launches(
     members: tuple[AllReduce, ...],
 ) -> list[_Launch]:
     h, t = program.header, program.table
-    last = np.full((h.ranks, h.stages), -1, np.int64)  # row of the last weight gradient, -1 where there is none
+    last = np.full((len(h.pipes), h.stages), -1, np.int64)  # row of the last weight gradient, -1 where there is none
     weight = np.flatnonzero((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
-    np.maximum.at(last, (program.rank_of[weight], t.stage[weight]), weight)
+    np.maximum.at(last, (t.pipe[weight], t.stage[weight]), weight)
     gaps = _gaps(program, timing) if policy == "eager where idle" else {}
     result = []
     for g, stages in enumerate(groups):
+        done: dict[int, int] = {}  # rank -> row of its last weight gradient
+        for p, pipe in enumerate(h.pipes):
+            for s in stages:
+                done[pipe.placement[s]] = max(done.get(pipe.placement[s], -1), int(last[p, s]))
         for rank in members[g].ranks:
             begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
-            ready = max(int(last[rank, s]) for s in stages) + 1 or begin
+            ready = done[rank] + 1 or begin
             slot = end
             if policy == "eager":
                 slot = ready + int(ready < end and bool(t.flags[ready - 1] & OVERLAP))  # a pair stays together

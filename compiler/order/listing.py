@@ -21,9 +21,11 @@ from compiler.syntax import nodes as n
 MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
 MAX_TURNS = 1_000_000  # turns of loops over all ranks: an empty loop ends too
 
+_I, _W = int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
+_NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
 # By kind: which turn it takes, since B and I are both the backward of a micro-batch; and the bits of all kinds that do.
 _TURN = (0, 1, 1, 2)
-_SAME_TURN = (1 << Op.FWD, 1 << Op.BWD | 1 << Op.BWD_INPUT, 1 << Op.BWD | 1 << Op.BWD_INPUT, 1 << Op.BWD_WEIGHT)
+_SAME_TURN = (0b0001, 0b0110, 0b0110, 0b1000)
 
 
 @dataclass(slots=True)
@@ -79,9 +81,9 @@ class _Lister:
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
 
     def _task(self, rank: _Rank, a: n.TaskAction, env: Env) -> None:
-        kind = KINDS[a.kind.name]
+        kind = _NUMBERS[a.kind.name]
         cells = self._cells(rank, a, env)
-        if kind == Op.BWD_WEIGHT and a.first is None:
+        if kind == _W and a.first is None:
             cell, ids = self._oldest(rank, a, cells)
         else:
             if len(cells) != 1:
@@ -119,7 +121,7 @@ class _Lister:
         m = next(iter(cell.pending))
         return cell, range(m, m + 1)
 
-    def _ids(self, rank: _Rank, a: n.TaskAction, kind: Op, cell: _Cell, env: Env) -> range:
+    def _ids(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, env: Env) -> range:
         """Return the pipe-local micro-batches of a task."""
         first = cell.next[_TURN[kind]] if a.first is None else scalar(a.first, env)
         last = first if a.last is None else scalar(a.last, env)
@@ -133,7 +135,7 @@ class _Lister:
             raise refuse("E306", message, a.span, label)
         return range(first, last + 1)
 
-    def _add(self, rank: _Rank, a: n.TaskAction, kind: Op, cell: _Cell, ids: range) -> None:
+    def _add(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, ids: range) -> None:
         listed, bit = cell.listed, 1 << kind
         for m in ids:
             if listed[m] & bit:
@@ -141,10 +143,10 @@ class _Lister:
                 message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {m} twice"
                 raise refuse("E302", message, a.span)
             listed[m] |= bit
-            if kind == Op.BWD_INPUT:
+            if kind == _I:
                 cell.pending[m] = rank.inputs
                 rank.inputs += 1
-            elif kind == Op.BWD_WEIGHT:
+            elif kind == _W:
                 cell.pending.pop(m, None)
         turn, same, following = _TURN[kind], _SAME_TURN[kind], cell.next[_TURN[kind]]
         while following < len(listed) and listed[following] & same:
@@ -161,16 +163,13 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     """Return the tasks that every rank lists. Raises ChimeraError: E301 a task not listed, E302 one listed twice, E306 a
     task that does not exist or is not determined, or loops without end."""
     h = spec.header
-    lister, ranks = _Lister(spec, order), []
-    for r in range(h.ranks):
-        cells = [
-            _Cell(p, s, pipe.micro_batches, bytearray(len(pipe.micro_batches)))
-            for p, pipe in enumerate(h.pipes)
-            for s, at in enumerate(pipe.placement)
-            if at == r
-        ]
-        ranks.append(_Rank(r, cells))
-        lister.run(ranks[-1], order.actions, {**order.env, order.rank: r})
+    ranks = [_Rank(r, []) for r in range(h.ranks)]
+    for p, x in enumerate(h.pipes):
+        for s, r in enumerate(x.placement):
+            ranks[r].cells.append(_Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches))))
+    lister = _Lister(spec, order)
+    for rank in ranks:
+        lister.run(rank, order.actions, {**order.env, order.rank: rank.number})
     found = [d for rank in ranks for d in _missing(spec, order, rank)]
     if found:
         raise ChimeraError(found[:MAX_FOUND])

@@ -62,19 +62,19 @@ def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -
     return found + [Diagnostic("E451", f"{p.place(row)}: this rank joins the sum of '{name}' a second time") for row in twice]
 
 
-def _last_weight_gradients(view: View) -> Ints:
-    """Return, per global rank and stage, the row of the last weight gradient; -1 where there is none."""
+def _last_weight_gradients(view: View) -> dict[int, int]:
+    """Return the row of the last weight gradient by rank x stages + stage, where there is one."""
     rows, _ = view.tasks[WEIGHT]
-    last = np.full((view.program.world, view.header.stages), -1, np.int64)
-    np.maximum.at(last, (view.rank[rows], view.program.table.stage[rows]), rows)
-    return last
+    cells = view.rank[rows] * view.header.stages + view.program.table.stage[rows]
+    last, where = np.unique(cells[::-1], return_index=True)
+    return dict(zip(last.tolist(), rows[::-1][where].tolist(), strict=True))
 
 
-def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int], last: Ints) -> list[Diagnostic]:
+def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int], last: dict[int, int]) -> list[Diagnostic]:
     p = view.program
     found = []
     for row in rows:
-        after = max(int(last[view.rank[row], s]) for s in stages)
+        after = max(last.get(int(view.rank[row]) * view.header.stages + s, -1) for s in stages)
         if row < after:
             message = f"{p.place(row)}: gradients of '{name}' are still added after it"
             found.append(Diagnostic("E452", message, notes=(f"the last is {p.place(after)}",)))

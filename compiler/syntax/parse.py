@@ -6,7 +6,9 @@ them; the depth of a tree is checked before anything recursive walks it.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -37,7 +39,7 @@ def parse(source: Source) -> n.Schedule:
         except UnexpectedInput as error:
             if not found or not _at_end(error):  # a later error at the end follows from what was blanked
                 found.append(_explain(error, source))
-            text = "" if _at_end(error) else _without_statement_at(text, _position(error, text))
+            text = _without_statement_at(text, error)
             if not text or len(found) == MAX_SYNTAX_ERRORS:
                 raise ChimeraError(found) from None
     found += _too_large(source, tree)
@@ -88,14 +90,19 @@ _STARTS = re.compile(
 )
 
 
-def _without_statement_at(text: str, position: int) -> str:
-    """Return the text with the statement around `position` blanked, or nothing where braces make that unsafe."""
+def _without_statement_at(text: str, error: UnexpectedInput) -> str:
+    """Return the text with the statement around an error blanked, or nothing where braces make that unsafe."""
+    expected = error.expected if isinstance(error, UnexpectedToken) else set()
+    if _at_end(error) or expected == {"SCHEDULE"}:
+        return ""
+    position = error.pos_in_stream or 0
     bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
     starts = [m.start() for m in _STARTS.finditer(bare)]
     if not starts:
         return ""
-    # An error that shows at the start of a statement was made in the one before it.
-    begin = max((s for s in starts if s < position), default=0)
+    # An error that shows at the start of a statement was made in the one before it; not so a word that is misspelt.
+    misspelt = "PARAM" in expected and isinstance(error, UnexpectedToken) and _near(error.token, _words(expected))
+    begin = position if misspelt else max((s for s in starts if s < position), default=0)
     end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
     if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
         return ""
@@ -104,10 +111,6 @@ def _without_statement_at(text: str, position: int) -> str:
 
 def _at_end(error: UnexpectedInput) -> bool:
     return isinstance(error, UnexpectedToken) and error.token.type == "$END"
-
-
-def _position(error: UnexpectedInput, text: str) -> int:
-    return len(text) if _at_end(error) or error.pos_in_stream is None else error.pos_in_stream
 
 
 _HINTS = {
@@ -145,7 +148,27 @@ def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
         help = "equality is written =="
     elif token in ("<", ">", "==", "!=", "<=", ">=") and "COMPARE" not in error.expected:
         help = "comparisons do not chain; join them with 'and'"
-    return Diagnostic("E102", f"unexpected '{token}'", span, label, help=help)
+    return Diagnostic("E102", f"unexpected '{token}'", span, label, help=help or _meant(token, error.expected, source))
+
+
+def _meant(token: Token, expected: set[str], source: Source) -> str:
+    """Return a help that names the word of the language that was nearly written: here, just before or as the line begins."""
+    if near := _near(token, _words(expected)):
+        return f"did you mean '{near}'?"
+    before = re.findall(r"[A-Za-z_]\w*", source.line(token.line or 1)[: (token.column or 1) - 1])
+    for word in [*before[-1:], *before[:1]]:
+        if word not in keywords() and (near := _near(word, keywords())):
+            return f"did you mean '{near}' instead of '{word}'?"
+    return "a text begins with the word schedule and a name" if expected == {"SCHEDULE"} else ""
+
+
+def _words(terminals: set[str]) -> set[str]:
+    """Return the words of the language among these terminals."""
+    return {t.pattern.value for t in _grammar().terminals if t.name in terminals} & keywords()
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.7)), "")
 
 
 def _expected(terminals: set[str]) -> str:

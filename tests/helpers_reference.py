@@ -2,7 +2,7 @@
 
 Values are the terms that make them, so two gradients are equal exactly when the same tasks made them from the same
 inputs. Channels are first in, first out with the program's window; a message carries no name, so what is received is
-whatever was sent. The next rank to move is drawn at random.
+whatever was sent. A rank's collectives run one at a time. The next rank to move is drawn at random.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Fwd, Instruction, Recv, Send
+from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
 from chimera_ir.program import Program
 
 Term = tuple[object, ...]
@@ -34,8 +34,11 @@ class Machine:
         self.posted: list[dict[Term, tuple[tuple[int, int], int]]] = [{} for _ in self.streams]  # awaited: message
         self.sent: dict[tuple[int, int], list[Term]] = {}
         self.received: Counter[tuple[int, int]] = Counter()
+        self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # per rank: what was received, and is still held
         self.gradient: list[dict[int, Counter[Term]]] = [{} for _ in self.streams]  # per rank and stage
+        self.groups = {f"stage {s}": (s,) for s in range(self.header.stages)} | {t.name: t.stages for t in self.header.tied}
         self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> what it put in
+        self.launched: list[list[AllReduce]] = [[] for _ in self.streams]
         self.done: Counter[Term] = Counter()
 
     def run(self) -> None:
@@ -79,13 +82,27 @@ class Machine:
                     if key in self.posted[g] or key in self.store[g]:
                         raise WrongError(f"rank {g} receives {key} a second time")
                     self.posted[g][key] = (channel, number * 1000 + k)
+                    self.buffers[g][key] = True
+                return True
+            case Free():
+                for m in i.micro_batches:
+                    key = (i.value, i.pipe, i.stage, m)
+                    if not self.buffers[g].get(key):
+                        raise WrongError(f"rank {g} gives back {key}, which it does not hold")
+                    self.buffers[g][key] = False
                 return True
             case AllReduce():
-                held = self.gradient[g].get(i.stage, Counter())
-                self.sums.setdefault(i.group, {}).setdefault(g, []).append(Counter(held))
+                if min(self.groups.get(i.group, (-1,))) != i.stage:
+                    raise WrongError(f"there is no group {i.group} at stage {i.stage}")
+                self.sums.setdefault(i.group, {}).setdefault(g, []).append(self.part(g, i.group))
+                self.launched[g].append(i)
                 return True
             case _:
                 raise WrongError(f"unknown instruction {i}")
+
+    def part(self, g: int, group: str) -> Counter[Term]:
+        """Return what a rank has of a group's gradient so far."""
+        return sum((self.gradient[g].get(stage, Counter()) for stage in self.groups[group]), Counter())
 
     def take(self, g: int, key: Term) -> Term:
         if key not in self.store[g]:
@@ -135,6 +152,9 @@ class Machine:
             return False
         for m in i.micro_batches:
             here = (i.pipe, i.stage, m)
+            for value in ("act", *["grad"] * isinstance(i, Bwd | BwdInput)):
+                if not self.buffers[g].get((value, *here), True):
+                    raise WrongError(f"rank {g} reads a buffer that it has given back")
             if isinstance(i, Fwd):
                 given = self.take(g, ("act", *here)) if i.stage else ("sample", replica, m)
                 self.put(g, ("kept", *here), given)
@@ -163,20 +183,20 @@ class Machine:
         if set(self.done) != wanted or set(self.done.values()) != {1}:
             raise WrongError(f"tasks not run exactly once: {set(self.done) ^ wanted}")
         whole = gradients(h.stages, h.micro_batches, h.width)
-        for stage in range(h.stages):
-            holders = {w * h.ranks + p.placement[stage] for p in h.pipes for w in range(h.width)}
-            joined = self.sums.get(f"stage {stage}", {})
+        for group, stages in self.groups.items():
+            holders = {w * h.ranks + p.placement[s] for p in h.pipes for w in range(h.width) for s in stages}
+            joined = self.sums.get(group, {})
             if len(holders) == 1 and not joined:
-                summed = self.gradient[holders.pop()].get(stage, Counter())
+                summed = self.part(holders.pop(), group)
             else:
                 if set(joined) != holders or any(len(x) != 1 for x in joined.values()):
-                    raise WrongError(f"stage {stage} is summed by {sorted(joined)}, and lives on {sorted(holders)}")
+                    raise WrongError(f"{group} is summed by {sorted(joined)}, and lives on {sorted(holders)}")
                 for g, parts in joined.items():
-                    if parts[0] != self.gradient[g].get(stage, Counter()):
-                        raise WrongError(f"rank {g} adds to stage {stage} after its sum")
+                    if parts[0] != self.part(g, group):
+                        raise WrongError(f"rank {g} adds to {group} after its sum")
                 summed = sum((parts[0] for parts in joined.values()), Counter())
-            if summed != whole[stage]:
-                raise WrongError(f"the gradient of stage {stage} is another one")
+            if summed != sum((whole[s] for s in stages), Counter()):
+                raise WrongError(f"the gradient of {group} is another one")
         by_group: dict[str, set[tuple[int, ...]]] = {}
         for stream in self.streams:
             for i in stream:
@@ -184,6 +204,16 @@ class Machine:
                     by_group.setdefault(i.group, set()).add(i.ranks)
         if any(len(ranks) != 1 or set(*ranks) != set(self.sums[group]) for group, ranks in by_group.items()):
             raise WrongError("members of one sum name different ranks")
+        self.run_sums()
+
+    def run_sums(self) -> None:
+        """Run the collectives, on every rank one at a time in the order of launching. Raises WrongError."""
+        while any(self.launched):
+            due = next((x[0] for x in self.launched if x and all(self.launched[r][:1] == [x[0]] for r in x[0].ranks)), None)
+            if due is None:
+                raise WrongError("collectives wait for each other in a circle")
+            for r in due.ranks:
+                self.launched[r].pop(0)
 
 
 def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]]:

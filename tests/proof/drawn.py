@@ -1,0 +1,242 @@
+"""Programs that nobody designed: random placements, pipes, groups, pairs and orders, lowered as the compiler lowers them.
+
+What the compiler does not make yet is put in by hand: FREE, and RECVs moved about.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from chimera_ir.instructions import (
+    AllReduce,
+    Bwd,
+    BwdInput,
+    BwdWeight,
+    Free,
+    Fwd,
+    Instruction,
+    Recv,
+    Send,
+    Task,
+    stage_group,
+)
+from chimera_ir.program import Costs, Header, Machine, Pipe, Program, Tied, program_of
+from compiler.lower.sync import gradient_sync
+from compiler.lower.transfers import transfers
+from compiler.lower.weave import weave
+from compiler.lower.width import widen
+from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+from compiler.verify import verify
+from tests.helpers import Streams, moved, streams, with_streams
+
+Cell = tuple[str, int, int]  # "F", "B", stage, micro-batch
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """At most so many of each."""
+
+    ranks: int = 4
+    stages: int = 6
+    pipes: int = 3
+    micro_batches: int = 3  # of a pipe
+
+
+def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
+    """Return a program of tasks: each rank's order is part of one random order in which everything can run."""
+    ranks, stages = r.randint(1, sizes.ranks), r.randint(1, sizes.stages)
+    pipes, total = [], 0
+    for p in range(r.randint(1, sizes.pipes)):
+        count = r.randint(1, sizes.micro_batches)
+        placement = tuple(r.randrange(ranks) for _ in range(stages))
+        pipes.append(Pipe(f"p{p}", placement, tuple(range(total, total + count))))
+        total += count
+    tied = (Tied("shared", (0, stages - 1)),) if stages > 1 and r.random() < 0.15 else ()
+    costs = Costs.uniform(stages, r.randint(1, 3), r.randint(1, 2), r.randint(1, 2))
+    header = Header("drawn", {}, ranks, stages, total, tuple(pipes), costs, window=r.randint(0, 3), tied=tied)
+    order = one_order(r, [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)], stages)
+    order = [(pipes[i.pipe].placement[i.stage], i) for i in order]  # type: ignore[misc]
+    if r.random() < 0.3:
+        pair_up(r, order, stages)  # type: ignore[arg-type]
+    return program_of(header, [[i for rank, i in order if rank == g] for g in range(ranks)])  # type: ignore[misc]
+
+
+def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task]:
+    """Yield the tasks of a pipe; some work on groups of its micro-batches, and some backwards are split."""
+    grouped = r.random() < 0.3
+    for stage in range(stages):
+        for forward in (True, False):
+            todo = list(pipe.micro_batches)
+            while todo:
+                size = r.randint(1, len(todo)) if grouped else 1
+                batch, todo = tuple(todo[:size]), todo[size:]
+                if forward:
+                    yield Fwd(p, stage, batch, recompute=r.random() < 0.2)
+                elif r.random() < 0.4:
+                    yield BwdInput(p, stage, batch)
+                    yield BwdWeight(p, stage, batch)
+                else:
+                    yield Bwd(p, stage, batch)
+
+
+def cells(i: Task, stages: int) -> tuple[set[Cell], set[Cell]]:
+    """Return what a task makes and what it needs."""
+    made, needed = set(), set()
+    for m in i.micro_batches:
+        match i:
+            case Fwd():
+                made.add(("F", i.stage, m))
+                needed |= {("F", i.stage - 1, m)} if i.stage else set()
+            case BwdWeight():
+                needed.add(("B", i.stage, m))
+            case _:
+                made.add(("B", i.stage, m))
+                needed |= {("F", i.stage, m)} | ({("B", i.stage + 1, m)} if i.stage < stages - 1 else set())
+    return made, needed
+
+
+def one_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]:
+    """Return these tasks in a random order in which everything can run; what they do not make themselves is there."""
+    order: list[Task] = []
+    missing = set().union(*(cells(i, stages)[0] for i in tasks))
+    while tasks:
+        i = r.choice([i for i in tasks if not cells(i, stages)[1] & missing])
+        tasks.remove(i)
+        order.append(i)
+        missing -= cells(i, stages)[0]
+    return order
+
+
+def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> None:
+    """Let some tasks overlap with the next of their rank, which moves beside them where all it needs is there by then."""
+    at, last = 0, {rank: n for n, (rank, _) in enumerate(order)}
+    while at < len(order):
+        rank, first = order[at]
+        then = next((n for n in range(at + 1, len(order)) if order[n][0] == rank), None)
+        done = set().union(*(cells(i, stages)[0] for _, i in order[:at]))
+        if then is not None and last[rank] > at and cells(order[then][1], stages)[1] <= done and r.random() < 0.5:
+            order[at] = rank, replace(first, overlap=True)
+            order.insert(at + 1, order.pop(then))
+            at += 1
+        at += 1
+
+
+def lowered(tasks: Program, r: random.Random, width: int = 2) -> Program:
+    """Return the verified program of these tasks, as the compiler lowers them, sometimes in one order for all ranks."""
+    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), 0))
+    assert not timing.stuck
+    queued = r.random() < 0.3
+    sync, collectives = gradient_sync(tasks, timing, r.choice(["at end", "eager", "eager where idle"]), queued)  # type: ignore[arg-type]
+    woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing, queued, ahead=r.randint(1, 3)), sync])
+    program = widen(woven, r.choice([1, 1, width]))
+    return verify(with_streams(program, freed(r, program)) if r.random() < 0.2 else program)
+
+
+def freed(r: random.Random, program: Program) -> Streams:
+    """Return the streams with some buffers of received values given back later than they might be."""
+    changed = streams(program)
+    for stream in changed:
+        for i in [i for i in stream if isinstance(i, Recv)]:
+            if r.random() < 0.5:
+                continue
+            readers = (Bwd, BwdWeight) if i.value == "act" else (Bwd, BwdInput)
+            last = max(n for n, x in enumerate(stream) if isinstance(x, readers) and reads(x, i))
+            places = [n + 1 for n in range(last, len(stream)) if not getattr(stream[n], "overlap", False)]
+            stream.insert(r.choice(places), Free(i.value, i.pipe, i.stage, i.micro_batches))
+    return changed
+
+
+def reads(task: Instruction, i: Recv) -> bool:
+    """Return whether a task, of a kind that does, reads what is received."""
+    assert isinstance(task, Task)
+    return (task.pipe, task.stage) == (i.pipe, i.stage) and bool({*task.micro_batches} & {*i.micro_batches})
+
+
+def late(stream: list[Instruction]) -> None:
+    """Post every receive as late as its reader and its channel allow."""
+    for n in reversed(range(len(stream))):
+        i = stream[n]
+        if isinstance(i, Recv):
+            readers = (Fwd,) if i.value == "act" else (Bwd, BwdInput)
+            while n + 1 < len(stream):
+                after = stream[n + 1]
+                if (isinstance(after, readers) and reads(after, i)) or (isinstance(after, Recv) and after.peer == i.peer):
+                    break
+                stream[n], stream[n + 1], n = after, i, n + 1
+
+
+def disturbed(r: random.Random, p: Program) -> Program:
+    """Return a drawn program with its RECVs moved: all as late as can be, or some a little; it may be wrong by now."""
+    changed, is_late = streams(p), r.random() < 0.5
+    for stream in changed:
+        if is_late:
+            late(stream)
+            continue
+        receives = [n for n, i in enumerate(stream) if isinstance(i, Recv)]
+        for n in r.sample(receives, min(len(receives), 2)):
+            stream[:] = moved(stream, n, max(0, min(len(stream) - 1, n + r.randint(-3, 3))))
+    bad = with_streams(p, changed)
+    return bad.with_header(window=r.randint(0, 1)) if is_late else bad
+
+
+def disorderly(r: random.Random, tasks: Program, width: int = 2) -> Program:
+    """Return a program of these tasks in which every rank has an order of its own, and each channel one at both ends.
+
+    Its values flow as they should. Whether it ends is another question.
+    """
+    h = tasks.header
+    groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
+    if r.random() < 0.4:
+        r.shuffle(groups)
+    lines: Streams = []
+    for g in range(h.ranks):
+        own = [replace(i, overlap=False) for i in tasks.stream(g) if isinstance(i, Task)]
+        line: list[Instruction] = [*one_order(r, own, h.stages)]
+        for n in reversed(range(len(line))):
+            if (i := sent(h, g, line[n])) is not None:  # type: ignore[arg-type]
+                line.insert(min(len(line), n + 1 + r.choice([0, 0, 0, 1, 2, 4])), i)
+        place = 0
+        for stages, name in groups if r.random() < 0.9 else groups[::-1]:
+            holders = h.holders(stages)
+            if g in holders:
+                last = max(n for n, i in enumerate(line) if isinstance(i, Bwd | BwdWeight) and i.stage in stages)
+                place = r.randint(max(last + 1, place), len(line))
+                line.insert(place, AllReduce(name, min(stages), holders))
+                place += 1
+        lines.append(line)
+    return widen(program_of(h, [received(r, h, g, lines) for g in range(h.ranks)]), r.choice([1, 1, 1, width]))
+
+
+def sent(h: Header, g: int, i: Task) -> Send | None:
+    """Return the SEND of what a task makes, if another rank reads it."""
+    forward = isinstance(i, Fwd)
+    stage = i.stage + 1 if forward else i.stage - 1
+    if isinstance(i, BwdWeight) or not 0 <= stage < h.stages or h.pipes[i.pipe].placement[stage] == g:
+        return None
+    return Send("act" if forward else "grad", i.pipe, stage, i.micro_batches, h.pipes[i.pipe].placement[stage])
+
+
+def received(r: random.Random, h: Header, g: int, lines: Streams) -> list[Instruction]:
+    """Return a rank's line with its RECVs, in the order of the SENDs of each channel and before their readers."""
+    places: list[tuple[int, int, float, Recv]] = []
+    for peer in range(h.ranks):
+        messages = [
+            Recv(i.value, i.pipe, i.stage, i.micro_batches, peer) for i in lines[peer] if isinstance(i, Send) and i.peer == g
+        ]
+        readers = {"act": (Fwd,), "grad": (Bwd, BwdInput)}
+        first = [next(n for n, x in enumerate(lines[g]) if isinstance(x, readers[i.value]) and reads(x, i)) for i in messages]
+        place = 0
+        for number, i in enumerate(messages):
+            latest = min(first[number:])
+            place = max(place, r.choice([latest, r.randint(0, latest)]))
+            places.append((place, number, r.random(), i))
+    line = list(lines[g])
+    for place, _, _, i in sorted(places, key=lambda x: x[:3], reverse=True):
+        line.insert(place, i)
+    return line
+
+
+MACHINES: tuple[Machine, ...] = get_args(Machine)

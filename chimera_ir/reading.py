@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,6 +14,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refus
 
 T = TypeVar("T")
 MAX_FINDINGS = 100
+_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,15 @@ def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
-        raise _explain(error, kind, text, name) from None
+        raise _explain(error, kind, text, name, _fields(adapter.json_schema())) from None
 
 
-def _explain(error: ValidationError, kind: Kind, text: str, name: str) -> ChimeraError:
+def _fields(schema: dict[str, Any]) -> set[str]:
+    """Return the names of all fields of a kind of file."""
+    return {field for part in (schema, *schema.get("$defs", {}).values()) for field in part.get("properties", {})}
+
+
+def _explain(error: ValidationError, kind: Kind, text: str, name: str, known: set[str]) -> ChimeraError:
     found = error.errors(include_url=False)
     if found[0]["type"] == "json_invalid":
         return _not_json(kind, text, name)
@@ -46,7 +54,21 @@ def _explain(error: ValidationError, kind: Kind, text: str, name: str) -> Chimer
             return refuse(kind.codes[1], message, help=kind.help)
     if () in by_place:
         return refuse(kind.codes[1], f"{name} is not a {kind.what}: {_reason(by_place[()])}", help=kind.help)
-    return ChimeraError(Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}") for e in found[:MAX_FINDINGS])
+    return ChimeraError(
+        Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}", help=_near(e, known))
+        for e in found[:MAX_FINDINGS]
+    )
+
+
+def _near(e: Any, known: set[str]) -> str:
+    """Return a help that names the field or the op that was nearly written."""
+    word, names = "", set[str]()
+    if e["type"] in _UNKNOWN:
+        word, names = str(e["loc"][-1]), known - {e["loc"][-1]}
+    elif e["type"] == "union_tag_invalid":
+        word, names = str(e["ctx"]["tag"]), set(re.findall(r"\w+", e["ctx"]["expected_tags"]))
+    near = difflib.get_close_matches(word, sorted(names), n=1, cutoff=0.75)
+    return f"did you mean '{near[0]}'?" if near else ""
 
 
 def _not_json(kind: Kind, text: str, name: str) -> ChimeraError:
@@ -74,7 +96,7 @@ def _reason(e: Any) -> str:
     match e["type"]:
         case "missing":
             return "this field is missing"
-        case "unexpected_keyword_argument" | "extra_forbidden":
+        case unknown if unknown in _UNKNOWN:
             return "this field is unknown"
         case "union_tag_invalid":
             return f"unknown {e['ctx']['discriminator'].strip(chr(39))} {e['ctx']['tag']!r}; known: {e['ctx']['expected_tags']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ def find(wanted: str | os.PathLike[str]) -> Source:
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
             return Source(f"schedules/{name}.sched", _library_text(name))
-        known = did_you_mean(name, names())
-        raise refuse("E001", f"there is no file {path}, and no schedule of that name", help=known)
+        beside = {file.stem: file for file in path.parent.glob("*") if file.suffix in (".sched", path.suffix)}
+        near = difflib.get_close_matches(path.stem, beside, n=1, cutoff=0.7)
+        help = f"did you mean '{beside[near[0]]}'?" if near else did_you_mean(name, names())
+        raise refuse("E001", f"there is no file {path}, and no schedule of that name", help=help)
     return Source(str(path), read(path))

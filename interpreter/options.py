@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from chimera_ir.arguments import Parser
+
 SCHEDULE = Path("schedules/chimera.sched")
 
 EXAMPLES = """\
@@ -22,7 +24,7 @@ exit status: 0; 1 for findings and failures; 2 for a command line that means not
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; ends the process with code 2 where they are wrong."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="torchrun --nproc-per-node RANKS interpreter/run.py",
         usage="%(prog)s [SCHEDULE] [-p NAME=VALUE ...] [options]",
         description="Compile a pipeline schedule and train a GPT with it, one process per rank.",

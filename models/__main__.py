@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
+from chimera_ir.arguments import Parser
 from chimera_ir.diagnostics import ChimeraError, render
 from chimera_ir.model import model_to_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
+    parser = Parser(prog="python -m models", description=__doc__)
     command = parser.add_subparsers(required=True, metavar="describe")
     describing = command.add_parser("describe", help="print the JSON description of a model")
     describing.add_argument("--model", default="gpt-small", help="a preset (default: %(default)s)")

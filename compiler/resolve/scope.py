@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimera_ir.program import LIMITS
-from compiler.resolve.expressions import LIMIT, Type, check, names_in
+from compiler.resolve.expressions import LIMIT, Type, check, inside, names_in, spend, spine
 from compiler.resolve.spec import KINDS
 from compiler.syntax import nodes as n
 
@@ -196,7 +196,7 @@ def _check_costs(s: n.CostStatement, scope: dict[str, Type], seen: dict[str, Spa
 
 def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
     if kind.name not in KINDS:
-        help = did_you_mean(kind.name, KINDS)
+        help = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone"
         found.append(Diagnostic("E201", f"unknown kind of task '{kind.name}'", kind.span, help=help))
 
 
@@ -252,7 +252,7 @@ def limit_weights(e: n.Expr) -> dict[str, int] | None:
     match e:
         case n.Name() if e.name in KINDS:
             return {e.name: 1}
-        case n.Binary(op="+" | "-"):
+        case n.Binary(op="+" | "-") if len(spine(e)[1]) < len(KINDS):
             left, right = limit_weights(e.left), limit_weights(e.right)
             if left is None or right is None or set(left) & set(right):
                 return None
@@ -345,5 +345,7 @@ def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr]) -> list[n.Le
     for let in reversed(lets):
         if let.name.name in names:
             needed.insert(0, let)
-            names |= set(names_in(let.value))
+            inner = list(inside(let.value))
+            spend(8 * len(inner), let.span)
+            names |= {e.name for e in inner if isinstance(e, n.Name)}
     return needed

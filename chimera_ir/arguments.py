@@ -1,0 +1,28 @@
+"""Command lines: argparse, which also names the option or the choice that was nearly written."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import NoReturn
+
+from chimera_ir.diagnostics import did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser with suggestions."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2 and say what is wrong."""
+        super().error(message + self._suggestion(message))
+
+    def _suggestion(self, message: str) -> str:
+        option = re.match(r"unrecognized arguments: (--?\w[\w-]*)", message)
+        choice = re.match(r"argument ([^:/]+)[^:]*: invalid choice: '([^']*)'", message)
+        word, known = "", list[str]()
+        if option:
+            word, known = option[1], list(self._option_string_actions)
+        elif choice and choice[1] in self._option_string_actions:
+            word, known = choice[2], list(self._option_string_actions[choice[1]].choices or [])
+        near = did_you_mean(word, known)
+        return f"; {near}" if near.startswith("did you mean") else ""

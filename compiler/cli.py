@@ -15,7 +15,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse, render
+from chimera_ir.arguments import Parser
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, did_you_mean, refuse, render
 
 if TYPE_CHECKING:
     from chimera_ir.model import ModelDescription
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
 
 MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
+COSTS = ("F", "B", "I", "W", "hop")
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
 
 DESCRIPTION = """\
@@ -89,7 +91,7 @@ def _refused(error: ChimeraError, colour: str = "auto") -> int:
 
 def _format(argv: Sequence[str]) -> int:
     """Format schedules: `chimerac fmt`. Return the exit status."""
-    p = argparse.ArgumentParser("chimerac fmt", description="Format schedules in place. Comments stay.")
+    p = Parser("chimerac fmt", description="Format schedules in place. Comments stay.")
     p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
     p.add_argument("--check", action="store_true", help="write nothing; name what is not formatted, exit status 1")
     options = p.parse_args(argv)
@@ -124,7 +126,7 @@ def _explain(argv: Sequence[str]) -> int:
     """Say what error codes mean: `chimerac explain`. Return the exit status."""
     from compiler.explain.page import explain
 
-    p = argparse.ArgumentParser("chimerac explain", description="Say what a code means, with an example and its mending.")
+    p = Parser("chimerac explain", description="Say what a code means, with an example and its mending.")
     p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; none lists them all")
     try:
         _write(explain(p.parse_args(argv).codes, main), None)
@@ -144,7 +146,7 @@ def _stdin() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+    p = Parser(
         "chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("schedule", nargs="?", help="a .sched file, the name of a schedule of the library, or a compiled program")
@@ -301,8 +303,8 @@ def _bytes(text: str) -> int:
 def _costs(given: Sequence[str]) -> Mapping[str, Fraction]:
     result = {}
     for name, value in _pairs("--cost", given):
-        if name not in ("F", "B", "I", "W", "hop"):
-            raise refuse("E002", f"--cost {name}={value}: there is no cost '{name}'; known: F, B, I, W, hop")
+        if name not in COSTS:
+            raise refuse("E002", f"--cost {name}={value}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6}|/[1-9][0-9]{0,5})?", value):
             raise refuse("E002", f"--cost {name}={value}: expected a number like 2, 0.5 or 1/3")
         result[name] = Fraction(value)

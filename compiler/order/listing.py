@@ -44,10 +44,11 @@ class _Cell:
 @dataclass(slots=True)
 class _Rank:
     """What one rank has listed so far. rows: six numbers per task in one flat list, since the garbage collector would count
-    and walk tuples; inputs: how many I."""
+    and walk tuples; at: the cells of a stage; inputs: how many I."""
 
     number: int
-    cells: list[_Cell]
+    cells: list[_Cell] = field(default_factory=list)
+    at: dict[int, list[_Cell]] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
     inputs: int = 0
 
@@ -84,18 +85,20 @@ class _Lister:
         kind = _NUMBERS[a.kind.name]
         cells = self._cells(rank, a, env)
         if kind == _W and a.first is None:
-            cell, ids = self._oldest(rank, a, cells)
+            cell = self._oldest(rank, a, cells)
+            first = last = next(iter(cell.pending))
         else:
             if len(cells) != 1:
                 names = ", ".join(f"{self.spec.header.pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
                 message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
                 raise refuse("E306", message, a.span, help="name the pipe and the stage, for instance F main(s)")
             (cell,) = cells
-            ids = self._ids(rank, a, kind, cell, env)
-        self._add(rank, a, kind, cell, ids)
+            first, last = self._ids(rank, a, kind, cell, env)
+        self._add(rank, a, kind, cell, first, last)
 
     def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[_Cell]:
-        cells = rank.cells
+        stage = None if a.stage is None else scalar(a.stage, env)
+        cells = rank.cells if stage is None else rank.at.get(stage, [])
         if a.pipe is not None:
             members = self.order.families[a.pipe.name.name]
             if a.pipe.index is not None:
@@ -105,24 +108,20 @@ class _Lister:
                     raise refuse("E306", message, a.pipe.span, values_of(a.pipe.index, env))
                 members = {index: members[index]}
             cells = [c for c in cells if c.pipe in members.values()]
-        if a.stage is not None:
-            stage = scalar(a.stage, env)
-            cells = [c for c in cells if c.stage == stage]
-            if not cells:
-                message = f"stage {stage} does not live on rank {rank.number}"
-                raise refuse("E306", message, a.stage.span, values_of(a.stage, env))
+        if a.stage is not None and not cells:
+            message = f"stage {stage} does not live on rank {rank.number}"
+            raise refuse("E306", message, a.stage.span, values_of(a.stage, env))
         return cells
 
-    def _oldest(self, rank: _Rank, a: n.TaskAction, cells: list[_Cell]) -> tuple[_Cell, range]:
+    def _oldest(self, rank: _Rank, a: n.TaskAction, cells: list[_Cell]) -> _Cell:
+        """Return the stage whose weight gradient is pending longest."""
         pending = [cell for cell in cells if cell.pending]
         if not pending:
             raise refuse("E306", f"no weight gradient is pending on rank {rank.number}", a.span, help="list its I before")
-        cell = min(pending, key=lambda c: next(iter(c.pending.values())))
-        m = next(iter(cell.pending))
-        return cell, range(m, m + 1)
+        return pending[0] if len(pending) == 1 else min(pending, key=lambda c: next(iter(c.pending.values())))
 
-    def _ids(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, env: Env) -> range:
-        """Return the pipe-local micro-batches of a task."""
+    def _ids(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, env: Env) -> tuple[int, int]:
+        """Return the first and last of a task's micro-batches, counted within the pipe."""
         first = cell.next[_TURN[kind]] if a.first is None else scalar(a.first, env)
         last = first if a.last is None else scalar(a.last, env)
         count = len(cell.micro_batches)
@@ -133,11 +132,11 @@ class _Lister:
                 f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {what}; it has 0 .. {count - 1}"
             )
             raise refuse("E306", message, a.span, label)
-        return range(first, last + 1)
+        return first, last
 
-    def _add(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, ids: range) -> None:
-        listed, bit = cell.listed, 1 << kind
-        for m in ids:
+    def _add(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, first: int, last: int) -> None:
+        listed, bit, m = cell.listed, 1 << kind, first
+        while m <= last:
             if listed[m] & bit:
                 name = self.spec.header.pipes[cell.pipe].name
                 message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {m} twice"
@@ -148,25 +147,31 @@ class _Lister:
                 rank.inputs += 1
             elif kind == _W:
                 cell.pending.pop(m, None)
-        turn, same, following = _TURN[kind], _SAME_TURN[kind], cell.next[_TURN[kind]]
-        while following < len(listed) and listed[following] & same:
+            m += 1
+        turn, same = _TURN[kind], _SAME_TURN[kind]
+        following, count = cell.next[turn], len(listed)
+        while following < count and listed[following] & same:
             following += 1
         cell.next[turn] = following
-        batch = self.batches.number(cell.micro_batches[ids[0] : ids[-1] + 1])
-        if id(a) not in self.origin:
-            self.origin[id(a)] = len(self.spans)
+        ids = cell.micro_batches
+        batch = ids[first] if first == last else self.batches.number(ids[first : last + 1])
+        origin = self.origin.get(id(a))
+        if origin is None:
+            origin = self.origin[id(a)] = len(self.spans)
             self.spans.append(a.span)
-        rank.rows += (kind, cell.pipe, cell.stage, batch, a.overlap, self.origin[id(a)])
+        rank.rows += (kind, cell.pipe, cell.stage, batch, a.overlap, origin)
 
 
 def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     """Return the tasks that every rank lists. Raises ChimeraError: E301 a task not listed, E302 one listed twice, E306 a
     task that does not exist or is not determined, or loops without end."""
     h = spec.header
-    ranks = [_Rank(r, []) for r in range(h.ranks)]
+    ranks = [_Rank(r) for r in range(h.ranks)]
     for p, x in enumerate(h.pipes):
         for s, r in enumerate(x.placement):
-            ranks[r].cells.append(_Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches))))
+            cell = _Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches)))
+            ranks[r].cells.append(cell)
+            ranks[r].at.setdefault(s, []).append(cell)
     lister = _Lister(spec, order)
     for rank in ranks:
         lister.run(rank, order.actions, {**order.env, order.rank: rank.number})

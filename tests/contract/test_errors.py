@@ -1,4 +1,4 @@
-"""Every error code means one thing, and a golden file shows how it reads (tests/contract/test_docs.py: docs/errors.md)."""
+"""Every error code means one thing, and compiler/explain has a text for it (test_explain.py: which is true)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from compiler.explain.entries import entries
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 
 # What the hundreds and tens of a code say, and the only files that may raise it.
 ROOMS = {
-    "E0": ("compiler/cli.py", "compiler/library.py", "compiler/__init__.py"),
+    "E0": ("compiler/cli.py", "compiler/explain/", "compiler/library.py", "compiler/__init__.py"),
     "E1": ("compiler/syntax/parse.py", "compiler/syntax/build.py"),
     "E2": ("compiler/resolve/", "compiler/pipeline.py"),
     "E30": ("compiler/order/", "compiler/deadlock.py"),
@@ -54,21 +56,5 @@ def test_a_code_is_raised_in_one_room() -> None:
         assert any(file.startswith(part) for part in room), f"{code} in {file}"
 
 
-def test_every_code_of_a_schedule_or_program_has_a_golden_file() -> None:
-    """What a user can cause by a text is shown; a code that no file causes is listed here with the reason."""
-    golden = "".join(path.read_text() for path in (ROOT / "tests/golden").rglob("*.txt"))
-    shown = set(re.findall(r"error\[(E\d{3})\]", golden))
-    elsewhere = {
-        "E105": "a text of a million characters",
-        "E423": "tests/unit/test_verify.py",
-        "E426": "tests/unit/test_verify.py",
-        "E451": "tests/unit/test_verify_collectives.py",
-        "E453": "tests/unit/test_verify_collectives.py",
-        "E701": "tests/unit/test_models_description.py",
-        "E702": "tests/unit/test_models_description.py",
-        "E703": "tests/unit/test_models_description.py",
-        "E704": "tests/unit/test_models_description.py",
-        "E705": "tests/unit/test_models_description.py",
-    }
-    codes = {code for code, _ in raised() if code < "E8"}
-    assert codes - shown == set(elsewhere)
+def test_every_code_is_explained_and_no_other() -> None:
+    assert set(entries()) == {code for code, _ in raised()}

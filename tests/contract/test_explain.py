@@ -1,0 +1,154 @@
+"""`chimerac explain`: every wrong example has the finding that it is about, and every mended one has none."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from chimera_ir.diagnostics import ChimeraError
+from compiler.cli import main
+from compiler.explain.entries import Entry, entries, hundreds
+from compiler.explain.page import run
+from interpreter.options import parse_options
+from interpreter.run import check_world, planned, prepared, run_rank
+
+ROOT = Path(__file__).parents[2]
+COMPILED = [e for e in entries().values() if e.code < "E8"]
+
+# What needs ranks that talk to each other, or a machine that lacks something: the tests that show it.
+SHOWN_BY = {
+    "E805": "tests/unit/test_interpreter_executor.py::test_tied_parameters_that_the_model_does_not_have_are_refused",
+    "E806": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
+    "E807": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
+    "E809": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
+    "E810": "tests/unit/test_interpreter_executor_loopback.py::test_copies_that_differ_are_named_before_the_first_iteration",
+    "E811": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
+    "E812": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
+    "E813": "tests/distributed/test_training.py::test_a_program_runs_where_the_compiler_is_not",
+    "E815": "tests/contract/test_explain.py::test_a_transport_that_needs_a_gpu",
+}
+STARTED = [e for e in entries().values() if e.code >= "E8" and e.code not in SHOWN_BY]
+
+
+@pytest.mark.parametrize("e", COMPILED, ids=lambda e: e.code)
+def test_the_wrong_example_is_refused_and_the_mended_one_is_not(e: Entry) -> None:
+    status, said = run(e.file, e.wrong, e.run, main)
+    assert re.findall(r"^error\[(E\d{3})\]", said, re.MULTILINE)[:1] == [e.code]
+    assert status == (2 if e.code < "E1" else 1)
+    assert "invalid" not in said, "say what would be right"
+    assert run(e.file, e.right, e.rerun, main) == (0, "")
+
+
+def start(e: Entry, text: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what rank 0 does before it meets the others."""
+    if e.file:
+        Path(e.file).write_text(text)
+    torchrun, option, ranks, program, *words = shlex.split(command)
+    assert (torchrun, option, program) == ("torchrun", "--nproc-per-node", "interpreter/run.py")
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    options = parse_options(words)
+    plan = planned(options, speaks=False)
+    check_world(plan.program, int(ranks))
+    prepared(plan, options, ranks_here=int(ranks))
+
+
+@pytest.mark.parametrize("e", STARTED, ids=lambda e: e.code)
+def test_the_wrong_start_is_refused_and_the_mended_one_is_not(
+    e: Entry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ChimeraError) as error:
+        start(e, e.wrong, e.run, monkeypatch)
+    assert [d.code for d in error.value.diagnostics] == [e.code]
+    start(e, e.right, e.rerun, monkeypatch)
+
+
+@pytest.mark.parametrize("code", SHOWN_BY)
+def test_what_is_shown_elsewhere_is_shown(code: str) -> None:
+    path, name = SHOWN_BY[code].split("::")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == name)
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    assert code in "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+
+
+def test_a_transport_that_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    words = shlex.split(entries()["E815"].run)[4:]
+    options = parse_options(words)
+    with pytest.raises(ChimeraError, match="E815"):
+        run_rank(planned(options, speaks=False), options)
+
+
+# --- the command --------------------------------------------------------------------------------------------------------
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(["explain", *words])
+    return (status, *capsys.readouterr())
+
+
+def test_a_code_is_explained_however_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = said(capsys, "E303")
+    assert (status, err) == (0, "")
+    e = entries()["E303"]
+    assert out.startswith(f"E303: {e.title}\n") and "error[E303]: rank 0 has two tasks on tick 4" in out
+    assert e.mended in out and out.endswith("    -     B(s, m) at 2*D - s + 2*m\n    +     B(s, m) at 2*D - 1 - s + 2*m\n")
+    for word in ("e303", "303", "error[E303]", "error[E303]:", "[e303]"):
+        assert said(capsys, word) == (0, out, "")
+    both = said(capsys, "E303", "E001")[1]
+    assert both.startswith(out) and "E001: " in both
+
+
+def test_an_unknown_code_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = said(capsys, "E403")
+    assert (status, out) == (2, "")
+    assert "there is no code E403" in err and "E402 " + entries()["E402"].title in err
+    assert said(capsys, "deadlock")[2].startswith("error[E002]: explain deadlock: expected a code like E303")
+
+
+def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = said(capsys)
+    assert status == 0
+    assert [line[2:6] for line in out.splitlines() if line.startswith("  E")] == sorted(entries())
+    assert all(h.title in out for h in hundreds())
+
+
+def test_a_file_of_that_name_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("explain").write_text("schedule x")
+    assert main(["explain"]) == 1
+    assert "error[E208]" in capsys.readouterr().err
+
+
+def test_a_terminal_is_told_where_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, more in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert main(["chimera", "-p", "N=6", "--color", "never"]) == 1
+        assert stream.getvalue().endswith("\n\nfor more: chimerac explain E210\n") == more
+
+
+@pytest.mark.parametrize("e", entries().values(), ids=lambda e: e.code)
+def test_texts_read_alike(e: Entry) -> None:
+    """A title is a statement in small letters, a reason is sentences, a mending says what was changed."""
+    assert e.title[0].islower() or not e.title[0].isalpha()
+    assert not e.title.endswith(".") and len(e.title) <= 90
+    assert e.why[0].isupper() or not e.why[0].isalpha()
+    assert e.why.endswith(".") and len(e.why.split()) >= 10
+    assert e.mended and not e.mended.endswith(".")
+    assert (e.wrong, e.run) != (e.right, e.rerun)

@@ -37,11 +37,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Source
 from chimera_ir.instructions import Op
 from chimera_ir.program import Program
 from compiler import Simulation, compile_schedule, simulate
 from compiler.cli import EXAMPLES, main
+from compiler.explain.entries import Entry, hundreds
+from compiler.explain.page import mending, shortened, transcript
 from compiler.library import entries
 from compiler.resolve.expressions import evaluate
 from compiler.syntax import tables
@@ -175,6 +178,46 @@ def words(_: str) -> str:
     return "\n" + textwrap.fill(" ".join(f"`{w}`" for w in sorted(keywords())), 120, break_on_hyphens=False) + "\n\n"
 
 
+def limit_table(_: str) -> str:
+    """Return the limits: the constants of chimera_ir/limits.py, with what each is of."""
+    text = (ROOT / "chimera_ir/limits.py").read_text(encoding="utf-8")
+    rows = ["\n| what | at most |", "|---|---|"]
+    for line in text.splitlines():
+        if about := re.match(r"# of (.*)", line):
+            rows.append(f"| *of {about[1]}* | |")
+        elif found := re.match(r"([A-Z]+) = .*  # (.*)", line):
+            value = getattr(limits, found[1])
+            power = value > 1024 and not value & (value - 1)
+            rows.append(f"| {found[2]} | {f'2^{value.bit_length() - 1}' if power else f'{value:,}'} |")
+    return "\n".join([*rows, "", ""])
+
+
+def codes(_: str) -> str:
+    """Return the table of all error codes, each with the way to its section."""
+    rows = [
+        f"| [{e.code}](#{re.sub(r'[^a-z0-9_ -]', '', _heading(e).lower()).replace(' ', '-')}) | {e.title} |"
+        for h in hundreds()
+        for e in h.entries
+    ]
+    return "\n".join(["| code | what is wrong |", "|---|---|", *rows, ""])
+
+
+def errors(_: str) -> str:
+    """Return what `chimerac explain` says about every code."""
+    return "\n" + "\n".join(f"## {h.title}\n\n" + "\n".join(map(_explained, h.entries)) for h in hundreds()) + "\n"
+
+
+def _heading(e: Entry) -> str:
+    return f"{e.code}: {e.title}"
+
+
+def _explained(e: Entry) -> str:
+    example = f"<!-- file: {e.file} -->\n```text\n{shortened(e.wrong)}```\n\n" if e.file else ""
+    why, mended = (textwrap.fill(text, 120, break_on_hyphens=False) for text in (e.why, f"Mended: {e.mended}."))
+    said = f"```text\n{transcript(e, main)}```"
+    return f"### {_heading(e)}\n\n{why}\n\n{example}{said}\n\n{mended}\n\n```diff\n{mending(e)}```\n"
+
+
 HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # in F
 SIGNS = {"==": "=", "<=": "≤", "about": "≈"}
 MEASURED = ("wall", "own", "least", "most", "activations")  # the bubbles; activations on the least, the most, every rank
@@ -294,6 +337,9 @@ GENERATED: dict[str, Callable[[str], str]] = {
     "library": library,
     "table": table,
     "words": words,
+    "codes": codes,
+    "errors": errors,
+    "limits": limit_table,
 }
 
 

@@ -6,13 +6,16 @@ that a point takes is computed for it, so `if m > 0 then N // m else 0` is safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.diagnostics import Diagnostic, did_you_mean, refuse
+from chimera_ir import limits
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, did_you_mean, refuse
 from compiler.syntax import nodes as n
 
 Type = Literal["integer", "truth value"]
@@ -21,19 +24,79 @@ Scalar = int | bool
 Variable = int | bool | Array
 Env = Mapping[str, Variable]
 
-LIMIT = 2**61  # magnitude of any value: sums of two stay inside 64 bits
+LIMIT = limits.MAGNITUDE  # sums of two stay inside 64 bits
+MAX_FOUND = 100  # findings of a pass: each is looked up among all names
+MAX_NAMES = 20  # names whose values a finding shows
 FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]] = {
     "min": (min, np.minimum),
     "max": (max, np.maximum),
 }
 
 
+class Findings(list[Diagnostic]):
+    """The findings of a pass. The pass ends, as an error, where there are too many of them."""
+
+    def append(self, finding: Diagnostic) -> None:
+        super().append(finding)
+        if len(self) >= MAX_FOUND:
+            raise ChimeraError(self)
+
+
+class _Meter(threading.local):
+    """The operations of this compilation, in this thread."""
+
+    spent = 0
+
+
+_meter = _Meter()
+
+
+def start_work() -> None:
+    """Count operations from here on, for one compilation."""
+    _meter.spent = 0
+
+
+def spent() -> int:
+    """Return the operations counted so far."""
+    return _meter.spent
+
+
+def spend(operations: int, span: Span) -> None:
+    """Count operations. Raises ChimeraError E211 where a compilation takes too many. span: what asked for them."""
+    _meter.spent += operations
+    if _meter.spent > limits.WORK:
+        message = f"the schedule's expressions take more than {limits.WORK} operations to evaluate"
+        raise refuse("E211", message, span, "reached here", help="take smaller sizes, or fewer and simpler formulas")
+
+
+def spine(e: n.Expr) -> tuple[n.Expr, list[n.Binary]]:
+    """Return the first operand of a chain a + b + c ..., and the operations that follow it: a chain may be of any length,
+    so nothing may call itself for each of its links."""
+    chain: list[n.Binary] = []
+    while isinstance(e, n.Binary):
+        chain.append(e)
+        e = e.left
+    return e, chain[::-1]
+
+
 def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagnostic]) -> None:
     """Add what is wrong with an expression under these names to `found` (E201 unknown name, E202 types)."""
     actual = _type(e, scope, found)
     if actual is not None and actual != wanted:
-        help = "compare it, for instance with != 0" if wanted == "truth value" else "write: if ... then 1 else 0"
-        found.append(Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span, help=help))
+        found.append(_mistyped(e, wanted, actual))
+
+
+def _mistyped(e: n.Expr, wanted: Type, actual: Type) -> Diagnostic:
+    help = "compare it, for instance with != 0" if wanted == "truth value" else "write: if ... then 1 else 0"
+    return Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span, help=help)
+
+
+def _operands(e: n.Binary) -> Type:
+    return "truth value" if e.op in ("and", "or") else "integer"
+
+
+def _result(e: n.Binary) -> Type:
+    return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
 
 
 def _a(t: Type) -> str:
@@ -55,10 +118,14 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             check(e.operand, scope, kind, found)
             return kind
         case n.Binary():
-            inputs: Type = "truth value" if e.op in ("and", "or") else "integer"
-            check(e.left, scope, inputs, found)
-            check(e.right, scope, inputs, found)
-            return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
+            operand, links = spine(e)
+            check(operand, scope, _operands(links[0]), found)
+            check(links[0].right, scope, _operands(links[0]), found)
+            for left, link in pairwise(links):
+                if _result(left) != _operands(link):
+                    found.append(_mistyped(left, _operands(link), _result(left)))
+                check(link.right, scope, _operands(link), found)
+            return _result(e)
         case n.IfElse():
             check(e.condition, scope, "truth value", found)
             first, second = _type(e.then, scope, found), _type(e.otherwise, scope, found)
@@ -82,8 +149,10 @@ def scalar(e: n.Expr, env: Env) -> int:
 def evaluate(e: n.Expr, env: Env) -> Variable:
     """Return the value of a checked expression.
 
-    Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point.
+    Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point;
+    E211 more work than a schedule may ask for.
     """
+    spend(1, e.span)
     match e:
         case n.Int():
             return e.value
@@ -94,15 +163,17 @@ def evaluate(e: n.Expr, env: Env) -> Variable:
             if e.op == "-":
                 return -value
             return np.logical_not(value) if isinstance(value, np.ndarray) else not value
-        case n.Binary(op="and" | "or"):
-            left = evaluate(e.left, env)
-            decided = left if e.op == "or" else _invert(left)
-            return _choose(decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest), env)
         case n.Binary():
-            return _arithmetic(e, evaluate(e.left, env), evaluate(e.right, env), env)
+            first, links = spine(e)
+            value = evaluate(first, env)
+            for link in links:
+                value = _linked(link, value, env)
+            return value
         case n.IfElse():
             condition = evaluate(e.condition, env)
-            return _choose(condition, lambda rest: evaluate(e.then, rest), lambda rest: evaluate(e.otherwise, rest), env)
+            return _choose(
+                condition, lambda rest: evaluate(e.then, rest), lambda rest: evaluate(e.otherwise, rest), env, e.span
+            )
         case n.Call():
             on_ints, on_arrays = FUNCTIONS[e.function]
             result, *rest = (evaluate(a, env) for a in e.arguments)
@@ -115,11 +186,27 @@ def evaluate(e: n.Expr, env: Env) -> Variable:
             return result
 
 
+def _linked(e: n.Binary, left: Variable, env: Env) -> Variable:
+    """Return the value of an operation whose left side is known."""
+    spend(_points(left), e.span)
+    if e.op not in ("and", "or"):
+        return _arithmetic(e, left, evaluate(e.right, env), env)
+    decided = left if e.op == "or" else _invert(left)
+    return _choose(decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest), env, e.span)
+
+
+def _points(value: Variable) -> int:
+    """Return what an operation on a variable counts."""
+    return 1 + len(value) // 64 if isinstance(value, np.ndarray) else 1
+
+
 def _invert(value: Variable) -> Variable:
     return np.logical_not(value) if isinstance(value, np.ndarray) else not value
 
 
-def _choose(condition: Variable, then: Callable[[Env], Variable], otherwise: Callable[[Env], Variable], env: Env) -> Variable:
+def _choose(
+    condition: Variable, then: Callable[[Env], Variable], otherwise: Callable[[Env], Variable], env: Env, span: Span
+) -> Variable:
     """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed on its own points only."""
     if not isinstance(condition, np.ndarray):
         return then(env) if condition else otherwise(env)
@@ -127,6 +214,7 @@ def _choose(condition: Variable, then: Callable[[Env], Variable], otherwise: Cal
         return then(env)
     if not condition.any():
         return otherwise(env)
+    spend(len(env) * _points(condition) // 16, span)
     yes, no = then(subset(env, condition)), otherwise(subset(env, ~condition))
     result = np.empty(len(condition), np.asarray(yes).dtype)
     result[condition] = yes
@@ -186,22 +274,28 @@ def _bounded(value: Variable, e: n.Binary, env: Env) -> Variable:
     return value
 
 
+def inside(e: n.Expr) -> Iterator[n.Expr]:
+    """Yield an expression and everything in it, in order."""
+    todo = [e]
+    while todo:
+        e = todo.pop()
+        yield e
+        match e:
+            case n.Unary():
+                todo.append(e.operand)
+            case n.Binary():
+                todo += [e.right, e.left]
+            case n.IfElse():
+                todo += [e.otherwise, e.then, e.condition]
+            case n.Call():
+                todo += reversed(e.arguments)
+            case _:
+                pass
+
+
 def names_in(e: n.Expr) -> list[str]:
     """Return the names an expression uses, each once, in order."""
-    match e:
-        case n.Int():
-            return []
-        case n.Name():
-            return [e.name]
-        case n.Unary():
-            return names_in(e.operand)
-        case n.Binary():
-            parts = [e.left, e.right]
-        case n.IfElse():
-            parts = [e.condition, e.then, e.otherwise]
-        case n.Call():
-            parts = list(e.arguments)
-    return list(dict.fromkeys(name for part in parts for name in names_in(part)))
+    return list(dict.fromkeys(part.name for part in inside(e) if isinstance(part, n.Name)))
 
 
 def _values(e: n.Expr, env: Env, where: Any) -> str:
@@ -212,4 +306,5 @@ def _values(e: n.Expr, env: Env, where: Any) -> str:
 
 def values_of(e: n.Expr, env: Mapping[str, Any]) -> str:
     """Return 'a = 1, b = 2' for the names of an expression."""
-    return ", ".join(f"{name} = {env[name]}" for name in names_in(e) if name in env)
+    names = [name for name in names_in(e) if name in env]
+    return ", ".join([*(f"{name} = {env[name]}" for name in names[:MAX_NAMES]), *["..."] * (len(names) > MAX_NAMES)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from chimera_ir import limits
+from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import Op
 from compiler.resolve.expressions import Env, scalar
 from compiler.resolve.scope import counter_of, index_binder, limit_weights, needed_lets
@@ -36,13 +38,18 @@ def _bound(limit: n.Limit) -> Bound:
 
 def _formulas(ticks: n.Ticks, declared: Mapping[str, Declared], env: Env) -> Iterator[Formula]:
     """Yield one formula per rule and pipe it applies to. Rules that name a pipe replace, for its kind, those that do not."""
+    pipes = sum(len(decl.ids) for decl in declared.values())
+    if pipes * len(ticks.rules) > limits.FORMULAS:
+        message = f"{pipes} pipes x {len(ticks.rules)} rules are too many formulas; at most {limits.FORMULAS}"
+        raise refuse("E211", message, ticks.span, help="take fewer pipes, or fewer rules")
+    lets = {id(rule): tuple(needed_lets(ticks.lets, [e for e in (rule.condition, rule.tick) if e])) for rule in ticks.rules}
     for decl in declared.values():
         for pipe, index in decl.ids.items():
             for letter, kind in KINDS.items():
                 mine = [(r, _applies(r, decl, index, env)) for r in ticks.rules if r.kind.name == letter]
                 rules = [(r, inner) for r, inner in mine if inner is not None]
                 for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
-                    yield _formula(kind, pipe, rule, ticks, inner)
+                    yield _formula(kind, pipe, rule, lets[id(rule)], inner)
 
 
 def _applies(rule: n.Rule, decl: Declared, index: int, env: Env) -> Env | None:
@@ -59,9 +66,7 @@ def _applies(rule: n.Rule, decl: Declared, index: int, env: Env) -> Env | None:
     return env if scalar(rule.pipe.index, env) == index else None
 
 
-def _formula(kind: Op, pipe: int, rule: n.Rule, ticks: n.Ticks, env: Env) -> Formula:
-    expressions = [e for e in (rule.condition, rule.tick) if e is not None]
-    lets = tuple(needed_lets(ticks.lets, expressions))
+def _formula(kind: Op, pipe: int, rule: n.Rule, lets: tuple[n.Let, ...], env: Env) -> Formula:
     binder = counter_of(rule, env)
     counter = binder.name if binder else ""
     return Formula(

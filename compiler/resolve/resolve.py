@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimera_ir.diagnostics import ChimeraError, refuse
 from chimera_ir.program import Header
+from compiler.resolve.expressions import Findings, start_work
 from compiler.resolve.orders import order_of
 from compiler.resolve.scope import check_globals, check_parameters, check_settings, check_statements
-from compiler.resolve.sizes import MAX_TASKS, costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
+from compiler.resolve.sizes import costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
 from compiler.resolve.spec import Spec
 from compiler.resolve.values import values
 from compiler.syntax import nodes as n
@@ -19,10 +20,11 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
 
     Raises ChimeraError: E201 unknown name, E202 type, E203 unknown parameter, E204 parameter without value, E205
     division by zero, E206 number too large, E207 name defined twice, E208 statement missing or twice, E209 unused let,
-    E210 requirement not met, E211 size out of bounds, E220 placement outside the ranks, E221 stage never placed, E222
-    stage placed twice.
+    E210 requirement not met, E211 size out of bounds, or too much to compute, E220 placement outside the ranks, E221 stage
+    never placed, E222 stage placed twice.
     """
-    found: list[Diagnostic] = []
+    start_work()
+    found = Findings()
     settings = check_settings(schedule, found)
     check_parameters(schedule, given, found)
     scope = check_globals(schedule, found)
@@ -38,9 +40,6 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
     span = next(s.span for s in schedule.statements if isinstance(s, n.PipeDecl))
     if micro_batches == 0:
         raise refuse("E211", "the pipes have no micro-batches at all", span, help="give at least one micro-batch")
-    if stages * micro_batches > MAX_TASKS:
-        message = f"{stages} stages x {micro_batches} micro-batches are too many; together at most {MAX_TASKS}"
-        raise refuse("E211", message, span)
     header = Header(
         schedule=schedule.name.name,
         parameters={s.name.name: int(env[s.name.name]) for s in schedule.statements if isinstance(s, n.Param)},

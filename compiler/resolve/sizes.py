@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import Costs, Pipe, Tied
 from compiler.resolve.expressions import Env, evaluate, scalar, values_of
 from compiler.syntax import nodes as n
 
-MAX_RANKS = 2**16  # ranks, stages, pipes
-MAX_TASKS = 2**23  # stages x micro-batches: at least two tasks each
-
 
 def size(e: n.Expr, env: Env, what: str, least: int) -> int:
     value = scalar(e, env)
-    if not least <= value <= MAX_RANKS:
-        raise refuse("E211", f"{what} = {value}; allowed are {least} to {MAX_RANKS}", e.span, values_of(e, env))
+    if not least <= value <= limits.RANKS:
+        raise refuse("E211", f"{what} = {value}; allowed are {least} to {limits.RANKS}", e.span, values_of(e, env))
     return value
 
 
@@ -27,21 +25,21 @@ def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
     """Return numerator and denominator of a micro-batch's size."""
     for s in schedule.statements:
         if isinstance(s, n.Size):
-            if not (1 <= s.numerator <= MAX_RANKS and 1 <= s.denominator <= MAX_RANKS):
-                raise refuse("E211", f"both parts of a size lie between 1 and {MAX_RANKS}", s.span)
+            if not (1 <= s.numerator <= limits.RANKS and 1 <= s.denominator <= limits.RANKS):
+                raise refuse("E211", f"both parts of a size lie between 1 and {limits.RANKS}", s.span)
             return s.numerator, s.denominator
     return 1, 1
 
 
 def limits_of(schedule: n.Schedule, env: Env) -> dict[str, int]:
     """Return the most that a rank may hold, by name."""
-    limits = {}
+    result = {}
     for s in (s for s in schedule.statements if isinstance(s, n.MemoryLimit)):
-        limits[s.what.name] = value = scalar(s.value, env)
+        result[s.what.name] = value = scalar(s.value, env)
         if not 0 <= value < 2**31:
             message = f"the limit of {s.what.name} is {value}; allowed are 0 to {2**31 - 1}"
             raise refuse("E211", message, s.value.span, values_of(s.value, env))
-    return limits
+    return result
 
 
 @dataclass(slots=True)
@@ -60,17 +58,14 @@ def pipes_of(schedule: n.Schedule, env: Env, ranks: int, stages: int) -> tuple[t
     for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
         mine = declared[decl.name.name] = Declared(decl)
         for index, name, inner in _members(decl, env):
-            if len(pipes) == MAX_RANKS:
-                raise refuse("E211", f"there are more than {MAX_RANKS} pipes", decl.span)
+            _room(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner)
-            if not 0 <= count <= MAX_TASKS:
+            if not (count >= 0 and (first + count) * stages <= limits.TASKS):
+                most = limits.TASKS // stages
+                message = f"pipe {name} has {count} micro-batches; allowed are 0 or more, and {most} over all pipes"
                 label = values_of(decl.micro_batches, inner)
-                raise refuse(
-                    "E211",
-                    f"pipe {name} has {count} micro-batches; allowed are 0 to {MAX_TASKS}",
-                    decl.micro_batches.span,
-                    label,
-                )
+                help = f"stages x micro-batches are at most {limits.TASKS}"
+                raise refuse("E211", message, decl.micro_batches.span, label, help=help)
             placement = _placement(decl, name, inner, ranks, stages, found)
             if found:
                 break
@@ -85,13 +80,25 @@ def pipes_of(schedule: n.Schedule, env: Env, ranks: int, stages: int) -> tuple[t
     return tuple(pipes), declared
 
 
+def _room(decl: n.PipeDecl, pipes: int, stages: int) -> None:
+    """Refuse a pipe too many, as the number `pipes` so far."""
+    for what, count, most in (
+        ("pipes", pipes, limits.PIPES),
+        (f"pipes x {stages} stages", pipes * stages, limits.CELLS),
+        (f"pipes x {len(decl.stages)} stage clauses", pipes * len(decl.stages), limits.FORMULAS),
+    ):
+        if count > most:
+            message = f"{pipes} or more {what} are too many; at most {most}"
+            raise refuse("E211", message, decl.span, help="declare fewer pipes, or smaller families")
+
+
 def _members(decl: n.PipeDecl, env: Env) -> Iterator[tuple[int, str, Env]]:
     if decl.family is None:
         yield 0, decl.name.name, env
         return
     low, high = _bounds(decl.family.range, env)
-    if low < 0 or high > MAX_RANKS:
-        raise refuse("E211", f"the family's index runs from {low} to {high}; allowed is 0 to {MAX_RANKS}", decl.family.span)
+    if low < 0 or high > limits.RANKS:
+        raise refuse("E211", f"the family's index runs from {low} to {high}; allowed is 0 to {limits.RANKS}", decl.family.span)
     for i in range(low, high + 1):
         yield i, f"{decl.name.name}[{i}]", {**env, decl.family.binder.name: i}
 
@@ -163,8 +170,10 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int) -> Costs:
         at = np.arange(stages, dtype=np.int64)
         inner = {**env, cost.stage.name: at} if cost.stage else env
         value = np.broadcast_to(np.asarray(evaluate(cost.value, inner)), at.shape)
-        if (value < 0).any() or (value > 2**40).any():
-            raise refuse("E211", f"the cost of {cost.kind.name} must lie between 0 and 2^40", cost.value.span)
+        if (value < 0).any() or (value > limits.COST).any():
+            raise refuse(
+                "E211", f"the cost of {cost.kind.name} must lie between 0 and 2^{limits.COST.bit_length() - 1}", cost.value.span
+            )
         values[cost.kind.name] = tuple(value.tolist())
     one = (1,) * stages
     inputs, weights = values.get("I", one), values.get("W", one)

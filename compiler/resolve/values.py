@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from compiler.resolve.expressions import Env, Variable, evaluate, names_in, values_of
+from compiler.resolve.expressions import MAX_FOUND, Env, Variable, evaluate, names_in, spent, values_of
 from compiler.syntax import nodes as n
 from compiler.syntax.printer import expression
 
 SEARCHED = 64  # how far a help looks for a parameter value that meets a requirement
+MAX_SEARCH = 2**20  # operations of such a search; of a text with many requirements, few are searched for
 
 
 def values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, Variable]:
@@ -19,6 +20,8 @@ def values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, Variable
     try:
         for s in _unmet(schedule, given, env):
             found.append(_not_met(schedule, s, env, given))
+            if len(found) == MAX_FOUND:
+                break
     except ChimeraError:
         if not found:  # else it follows from a requirement that is not met
             raise
@@ -63,10 +66,12 @@ def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
     """Return the nearest values of one parameter that meet every requirement, found by trying."""
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     # The last parameter a requirement names is the one it is about: `N % D == 0` is about N.
-    about = [p for p in params if p in names_in(s.condition)][::-1]
+    names, end = set(names_in(s.condition)), spent() + MAX_SEARCH
+    about = [p for p in params if p in names][::-1]
     for name in about:
         now = int(env[name])
-        good = [v for v in range(max(0, now - SEARCHED), now + SEARCHED + 1) if _holds(schedule, {**given, name: v})]
+        near = sorted(range(max(0, now - SEARCHED), now + SEARCHED + 1), key=lambda v: abs(v - now))
+        good = sorted(v for v in near if spent() < end and _holds(schedule, {**given, name: v}))
         lower, higher = [v for v in good if v < now][-1:], [v for v in good if v > now][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lark import Token, Transformer, v_args
+from lark import Token, v_args
 from lark.tree import Meta
+from lark.visitors import Transformer_NonRecursive
 
 from chimera_ir.diagnostics import Diagnostic, Source, Span
 from compiler.syntax import nodes as n
@@ -41,7 +42,7 @@ class _Word:
 
 
 @v_args(meta=True)
-class Builder(Transformer[Token, Any]):
+class Builder(Transformer_NonRecursive[Token, Any]):
     """Build nodes only; whether they make sense is checked later."""
 
     def __init__(self, source: Source):

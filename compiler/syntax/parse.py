@@ -1,7 +1,8 @@
 """text -> syntax tree (E1xx).
 
 lark does the work. A statement with a syntax error is blanked and the rest read again, so that one run shows all of
-them; the depth of a tree is checked before anything recursive walks it.
+them. A text that is too large is refused before lark sees it, and a tree that is too deep before anything recursive
+walks it.
 """
 
 from __future__ import annotations
@@ -15,21 +16,18 @@ from typing import Any
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
 from compiler.syntax import nodes as n
 from compiler.syntax import tables
 from compiler.syntax.build import Builder, span_of, token_span
 
-MAX_TEXT = 1_000_000  # characters of a schedule
-MAX_DEPTH = 100  # nesting of an expression
-MAX_INT = 2**61
-MAX_SYNTAX_ERRORS = 10
+MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
 
 
 def parse(source: Source) -> n.Schedule:
     """Return the syntax tree of a schedule. Raises ChimeraError with every syntax error that can be told apart."""
-    if len(source.text) > MAX_TEXT:
-        raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {MAX_TEXT}")
+    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // _count(source)))
     found: list[Diagnostic] = []
     text = source.text
     while True:
@@ -40,7 +38,7 @@ def parse(source: Source) -> n.Schedule:
             if not found or not _at_end(error):  # a later error at the end follows from what was blanked
                 found.append(_explain(error, source))
             text = _without_statement_at(text, error)
-            if not text or len(found) == MAX_SYNTAX_ERRORS:
+            if not text or len(found) >= most:
                 raise ChimeraError(found) from None
     found += _too_large(source, tree)
     if found:
@@ -49,6 +47,7 @@ def parse(source: Source) -> n.Schedule:
     result: n.Schedule = builder.transform(tree)
     if builder.found:
         raise ChimeraError(builder.found)
+    _check_names(result)
     return result
 
 
@@ -66,21 +65,70 @@ def keywords() -> frozenset[str]:
     return frozenset(t.pattern.value for t in _grammar().terminals if t.pattern.value.isidentifier())
 
 
+# --- sizes ----------------------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|\S")
+
+
+def _count(source: Source) -> int:
+    """Return how many tokens a text has, at least 1. Raises ChimeraError: E104 brackets within brackets, E105 its size."""
+    if len(source.text) > limits.TEXT:
+        raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
+    count = depth = 0
+    for count, found in enumerate(_TOKEN.finditer(source.text), 1):
+        word = found[0]
+        if word in "([{":
+            depth += 1
+        elif word in ")]}":
+            depth -= 1
+        if depth > limits.NESTING:
+            message = f"brackets nested more than {limits.NESTING} deep"
+            raise refuse("E104", message, _span_of(source, found), help="give parts of it a name with let")
+        if count > limits.TOKENS:
+            message = f"{source.name} has more than {limits.TOKENS} words, numbers and signs"
+            raise refuse("E105", message, _span_of(source, found), "the first too many", help="write formulas instead of lists")
+        if len(word) > limits.NAME and word.isidentifier():
+            message = f"a name of {len(word)} characters; at most {limits.NAME} are allowed"
+            raise refuse("E105", message, _span_of(source, found), help="choose a shorter name")
+    return max(count, 1)
+
+
+def _span_of(source: Source, found: re.Match[str]) -> Span:
+    line, column = source.text.count("\n", 0, found.start()) + 1, found.start() - source.text.rfind("\n", 0, found.start())
+    return Span(source, line, column, line, column + len(found[0]))
+
+
 def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
-    """Return findings for numbers and nesting that later passes could not bear. Iterative: any depth is safe here."""
+    """Return findings for numbers and nesting that later passes could not bear. Iterative: any depth is safe here.
+
+    Parentheses are counted before, and the first operand of a chain a + b + c ... is not nested: whoever walks a tree
+    walks a chain in a loop.
+    """
     found: list[Diagnostic] = []
-    stack: list[tuple[Any, int]] = [(tree, 0)]
+    stack: list[tuple[Any, int]] = [(child, 0) for child in tree.children]
     while stack:
         node, depth = stack.pop()
         if isinstance(node, Tree):
-            if depth > MAX_DEPTH:
+            if depth > limits.NESTING:
                 span, help = span_of(source, node.meta), "give parts of it a name with let"
-                return [Diagnostic("E104", f"an expression nested more than {MAX_DEPTH} deep", span, help=help)]
-            stack += [(child, depth + 1) for child in node.children]
-        elif isinstance(node, Token) and node.type == "INT" and (len(node) > 20 or int(node) > MAX_INT):
+                return [Diagnostic("E104", f"nested more than {limits.NESTING} deep", span, help=help)]
+            deeper = depth if node.data == "parenthesized" else depth + 1
+            chained = node.data == "binary"
+            stack += [(child, depth if chained and k == 0 else deeper) for k, child in enumerate(node.children)]
+        elif isinstance(node, Token) and node.type == "INT" and (len(node) > 20 or int(node) > limits.MAGNITUDE):
             span = token_span(source, node)
-            found.append(Diagnostic("E103", f"a number of {len(node)} digits; at most {MAX_INT} is allowed", span))
+            message = f"a number of {len(node)} digits; at most {limits.MAGNITUDE} is allowed"
+            found.append(Diagnostic("E103", message, span))
     return found
+
+
+def _check_names(schedule: n.Schedule) -> None:
+    """Refuse more params and lets than what is looked up among them can bear."""
+    orders = [s.lets for s in schedule.statements if isinstance(s, n.Ticks)]
+    for named in ([s for s in schedule.statements if isinstance(s, n.Param | n.Let)], *orders):
+        if len(named) > limits.NAMES:
+            message = f"{len(named)} names are defined by param and let; at most {limits.NAMES} are allowed"
+            raise refuse("E105", message, named[limits.NAMES].name.span, "the first too many")
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

@@ -111,6 +111,12 @@ def _rule(r: n.Rule) -> str:
     return f"{r.kind.name}{pipe}({r.stage.name}, {r.micro_batch.name}{group}){when} at {expression(r.tick)}"
 
 
+def _left(e: n.Binary) -> int:
+    """Return how strongly the left operand must bind. Comparisons do not chain; the others associate to the left."""
+    mine = _BINDS[e.op]
+    return mine + 1 if mine == _BINDS["=="] else mine
+
+
 def expression(e: n.Expr, binds: int = 0) -> str:
     """Return the text of an expression that stands where an operator of strength `binds` holds it."""
     match e:
@@ -127,8 +133,16 @@ def expression(e: n.Expr, binds: int = 0) -> str:
             mine = _NEGATE if e.op == "-" else _BINDS["not"]
             text = e.op + ("" if e.op == "-" else " ") + expression(e.operand, mine)
         case n.Binary():
-            mine = _BINDS[e.op]
-            # Comparisons do not chain, so both sides need more; the others associate to the left.
-            left = mine + 1 if mine == _BINDS["=="] else mine
-            text = f"{expression(e.left, left)} {e.op} {expression(e.right, mine + 1)}"
+            # A chain a + b + c ... may be of any length, so it is walked, from its first operand on.
+            links = [e]
+            while isinstance(links[-1].left, n.Binary):
+                links.append(links[-1].left)
+            parts, opened = [expression(links[-1].left, _left(links[-1]))], 0
+            for link, outer in zip(links[::-1], [*links[-2::-1], None], strict=True):
+                mine = _BINDS[link.op]
+                parts.append(f" {link.op} {expression(link.right, mine + 1)}")
+                if outer is not None and mine < _left(outer):
+                    parts.append(")")
+                    opened += 1
+            text = "(" * opened + "".join(parts)
     return f"({text})" if mine < binds else text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
 from compiler.library import find, names
+from compiler.resolve.expressions import names_in
 from compiler.syntax import nodes as n
-from compiler.syntax.parse import MAX_DEPTH, MAX_SYNTAX_ERRORS, MAX_TEXT, parse
-from compiler.syntax.printer import print_schedule
+from compiler.syntax.parse import MAX_SYNTAX_ERRORS, parse
+from compiler.syntax.printer import expression, print_schedule
 from tests.helpers_text import text
 
 
@@ -81,10 +83,26 @@ def test_characters_from_elsewhere(source: str) -> None:
 
 
 def test_sizes_have_limits() -> None:
-    assert errors("schedule x\n" + "#" * MAX_TEXT)[0].code == "E105"
+    assert errors("schedule x\n" + "#" * limits.TEXT)[0].code == "E105"
     assert errors("schedule x let y = " + "(" * 5000 + "1" + ")" * 5000)[0].code == "E104"
     read("schedule x let y = " + "(" * 90 + "1" + ")" * 90)
-    assert errors("schedule x let y = " + "1 + (" * (MAX_DEPTH + 1) + "1" + ")" * (MAX_DEPTH + 1))[0].code == "E104"
+    deep = limits.NESTING + 1
+    assert errors("schedule x let y = " + "1 + (" * deep + "1" + ")" * deep)[0].code == "E104"
+    assert errors("schedule x let y = " + "if 1 == 1 then 2 else " * deep + "1")[0].code == "E104"
     assert errors("schedule x let y = " + "-" * 5000 + "1")[0].code == "E104"
     assert errors(f"schedule x let y = {2**61 + 1}")[0].code == "E103"
     read(f"schedule x let y = {2**61}")
+    assert errors("schedule x " + "let y = 1 " * (limits.TOKENS // 4))[0].code == "E105"
+    assert errors("schedule x let " + "y" * (limits.NAME + 1) + " = 1")[0].code == "E105"
+    assert errors("schedule x " + "".join(f"let y{k} = 1 " for k in range(limits.NAMES + 1)))[0].code == "E105"
+
+
+@pytest.mark.parametrize("sign", ["+", "*", "and", "=="])
+def test_a_chain_may_be_long(sign: str) -> None:
+    """Its terms are not nested: nothing calls itself for each of them."""
+    chain = f" {sign} ".join(f"(a{k % 7})" for k in range(20_000 if sign != "==" else 2))
+    tree = read(f"schedule x let y = {chain}")
+    let = tree.statements[0]
+    assert isinstance(let, n.Let)
+    assert expression(let.value) == chain.replace("(", "").replace(")", "")
+    assert names_in(let.value) == [f"a{k}" for k in range(min(7, chain.count("a")))][: 7 if sign != "==" else 2]

@@ -1,0 +1,33 @@
+"""Limits: the most that a text or a file from a stranger may ask for, so that it wastes a bounded amount of time and memory.
+
+Each stands where the largest program that anybody runs has room, and the worst that fits within it takes seconds to a
+minute, and some gigabytes. The comment of each is its line in docs/language.md.
+"""
+
+# of a schedule's text
+TEXT = 1_000_000  # characters of a text
+TOKENS = 100_000  # words, numbers, signs and comments of a text
+NAME = 64  # characters of a name
+NAMES = 256  # `param` and `let` of the top level, and `let` of a ticks order, each
+NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum or product are not nested
+MAGNITUDE = 2**61  # magnitude of any value
+
+# of a program, whether compiled or read
+RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window
+PIPES = 2**12  # pipes
+CELLS = 2**20  # pipes × stages × width
+TASKS = 2**21  # stages × micro-batches × width; tasks × width
+MEMBERS = 2**24  # ranks named by all gradient sums together: for each, its ranks squared
+COST = 2**40  # cost of a task, or of a hop
+TIME = 2**61  # all costs of a program added up
+
+# of the work that a schedule's text makes
+FORMULAS = 2**14  # pipes × rules of a ticks order; pipes × stage clauses
+KEYS = 16  # keys of `then` together; limits of a greedy order
+TURNS = 1_000_000  # turns of a listing's loops, over all ranks
+WORK = 2**24  # operations in evaluating expressions; one on many points counts once per 64 of them
+
+# of a file
+FILE = 2**29  # bytes of any file; characters of a program as JSON or as text
+MODEL = 2**25  # characters of a model description
+FIELDS = 1024  # fields of a JSON object

@@ -17,6 +17,8 @@ from compiler.syntax.printer import expression
 
 MAX_BYTES = 2**31
 
+_SCHEDULES = resources.files("schedules")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -30,8 +32,7 @@ class Entry:
 
 def names() -> list[str]:
     """Return the names of the library's schedules."""
-    folder = resources.files("schedules")
-    return sorted(f.name.removesuffix(".sched") for f in folder.iterdir() if f.name.endswith(".sched"))
+    return sorted(f.name.removesuffix(".sched") for f in _SCHEDULES.iterdir() if f.name.endswith(".sched"))
 
 
 def entries() -> Iterator[Entry]:
@@ -49,7 +50,7 @@ def entries() -> Iterator[Entry]:
 
 
 def _library_text(name: str) -> str:
-    return resources.files("schedules").joinpath(f"{name}.sched").read_text(encoding="utf-8")
+    return _SCHEDULES.joinpath(f"{name}.sched").read_text(encoding="utf-8")
 
 
 def read(path: Path) -> str:

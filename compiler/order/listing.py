@@ -7,6 +7,7 @@ weight gradient pending on the rank.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimera_ir.instructions import Op
 from compiler.order.ordered import Batches, Ordered, task_program
-from compiler.resolve.expressions import Env, evaluate, scalar, values_of
+from compiler.resolve.expressions import Env, evaluate, names_in, scalar, values_of
 from compiler.resolve.spec import KINDS, LETTERS, ListingOrder, Spec
 from compiler.syntax import nodes as n
 
@@ -44,19 +45,34 @@ class _Cell:
 @dataclass(slots=True)
 class _Rank:
     """What one rank has listed so far. rows: six numbers per task in one flat list, since the garbage collector would count
-    and walk tuples; at: the cells of a stage; inputs: how many I."""
+    and walk tuples; meant: by an action's identity, the cells that it could mean, where no loop
+    changes that; inputs: how many I."""
 
     number: int
     cells: list[_Cell] = field(default_factory=list)
-    at: dict[int, list[_Cell]] = field(default_factory=dict)
+    meant: dict[int, list[_Cell]] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
     inputs: int = 0
+
+
+def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iterator[str]:
+    """Yield the names whose values loops change."""
+    for a in actions:
+        match a:
+            case n.Let() if inside:
+                yield a.name.name
+            case n.Choice():
+                yield from _bound_in_loops(a.then + a.otherwise, inside)
+            case n.Repeat():
+                yield from [a.binder.name] if a.binder else []
+                yield from _bound_in_loops(a.body, inside=True)
 
 
 class _Lister:
     def __init__(self, spec: Spec, order: ListingOrder) -> None:
         self.spec, self.order, self.turns = spec, order, 0
         self.batches = Batches(spec.header.micro_batches)
+        self.looped = frozenset(_bound_in_loops(order.actions))
         self.spans: list[Span] = []
         self.origin: dict[int, int] = {}  # an action's identity -> its span's number: equality would hash the whole text
 
@@ -83,7 +99,7 @@ class _Lister:
 
     def _task(self, rank: _Rank, a: n.TaskAction, env: Env) -> None:
         kind = _NUMBERS[a.kind.name]
-        cells = self._cells(rank, a, env)
+        cells = rank.meant.get(id(a)) or self._cells(rank, a, env)
         if kind == _W and a.first is None:
             cell = self._oldest(rank, a, cells)
             first = last = next(iter(cell.pending))
@@ -97,8 +113,8 @@ class _Lister:
         self._add(rank, a, kind, cell, first, last)
 
     def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[_Cell]:
-        stage = None if a.stage is None else scalar(a.stage, env)
-        cells = rank.cells if stage is None else rank.at.get(stage, [])
+        """Return the cells of a rank that an action could mean."""
+        cells, used = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
         if a.pipe is not None:
             members = self.order.families[a.pipe.name.name]
             if a.pipe.index is not None:
@@ -108,9 +124,14 @@ class _Lister:
                     raise refuse("E306", message, a.pipe.span, values_of(a.pipe.index, env))
                 members = {index: members[index]}
             cells = [c for c in cells if c.pipe in members.values()]
-        if a.stage is not None and not cells:
-            message = f"stage {stage} does not live on rank {rank.number}"
-            raise refuse("E306", message, a.stage.span, values_of(a.stage, env))
+        if a.stage is not None:
+            stage = scalar(a.stage, env)
+            cells = [c for c in cells if c.stage == stage]
+            if not cells:
+                message = f"stage {stage} does not live on rank {rank.number}"
+                raise refuse("E306", message, a.stage.span, values_of(a.stage, env))
+        if self.looped.isdisjoint(name for e in used for name in names_in(e)):
+            rank.meant[id(a)] = cells
         return cells
 
     def _oldest(self, rank: _Rank, a: n.TaskAction, cells: list[_Cell]) -> _Cell:
@@ -169,9 +190,7 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     ranks = [_Rank(r) for r in range(h.ranks)]
     for p, x in enumerate(h.pipes):
         for s, r in enumerate(x.placement):
-            cell = _Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches)))
-            ranks[r].cells.append(cell)
-            ranks[r].at.setdefault(s, []).append(cell)
+            ranks[r].cells.append(_Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches))))
     lister = _Lister(spec, order)
     for rank in ranks:
         lister.run(rank, order.actions, {**order.env, order.rank: rank.number})

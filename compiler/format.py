@@ -80,9 +80,9 @@ def format_schedule(source: Source) -> str:
     writer = _Writer()
     writer.items(items, 0)
     text = writer.text()
-    again = Source(source.name, text)
-    assert parse(again) == tree, "formatting changed the meaning"
-    assert [t.text.rstrip() for t in tokens if t.comment] == [m[0] for m in _TOKEN.finditer(text) if m[0][0] == "#"]
+    for comment in (False, True):
+        again = [m[0] for m in _TOKEN.finditer(text) if m[0].startswith("#") == comment]
+        assert again == [t.text for t in tokens if t.comment == comment], "formatting changed more than spaces"
     return text
 
 
@@ -163,13 +163,14 @@ def _task_spans(tree: n.Schedule) -> Iterator[Span]:
 def _tighten(words: list[_Token]) -> None:
     """Mark operators without spaces: * and signs; // within a sum; all arithmetic within brackets."""
     brackets = 0
+    before, after = _in_sums(words, -1), _in_sums(words, 1)
     for k, t in enumerate(words):
         brackets += (t.text == "[") - (t.text == "]")
         match t.text:
             case "*" | "/":
                 t.tight = True
             case "//":
-                t.tight = brackets > 0 or _in_sum(words, k, -1) or _in_sum(words, k, 1)
+                t.tight = brackets > 0 or before[k] or after[k]
             case "%":
                 t.tight = brackets > 0
             case "+" | "-":
@@ -179,25 +180,24 @@ def _tighten(words: list[_Token]) -> None:
         t.unit |= t.text == "micro_batches"
 
 
-def _in_sum(words: list[_Token], k: int, way: int) -> bool:
-    """Return whether a quotient is a term of a sum, looking one way."""
-    depth = 0
-    while True:
-        if way > 0 or not words[k].unit:
-            k += way
-        else:
-            return False
-        if not 0 <= k < len(words) or (way > 0 and words[k].unit):
-            return False
-        t = words[k]
-        depth += way * ((t.text in ("(", "[")) - (t.text in (")", "]")))
-        if depth < 0:
-            return False
-        if depth == 0 and t.text not in (")", "]"):
-            if t.binary:
-                return True
-            if not (t.operand or t.text in (*_PRODUCT, "-")):
-                return False
+def _in_sums(words: list[_Token], way: int) -> list[bool]:
+    """Return for every token whether a quotient there is a term of a sum, looking one way. Each looks only at its
+    neighbour, whose answer is known: a product may be of any length."""
+    result, closed, partner = [False] * len(words), [], {}
+    for k in range(len(words)) if way < 0 else reversed(range(len(words))):
+        if words[k].text in (")", "]"):
+            closed.append(k)
+        elif words[k].text in ("(", "[") and closed:
+            partner[k] = closed.pop()
+        beside = k + way
+        if not 0 <= beside < len(words) or words[max(k, beside)].unit:
+            continue
+        t = words[beside]
+        if t.text in ("(", "[") and way > 0:
+            result[k] = result[partner.get(beside, beside)]
+        elif t.text not in ("(", "[", ")", "]"):
+            result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[beside])
+    return result
 
 
 def _items(tokens: Iterator[_Token], block: _Block | None = None) -> Iterator[_Unit | _Token]:
@@ -278,8 +278,10 @@ class _Line:
         self.before = t
 
     def tokens(self, u: _Unit, gap: int, aligned: bool) -> None:
-        """Append a unit that stands on one line."""
+        """Append a unit that stands on one line, or more of it than fits there."""
         for k, part in enumerate(u.parts):
+            if len(self.text) > WIDTH:
+                return
             if isinstance(part, _Block):
                 self.add(part.open, 1, aligned=True)
                 for i, item in enumerate(part.items):

@@ -109,7 +109,9 @@ class _Lister:
                 message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
                 raise refuse("E306", message, a.span, help="name the pipe and the stage, for instance F main(s)")
             (cell,) = cells
-            first, last = self._ids(rank, a, kind, cell, env)
+            first = last = cell.next[_TURN[kind]]
+            if a.first is not None or first == len(cell.micro_batches):
+                first, last = self._ids(rank, a, kind, cell, env)
         self._add(rank, a, kind, cell, first, last)
 
     def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[_Cell]:
@@ -121,7 +123,8 @@ class _Lister:
                 index = scalar(a.pipe.index, env)
                 if index not in members:
                     message = f"there is no pipe {a.pipe.name.name}[{index}]"
-                    raise refuse("E306", message, a.pipe.span, values_of(a.pipe.index, env))
+                    help = f"known: {', '.join(f'{a.pipe.name.name}[{i}]' for i in sorted(members)[:20])}"
+                    raise refuse("E306", message, a.pipe.span, values_of(a.pipe.index, env), help=help)
                 members = {index: members[index]}
             cells = [c for c in cells if c.pipe in members.values()]
         if a.stage is not None:
@@ -129,7 +132,9 @@ class _Lister:
             cells = [c for c in cells if c.stage == stage]
             if not cells:
                 message = f"stage {stage} does not live on rank {rank.number}"
-                raise refuse("E306", message, a.stage.span, values_of(a.stage, env))
+                at = sorted({c.stage for c in rank.cells})
+                help = f"rank {rank.number} holds {'stages' if len(at) > 1 else 'stage'} {', '.join(map(str, at))}" if at else ""
+                raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
         if self.looped.isdisjoint(name for e in used for name in names_in(e)):
             rank.meant[id(a)] = cells
         return cells
@@ -216,7 +221,7 @@ def _missing(spec: Spec, order: ListingOrder, rank: _Rank) -> list[Diagnostic]:
             if wrong.any():
                 more = f" ({wrong.sum()} such micro-batches)" if wrong.sum() > 1 else ""
                 message = f"rank {rank.number} never lists {what} of {name} s{cell.stage}, micro-batch {wrong.argmax()}{more}"
-                found.append(Diagnostic("E301", message, order.span))
+                found.append(Diagnostic("E301", message, order.span, help=f"list it: {what} once for each micro-batch"))
         both = full & (inputs | weights)
         if both.any():
             message = (

@@ -34,10 +34,11 @@ def load(tables: str, grammar: str) -> Lark | None:
         return None
     tokens, data = file["tokens"], file["data"]
     # A state says what follows each token: a shift to a state, or a reduction by a rule, which several tokens share.
-    states = {
-        number: {token: (0, target) for token, target in shifts} | {t: (1, {"@": rule}) for rule, ts in reduces for t in ts}
-        for number, (shifts, reduces) in enumerate(file["states"])
-    }
+    states: dict[int, dict[int, tuple[int, Any]]] = {}
+    for number, (shifts, reduces) in enumerate(file["states"]):
+        states[number] = {token: (0, target) for token, target in shifts}
+        for rule, before in reduces:
+            states[number] |= dict.fromkeys(before, (1, {"@": rule}))
     data["parser"]["parser"] |= {"tokens": dict(enumerate(tokens)), "states": states}
     memo = {int(key): value for key, value in file["memo"].items()}
     loaded: Lark = Lark._load_from_dict(data, memo)  # type: ignore[no-untyped-call]

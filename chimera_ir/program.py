@@ -143,7 +143,7 @@ class Table:
         return len(self.op)
 
     def columns(self) -> list[Ints]:
-        return [getattr(self, f.name) for f in fields(Table)]
+        return [self.op, self.value, self.pipe, self.stage, self.batch, self.peer, self.flags]
 
     def take(self, rows: npt.NDArray[Any]) -> Table:
         """Return the rows selected by an index or a mask."""

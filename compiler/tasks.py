@@ -52,7 +52,7 @@ class TaskIndex:
 
         def at(*ops: Op) -> Ints:
             where = np.full(h.width * h.stages * h.micro_batches, -1, np.int64)
-            mask = np.isin(op, ops)
+            mask = np.logical_or.reduce([op == x for x in ops])
             where[keys[mask]] = rows[mask]
             return where
 

@@ -43,7 +43,9 @@ class View:
         return np.repeat(rows, count), np.repeat(base, count) + ids
 
     def rows(self, *ops: Op) -> Ints:
-        return np.flatnonzero(np.isin(self.op, ops))
+        wanted = np.zeros(len(Op), bool)
+        wanted[list(ops)] = True
+        return np.flatnonzero(wanted[self.op])
 
     @cached_property
     def tasks(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints], tuple[Ints, Ints]]:

@@ -15,8 +15,8 @@ MAGNITUDE = 2**61  # magnitude of any value
 # of a program, whether compiled or read
 RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window
 PIPES = 2**12  # pipes
-CELLS = 2**20  # pipes × stages × width
-TASKS = 2**21  # stages × micro-batches × width; tasks × width
+CELLS = 2**18  # pipes × stages × width
+TASKS = 2**21  # tasks × width, at least two for every stage and micro-batch
 MEMBERS = 2**24  # ranks named by all gradient sums together: for each, its ranks squared
 COST = 2**40  # cost of a task, or of a hop
 TIME = 2**61  # all costs of a program added up

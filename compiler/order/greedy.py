@@ -25,7 +25,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.order.ordered import Batches, Ordered, task_program
-from compiler.resolve.expressions import evaluate
+from compiler.resolve.expressions import evaluate, spend
 from compiler.resolve.spec import GreedyOrder, Spec
 
 _F, _X, _W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
@@ -168,6 +168,7 @@ def _pick(x: _Scheduler, rank: int) -> int | None:
     best: tuple[int, int] | None = None
     where = -1
     cells = len(x.counters)
+    spend(len(x.heaps[rank]) // 8, x.order.span)
     for index, heap in x.heaps[rank].items():
         if heap and (best is None or heap[0] < best) and not _refusing(x, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index

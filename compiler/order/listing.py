@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimera_ir.instructions import Op
 from compiler.order.ordered import Batches, Ordered, task_program
-from compiler.resolve.expressions import Env, evaluate, names_in, scalar, values_of
+from compiler.resolve.expressions import Env, evaluate, names_in, scalar, spend, values_of
 from compiler.resolve.spec import KINDS, LETTERS, ListingOrder, Spec
 from compiler.syntax import nodes as n
 
 MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
-MAX_TURNS = 1_000_000  # turns of loops over all ranks: an empty loop ends too
 
 _I, _W = int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 _NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
@@ -78,6 +78,7 @@ class _Lister:
 
     def run(self, rank: _Rank, actions: tuple[n.Action, ...], env: Env) -> None:
         env = dict(env)
+        spend(len(env) // 16 + len(actions), self.order.span)
         for a in actions:
             match a:
                 case n.TaskAction():
@@ -92,8 +93,9 @@ class _Lister:
     def _repeat(self, rank: _Rank, a: n.Repeat, env: Env) -> None:
         low, high = (0, scalar(a.count, env) - 1) if a.low is None else (scalar(a.low, env), scalar(a.count, env))
         self.turns += max(high - low + 1, 0)
-        if self.turns > MAX_TURNS:
-            raise refuse("E306", f"the listing's loops turn more than {MAX_TURNS} times", a.span, values_of(a.count, env))
+        if self.turns > limits.TURNS:  # an empty loop ends too
+            message = f"the listing's loops turn more than {limits.TURNS} times"
+            raise refuse("E306", message, a.span, values_of(a.count, env))
         for i in range(low, high + 1):
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
 
@@ -116,6 +118,7 @@ class _Lister:
 
     def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[_Cell]:
         """Return the cells of a rank that an action could mean."""
+        spend(len(rank.cells) // 4, a.span)
         cells, used = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
         if a.pipe is not None:
             members = self.order.families[a.pipe.name.name]
@@ -126,14 +129,17 @@ class _Lister:
                     help = f"known: {', '.join(f'{a.pipe.name.name}[{i}]' for i in sorted(members)[:20])}"
                     raise refuse("E306", message, a.pipe.span, values_of(a.pipe.index, env), help=help)
                 members = {index: members[index]}
-            cells = [c for c in cells if c.pipe in members.values()]
+            pipes = frozenset(members.values())
+            cells = [c for c in cells if c.pipe in pipes]
         if a.stage is not None:
             stage = scalar(a.stage, env)
             cells = [c for c in cells if c.stage == stage]
             if not cells:
                 message = f"stage {stage} does not live on rank {rank.number}"
                 at = sorted({c.stage for c in rank.cells})
-                help = f"rank {rank.number} holds {'stages' if len(at) > 1 else 'stage'} {', '.join(map(str, at))}" if at else ""
+                help = (
+                    f"rank {rank.number} holds {'stages' if len(at) > 1 else 'stage'} {', '.join(map(str, at))}" if at else ""
+                )
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
         if self.looped.isdisjoint(name for e in used for name in names_in(e)):
             rank.meant[id(a)] = cells
@@ -141,6 +147,7 @@ class _Lister:
 
     def _oldest(self, rank: _Rank, a: n.TaskAction, cells: list[_Cell]) -> _Cell:
         """Return the stage whose weight gradient is pending longest."""
+        spend(len(cells) // 4, a.span)
         pending = [cell for cell in cells if cell.pending]
         if not pending:
             raise refuse("E306", f"no weight gradient is pending on rank {rank.number}", a.span, help="list its I before")
@@ -199,7 +206,11 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     lister = _Lister(spec, order)
     for rank in ranks:
         lister.run(rank, order.actions, {**order.env, order.rank: rank.number})
-    found = [d for rank in ranks for d in _missing(spec, order, rank)]
+    found: list[Diagnostic] = []
+    for rank in ranks:
+        found += _missing(spec, order, rank)
+        if len(found) >= MAX_FOUND:
+            break
     if found:
         raise ChimeraError(found[:MAX_FOUND])
     rows = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 6).T

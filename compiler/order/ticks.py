@@ -10,8 +10,10 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.order.ordered import Batches, Ordered, task_program
-from compiler.resolve.expressions import evaluate, subset
+from compiler.resolve.expressions import evaluate, spend, subset
 from compiler.resolve.spec import LETTERS, Formula, Spec, TicksOrder
+
+MAX_FOUND = 20  # pairs of formulas that collide
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,12 @@ def order_by_ticks(spec: Spec, order: TicksOrder) -> Ordered:
     Raises ChimeraError: E301 a task without a formula, E302 a task with two, E303 two tasks of one rank on one tick.
     """
     h, batches = spec.header, Batches(spec.header.micro_batches)
-    placed = [_place(spec, batches, number, f) for number, f in enumerate(order.formulas)]
+    placed, room = [], 4 * h.stages * h.micro_batches
+    for number, f in enumerate(order.formulas):
+        placed.append(_place(spec, batches, number, f))
+        room -= len(placed[-1].each_id)
+        if room < 0:  # then some task has been placed twice
+            break
     _complete(spec, order, placed)
     formula = np.concatenate([np.full(len(p.stage), p.formula) for p in placed])
     op = np.concatenate([np.full(len(p.stage), p.op) for p in placed])
@@ -59,11 +66,13 @@ def order_by_ticks(spec: Spec, order: TicksOrder) -> Ordered:
 
 def _place(spec: Spec, batches: Batches, number: int, f: Formula) -> _Placed:
     pipe = spec.header.pipes[f.pipe]
+    spend(64 + spec.header.stages * len(pipe.micro_batches) // 16, f.span)
     low, high, counter = _groups(f, len(pipe.micro_batches))
     ids = np.array(pipe.micro_batches, np.int64)
     if f.group is None:
         batch_of = ids[low]
     else:
+        spend(int((high - low + 1).sum()), f.group.span)
         groups = [pipe.micro_batches[a : b + 1] for a, b in zip(low.tolist(), high.tolist(), strict=True)]
         batch_of = np.array([batches.number(g) for g in groups], np.int64)
     stage = np.repeat(np.arange(spec.header.stages, dtype=np.int64), len(low))
@@ -76,6 +85,7 @@ def _place(spec: Spec, batches: Batches, number: int, f: Formula) -> _Placed:
         env, stage, group = dict(subset(env, holds)), stage[holds], group[holds]
     tick = np.broadcast_to(np.asarray(evaluate(f.tick, env), np.int64), stage.shape)
     count = (high - low + 1)[group]
+    spend(int(count.sum()) // 2, f.span)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     each_id = ids[np.repeat(low[group], count) + within]
     return _Placed(number, int(f.kind), f.pipe, stage, batch_of[group], tick, np.repeat(stage, count), each_id)
@@ -99,8 +109,11 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
     """Check that every (stage, micro-batch) of every pipe has one forward, and one B or one I and one W."""
     h = spec.header
     found: list[Diagnostic] = []
+    by_pipe: dict[int, list[_Placed]] = {}
+    for x in placed:
+        by_pipe.setdefault(x.pipe, []).append(x)
     for p, pipe in enumerate(h.pipes):
-        mine = [x for x in placed if x.pipe == p]
+        mine = by_pipe.get(p, [])
         first, count = (pipe.micro_batches[0] if pipe.micro_batches else 0), len(pipe.micro_batches)
         counts = np.zeros((4, h.stages, count), np.int64)
         for x in mine:
@@ -148,7 +161,7 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
     for row in rows.tolist():
         pairs.setdefault((int(ordered.origin[row]), int(ordered.origin[row + 1])), []).append(row)
     found = []
-    for collisions in pairs.values():
+    for collisions in list(pairs.values())[:MAX_FOUND]:
         row = collisions[0]
         rank = int(program.rank_of[row])
         message = f"rank {rank} has two tasks on tick {tick[row]}: {program.text(row)} and {program.text(row + 1)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimera_ir.program import LIMITS
 from compiler.resolve.expressions import LIMIT, Type, check, inside, names_in, spend, spine
@@ -117,7 +118,7 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
     families: dict[str, n.PipeDecl] = {}
     costs: dict[str, Span] = {}
     tied: dict[str, Span] = {}
-    limits: dict[str, Span] = {}
+    bounds: dict[str, Span] = {}
     for s in schedule.statements:
         match s:
             case n.Setting():
@@ -160,10 +161,10 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
                 if s.what.name not in LIMITS:
                     help = did_you_mean(s.what.name, LIMITS)
                     found.append(Diagnostic("E201", f"unknown limit '{s.what.name}'", s.what.span, help=help))
-                if s.what.name in limits:
-                    note = f"first at {limits[s.what.name]}"
+                if s.what.name in bounds:
+                    note = f"first at {bounds[s.what.name]}"
                     found.append(Diagnostic("E207", f"the limit of '{s.what.name}' is given twice", s.span, notes=(note,)))
-                limits[s.what.name] = s.span
+                bounds[s.what.name] = s.span
                 check(s.value, scope, "integer", found)
             case _:
                 pass
@@ -231,6 +232,10 @@ def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) 
             help = "backwards are single; write once: group F by 2"
             found.append(Diagnostic("E202", "forwards can be grouped, once", grouping.span, help=help))
         check(grouping.size, scope, "integer", found)
+    for what, given in (("keys", s.keys), ("limits", s.limits)):
+        if len(given) > limits.KEYS:
+            message = f"a greedy order has {len(given)} {what}; at most {limits.KEYS}"
+            found.append(Diagnostic("E211", message, given[limits.KEYS].span, "the first too many"))
     for key in s.keys:
         check(key.value, inner, "integer", found)
     for limit in s.limits:

@@ -60,11 +60,11 @@ def pipes_of(schedule: n.Schedule, env: Env, ranks: int, stages: int) -> tuple[t
         for index, name, inner in _members(decl, env):
             _room(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner)
-            if not (count >= 0 and (first + count) * stages <= limits.TASKS):
-                most = limits.TASKS // stages
+            if not (count >= 0 and (first + count) * stages <= limits.TASKS // 2):
+                most = limits.TASKS // 2 // stages
                 message = f"pipe {name} has {count} micro-batches; allowed are 0 or more, and {most} over all pipes"
                 label = values_of(decl.micro_batches, inner)
-                help = f"stages x micro-batches are at most {limits.TASKS}"
+                help = f"stages x micro-batches are at most {limits.TASKS // 2}, two tasks each"
                 raise refuse("E211", message, decl.micro_batches.span, label, help=help)
             placement = _placement(decl, name, inner, ranks, stages, found)
             if found:
@@ -111,7 +111,7 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, f
             low, high = _bounds(clause.range, env)
             if low <= high and not (low >= 0 and high < stages):
                 message = f"pipe {pipe} places stages {low} .. {high}, but stages are 0 .. {stages - 1}"
-                found.append(Diagnostic("E220", message, clause.range.span))
+                found.append(Diagnostic("E220", message, clause.range.span, help="a range includes both ends"))
                 continue
         at = np.arange(low, high + 1, dtype=np.int64)
         rank = np.broadcast_to(np.asarray(evaluate(clause.rank, {**env, clause.binder.name: at})), at.shape)
@@ -120,7 +120,8 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, f
             s = int(at[np.argmax(outside)])
             message = f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks - 1}"
             label = values_of(clause.rank, {**env, clause.binder.name: s})
-            found.append(Diagnostic("E220", message, clause.rank.span, label))
+            help = f"stages may go round: % {ranks} keeps every rank below {ranks}"
+            found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
             continue
         twice = placement[at] >= 0
         if twice.any():
@@ -194,9 +195,10 @@ def tied_of(schedule: n.Schedule, env: Env, stages: int) -> tuple[Tied, ...]:
         members = [scalar(e, env) for e in decl.stages]
         for e, s in zip(decl.stages, members, strict=True):
             if not 0 <= s < stages:
-                raise refuse("E220", f"tied {decl.name.name} names stage {s}, but stages are 0 .. {stages - 1}", e.span)
+                message = f"tied {decl.name.name} names stage {s}, but stages are 0 .. {stages - 1}"
+                raise refuse("E220", message, e.span, help="stages count from 0")
         if len(set(members)) < 2:
             message = f"tied {decl.name.name} names one stage; parameters are tied between at least two"
-            raise refuse("E220", message, decl.span, label=f"stage {members[0]}")
+            raise refuse("E220", message, decl.span, label=f"stage {members[0]}", help="name another stage too, or remove it")
         result.append(Tied(decl.name.name, tuple(sorted(set(members)))))
     return tuple(result)

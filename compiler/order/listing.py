@@ -136,10 +136,8 @@ class _Lister:
             cells = [c for c in cells if c.stage == stage]
             if not cells:
                 message = f"stage {stage} does not live on rank {rank.number}"
-                at = sorted({c.stage for c in rank.cells})
-                help = (
-                    f"rank {rank.number} holds {'stages' if len(at) > 1 else 'stage'} {', '.join(map(str, at))}" if at else ""
-                )
+                held = ", ".join(str(s) for s in sorted({c.stage for c in rank.cells}))
+                help = f"stages of rank {rank.number}: {held or 'none'}"
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
         if self.looped.isdisjoint(name for e in used for name in names_in(e)):
             rank.meant[id(a)] = cells

@@ -120,7 +120,7 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, f
             s = int(at[np.argmax(outside)])
             message = f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks - 1}"
             label = values_of(clause.rank, {**env, clause.binder.name: s})
-            help = f"stages may go round: % {ranks} keeps every rank below {ranks}"
+            help = f"ranks count from 0; where stages go round, write (...) % {ranks}"
             found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
             continue
         twice = placement[at] >= 0

@@ -42,24 +42,25 @@ def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -
     ranks = view.rank[rows].tolist()
     joined = set(ranks)
     if len(holders) == 1:
-        return [Diagnostic("E450", f"{p.place(row)}: the group lives once and needs no sum") for row in rows]
+        message = "the group lives once and needs no sum"
+        return [Diagnostic("E450", f"{p.place(row)}: {message}", help="remove it") for row in rows]
+    over = f"over {','.join(map(str, holders))}"
     found = [
-        Diagnostic(
-            "E450", f"rank {rank} holds a copy of '{name}' but never joins its sum", help=f"it spans ranks {_list(holders)}"
-        )
+        Diagnostic("E450", f"rank {rank} holds a copy of '{name}' but never joins its sum", help=f"add its ALLREDUCE {over}")
         for rank in holders
         if rank not in joined
     ]
     spans = p.table.batch[rows].tolist()
     wrong = {c for c in set(spans) if p.collectives[c].ranks != holders}
     found += [
-        Diagnostic("E450", f"{p.place(row)}: the copies of '{name}' live on ranks {_list(holders)}")
+        Diagnostic("E450", f"{p.place(row)}: the copies of '{name}' live on ranks {_list(holders)}", help=f"write: {over}")
         for row, c in zip(rows, spans, strict=True)
         if c in wrong
     ]
     first = dict(zip(reversed(ranks), reversed(rows), strict=True))
     twice = [row for row, rank in zip(rows, ranks, strict=True) if row != first[rank]]
-    return found + [Diagnostic("E451", f"{p.place(row)}: this rank joins the sum of '{name}' a second time") for row in twice]
+    message = f"this rank joins the sum of '{name}' a second time"
+    return found + [Diagnostic("E451", f"{p.place(row)}: {message}", help="keep the later one") for row in twice]
 
 
 def _last_weight_gradients(view: View) -> dict[int, int]:
@@ -77,7 +78,7 @@ def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int]
         after = max(last.get(int(view.rank[row]) * view.header.stages + s, -1) for s in stages)
         if row < after:
             message = f"{p.place(row)}: gradients of '{name}' are still added after it"
-            found.append(Diagnostic("E452", message, notes=(f"the last is {p.place(after)}",)))
+            found.append(Diagnostic("E452", message, notes=(f"the last is {p.place(after)}",), help="launch it after that"))
     return found
 
 
@@ -102,5 +103,6 @@ def _one_order(view: View, rows: Ints, names: list[str]) -> list[Diagnostic]:
             b = [r for r, name in zip(rows.tolist(), names, strict=True) if name == second]
             x, y = next((x, y) for x in a for y in b if view.rank[x] == view.rank[y] and x < y)
             notes.append(f"rank {view.rank[x]}: {view.program.text(x)} before {view.program.text(y)}")
-        return [Diagnostic("E453", "no one order of the collectives agrees with every stream", notes=tuple(notes))]
+        message, help = "no one order of the collectives agrees with every stream", "turn one of these pairs round"
+        return [Diagnostic("E453", message, notes=tuple(notes), help=help)]
     return []

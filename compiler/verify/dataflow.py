@@ -35,8 +35,9 @@ def _before(view: View, first: Ints, second: Ints, fact: str) -> list[Diagnostic
     """Return findings where `second` stands before `first`; both are of one rank. One row may do both."""
     wrong = np.flatnonzero((first >= 0) & (second >= 0) & (second < first))
     p = view.program
+    needs = "what it needs is {}, which must come first"
     return [
-        Diagnostic("E420", f"{fact}: {p.place(int(second[k]))}", notes=(f"what it needs is {p.place(int(first[k]))}",))
+        Diagnostic("E420", f"{fact}: {p.place(int(second[k]))}", notes=(needs.format(p.place(int(first[k]))),))
         for k in wrong[:MAX_FOUND].tolist()
     ]
 
@@ -69,26 +70,28 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
             note = f"it is made at {p.place(int(maker[i]))}"
             message = f"{p.place(int(row[i]))}: {fact.format(value=f'{value.name} {view.name(int(keys[i]))}')}"
-            found.append(Diagnostic(code, message, notes=(note,), help=help))
+            change = help.format(source=source[i], target=target[i])
+            found.append(Diagnostic(code, message, notes=(note,), help=change))
 
-    say("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made")
+    say("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made", "let that come first")
     found += _paired(view, maker, reader)
     for op, verb in ((Op.SEND, "sent"), (Op.RECV, "received")):
         rows, at = view.transfers[op, value]
         count = np.bincount(at, minlength=view.keys_total)[keys]
         say("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
-        say("E422", count > crosses, view.by_key((rows, at))[keys], f"{{value}} is {verb} once more than it is needed")
+        extra = view.by_key((rows, at))[keys]
+        say("E422", count > crosses, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
     if found:
         return found
     send, receive = (view.by_key(view.transfers[op, value])[keys] for op in (Op.SEND, Op.RECV))
-    peer = p.table.peer
-    say("E423", crosses & (view.rank[send] != source), send, "{value} is sent from a rank that does not make it")
-    say("E423", crosses & (peer[send] != target), send, "{value} is sent to a rank that does not read it")
-    say("E423", crosses & (view.rank[receive] != target), receive, "{value} is received on a rank that does not read it")
-    say("E423", crosses & (peer[receive] != source), receive, "{value} is received from a rank that does not make it")
+    peer, route = p.table.peer, "it goes from rank {source} to rank {target}"
+    say("E423", crosses & (view.rank[send] != source), send, "{value} is sent from a rank that does not make it", route)
+    say("E423", crosses & (peer[send] != target), send, "{value} is sent to a rank that does not read it", route)
+    say("E423", crosses & (view.rank[receive] != target), receive, "{value} is received on a rank that does not read it", route)
+    say("E423", crosses & (peer[receive] != source), receive, "{value} is received from a rank that does not make it", route)
     if found:
         return found
-    say("E424", crosses & (send < maker), send, "{value} is sent before it is made")
+    say("E424", crosses & (send < maker), send, "{value} is sent before it is made", "send it after that")
     for i in np.flatnonzero(crosses & (receive > reader))[:MAX_FOUND].tolist():
         message = f"{p.place(int(receive[i]))}: {value.name} {view.name(int(keys[i]))} is received after it is read"
         found.append(Diagnostic("E425", message, notes=(f"it is read at {p.place(int(reader[i]))}",), help="post it earlier"))
@@ -112,6 +115,7 @@ def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, cr
             f"{view.program.place(int(rows[i]))}: the buffer is given back "
             + ("twice" if twice[at[i]] else "too early" if there[at[i]] else "but was never received"),
             notes=(f"it is last read at {view.program.place(int(last[at[i]]))}",),
+            help="let the FREE stand once, after that, on that rank" if there[at[i]] else "remove the FREE",
         )
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist()
     ]

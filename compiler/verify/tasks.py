@@ -31,14 +31,16 @@ def _wrong(view: View, what: int, key: int, counts: dict[int, Ints], rows: list[
     full = halves and all(view.op[row] == Op.BWD for row in rows)
     name = f"the {'backward' if full else _WHAT[what]} of {view.name(key)}"
     if not rows:
-        return Diagnostic("E410", f"{name} is missing", notes=(f"rank {view.owner[key]} should run it",))
+        return Diagnostic("E410", f"{name} is missing", help=f"add it on rank {view.owner[key]}, where its stage lives")
     places = tuple(view.program.place(row) for row in rows[:4])
-    return Diagnostic("E411", f"{name} is there {len(rows)} times", notes=places)
+    return Diagnostic("E411", f"{name} is there {len(rows)} times", notes=places, help="keep one of them")
 
 
 def _elsewhere(view: View, rows: Ints, keys: Ints) -> list[Diagnostic]:
     wrong = np.flatnonzero(view.rank[rows] != view.owner[keys])
     return [
-        Diagnostic("E412", f"{view.program.place(int(rows[i]))}: this stage lives on rank {view.owner[keys[i]]}")
+        Diagnostic(
+            "E412", f"{view.program.place(int(rows[i]))}: this stage lives on rank {view.owner[keys[i]]}", help="move it there"
+        )
         for i in wrong[:MAX_FOUND].tolist()
     ]

@@ -12,11 +12,24 @@ from chimera_ir.instructions import Op
 from chimera_ir.program import Program
 from compiler.order.ordered import Ordered
 from compiler.resolve.spec import Spec
+from compiler.verify.hang import remaining
 
 
 def blame(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
     """Return the findings of the verifier about `program`, each with the text that made what it is about."""
     return ChimeraError([_with_text(d, spec, ordered, program) for d in error.diagnostics])
+
+
+def suggest_arranging(error: ChimeraError, arranged: Program | None, keep: bool = False) -> ChimeraError:
+    """Return the findings of a program that hangs, with arranging it for its machine as the way out where that is right.
+
+    keep: beside what was suggested before; the compiler's own transfers cannot be moved by hand."""
+    if arranged is None or remaining(arranged) is not None:
+        return error
+    help = f"--for {arranged.header.machine} puts its transfers and sums in one order; tried: it then ends there"
+    return ChimeraError(
+        [replace(d, help=f"{d.help}\nor {help}" if keep else help) if d.code == "E440" else d for d in error.diagnostics]
+    )
 
 
 def _with_text(d: Diagnostic, spec: Spec, ordered: Ordered, program: Program) -> Diagnostic:

@@ -20,7 +20,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, did_you_mean, refus
 
 if TYPE_CHECKING:
     from chimera_ir.model import ModelDescription
-    from chimera_ir.program import Machine
+    from chimera_ir.program import Machine, Program
 
 EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
 
@@ -146,9 +146,7 @@ def _stdin() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    p = Parser(
-        "chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("schedule", nargs="?", help="a .sched file, the name of a schedule of the library, or a compiled program")
     p.add_argument(
         "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
@@ -213,16 +211,18 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
     if costs and options.emit not in ("timeline", "report"):
         raise refuse("E002", "--cost is for --emit timeline and --emit report; a schedule's own costs are written in its text")
 
-    from compiler import is_program, read_program, verify
+    from compiler import is_program, read_program
     from compiler.library import find
-    from compiler.pipeline import compile_source
+    from compiler.pipeline import compile_source, verified
 
     source = find(options.schedule)
     if is_program(source):
-        if parameters or options.width is not None or options.arrange:
-            raise refuse("E002", "a compiled program is as it is; -p, --width and --for are for schedules")
+        if parameters or options.width is not None:
+            raise refuse("E002", "a compiled program is as it is; -p and --width are for schedules")
         program = read_program(source)
-        program = verify(program.with_header(machine=options.machine) if options.machine else program)
+        if options.machine:
+            program = program.with_header(machine=options.machine)
+        program = _arranged(program, options.arrange) if options.arrange else verified(program)
     else:
         width = 1 if options.width is None else options.width
         machine: Machine = options.arrange or options.machine or "window"
@@ -258,6 +258,19 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
             from compiler.simulate import simulate
 
             return report(program, simulate(program, costs), model)
+
+
+def _arranged(program: Program, machine: Machine) -> Program:
+    """Return a program from a file with its transfers and sums arranged for a machine."""
+    from compiler.pipeline import arranged
+    from compiler.verify import verify
+
+    verify(program.with_header(machine="posted"))  # all that is wrong with it but its machine
+    result = arranged(program, machine)
+    if result is None:
+        message = f"--for {machine}: the tasks of this program's replicas cannot stand in one order"
+        raise refuse("E002", message, help="compile its schedule with --for")
+    return verify(result)
 
 
 def _list() -> str:

@@ -1,61 +1,142 @@
-"""Explain an order that cannot run: the shortest cycle, who ordered it, and how far the ranks get (E304)."""
+"""Explain an order that cannot run: the shortest circle, who ordered it, how far the ranks get, and a change that was
+tried (E304)."""
 
 from __future__ import annotations
 
-import networkx as nx
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
 import numpy as np
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
+from chimera_ir.program import OVERLAP, Ints, Program
+from compiler.blame import ordered_by
 from compiler.draw.timeline import draw_timeline
-from compiler.graph import dependency_graph, shortest_cycle
 from compiler.order.ordered import Ordered
-from compiler.tasks import Timing
+from compiler.resolve.spec import Formula, Spec, TicksOrder
+from compiler.syntax import nodes as n
+from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
+from compiler.verify.circle import closed, shortest_circle
 
 MAX_SHOWN = 12
+AMOUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256, 512, 1024)  # added to a tick
+MAX_TRIED = 2_000_000  # tasks ordered for the sake of a suggestion
+
+Order = Callable[[Spec], Ordered]
 
 
-def explain_deadlock(ordered: Ordered, timing: Timing) -> ChimeraError:
-    """Return the finding for a program of tasks whose streams wait for each other in a circle."""
+def explain_deadlock(ordered: Ordered, timing: Timing, spec: Spec, order: Order) -> ChimeraError:
+    """Return the finding for a program of tasks whose streams wait for each other in a circle.
+
+    order: makes the program of a changed spec, to try changes.
+    """
     program = ordered.program
-    graph = dependency_graph(program)
-    for node in nx.nodes_with_selfloops(graph):
-        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {node} does"
+    target, source, alone = _waits(program, timing)
+    if alone is not None:
+        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {_name(program, alone)} does"
         help = "overlap two tasks of which neither needs the other"
-        return refuse("E304", message, ordered.span(graph.nodes[node]["row"]), "begins the pair", help=help)
-    by_row = {row: node for node, row in graph.nodes(data="row")}
-    cycle = shortest_cycle(graph, [by_row[row] for row in timing.stuck])
-    at = next(k for k in range(len(cycle)) if graph.edges[cycle[k - 1], cycle[k]]["kind"] == "data")
-    cycle = cycle[at:] + cycle[:at]  # begins with a task that waits for a value
-    notes, ranks, first = [], [], cycle[0]
-    for k, node in enumerate(cycle):
-        following = cycle[(k + 1) % len(cycle)]
-        if graph.edges[node, following]["kind"] == "order":
-            continue
-        rank = graph.nodes[node]["rank"]
+        return refuse("E304", message, ordered.span(alone), "begins the pair", help=help)
+    circle = closed(shortest_circle(target, source, program.rank_of))
+    notes, swaps, ranks = [], [], []
+    for wait, following in circle:  # what the wait is for comes after what waits next
+        first, needed = int(target[following]), int(source[wait])
+        names = [_name(program, first), *([_name(program, needed)] if first != needed else [])]
+        rank = int(program.rank_of[needed])
+        notes.append(f"rank {rank} runs {' before '.join(names)}, which {_name(program, int(target[wait]))} needs")
         ranks.append(rank)
-        text = f"rank {rank} runs {first} before {node}" if first != node else f"rank {rank} runs {node}"
-        notes.append(f"{text}, which {following} needs")
-        first = following
-    start = cycle[0]
-    span = ordered.span(graph.nodes[start]["row"])
-    places = dict.fromkeys(ordered.span(graph.nodes[node]["row"]) for node in cycle)
-    lines = [f"ordered by {s.source.name}:{s.line}: {s.source.line(s.line).strip()}" for s in places]
+        swaps += [(first, needed)] if first != needed else []
+    rows = [int(row) for wait, following in circle for row in (source[wait], target[following])]
+    spans = [ordered.span(row) for row in rows]
     who = f"rank {ranks[0]} waits for itself"
     if len(set(ranks)) > 1:
         who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
     concerned = sorted(set(ranks))[:MAX_SHOWN]
-    far = "none of these ranks can start anything"
-    if (timing.end[np.isin(program.rank_of, concerned)] >= 0).any():
-        far = f"as far as the ranks get:\n{draw_timeline(program, timing, 1, ranks=concerned, columns=120).rstrip()}"
+    stops = {rank: f"then {_name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
+    far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops).rstrip()
+    help = _another_formula(spec, spans[1::2], order, len(program)) or _another_place(program, swaps)
     return ChimeraError(
         [
             Diagnostic(
                 "E304",
                 f"the order deadlocks: {who}",
-                span,
-                f"orders {start}",
-                ("\n".join(notes[:MAX_SHOWN]), *lines, far),
-                "on one of these ranks, let the task that is needed come first",
+                spans[1],
+                f"orders {_name(program, rows[1])}",
+                ("\n".join(notes[:MAX_SHOWN]), *ordered_by(spans), f"as far as these ranks get:\n{far}"),
+                help or "on one of these ranks, let the task that is needed come first",
+                tuple(rows),
             )
         ]
     )
+
+
+def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
+    """Return what is left of the waits, (target, source); and an overlapped pair that needs its own result, if there is one.
+
+    A pair starts when both its tasks can and ends as one: its first task waits, its second one is waited for.
+    """
+    edges = data_edges(program, TaskIndex.of(program), 0)
+    left = timing.end[edges.source] < 0
+    target, source = edges.target[left], edges.source[left]
+    pair = (program.table.flags & OVERLAP > 0).astype(np.int64)
+    second = np.concatenate([[0], pair[:-1]])
+    own = np.flatnonzero(pair[source].astype(bool) & (target == source + 1))
+    return target - second[target], source + pair[source], int(source[own[0]]) if len(own) else None
+
+
+def _name(program: Program, row: int) -> str:
+    """Return what messages call a task: a pair that overlaps is one."""
+    text = program.text(row)
+    return f"{text.removesuffix(' overlap')} & {program.text(row + 1)}" if program.table.flags[row] & OVERLAP else text
+
+
+def _stops(program: Program, timing: Timing) -> Iterator[int]:
+    """Yield the row that each rank cannot start; its last one where it gets to the end."""
+    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+        yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
+
+
+def runs(program: Program) -> bool:
+    """Return whether tasks in this order can all run."""
+    return not earliest(program, task_costs(program), data_edges(program, TaskIndex.of(program), 0)).stuck
+
+
+def _another_formula(spec: Spec, spans: list[Span], order: Order, tasks: int) -> str:
+    """Return the least addition to a formula that orders something too early under which the order runs, having tried it; or
+    nothing."""
+    if not isinstance(spec.order, TicksOrder):
+        return ""
+    formulas = spec.order.formulas
+    trials = [(k, kind, span) for kind in ("", "*s", "-*s") for k in AMOUNTS for span in dict.fromkeys(spans)]
+    for amount, kind, span in trials[: MAX_TRIED // max(tasks, 1)]:
+        changed = tuple(_with(f, amount, kind) if f.span == span else f for f in formulas)
+        try:
+            if not runs(order(replace(spec, order=replace(spec.order, formulas=changed))).program):
+                continue
+        except ChimeraError:  # two tasks on one tick, or a tick that is too large
+            continue
+        tick, stage = next((f.tick, f.stage) for f in formulas if f.span == span)
+        text = span.source.line(tick.span.line)[tick.span.column - 1 : tick.span.end_column - 1]
+        if tick.span.line != tick.span.end_line or isinstance(tick, n.IfElse):
+            text = "(...)"
+        more = f"{'-' if kind == '-*s' else '+'} {amount}" + (f"*{stage}" if kind else "")
+        return f"{span.source.name}:{span.line}: write 'at {text} {more}'; tried: the order then runs"
+    return ""
+
+
+def _with(formula: Formula, amount: int, kind: str) -> Formula:
+    """Return the formula with a constant, or a multiple of the stage, added to or taken from its ticks."""
+    span = formula.tick.span
+    more: n.Expr = n.Int(amount, span=span)
+    if kind:
+        more = n.Binary("*", more, n.Name(formula.stage, span=span), span=span)
+    return replace(formula, tick=n.Binary("-" if kind == "-*s" else "+", formula.tick, more, span=span))
+
+
+def _another_place(program: Program, swaps: list[tuple[int, int]]) -> str:
+    """Return a task that may come before another so that the order runs, having tried it; or nothing."""
+    for first, needed in swaps[: MAX_TRIED // max(len(program), 1)]:
+        rows = np.insert(np.delete(np.arange(len(program)), needed), first, needed)
+        if runs(replace(program, table=program.table.take(rows))):
+            rank = program.rank_of[first]
+            return f"let rank {rank} run {program.text(needed)} before {program.text(first)}; tried: the order then runs"
+    return ""

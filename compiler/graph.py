@@ -1,4 +1,4 @@
-"""The dependency DAG as a networkx graph: built on demand, for cycles, the critical path and drawings of others.
+"""The dependency DAG as a networkx graph: built on demand, for the critical path and drawings of others.
 
 Nodes are tasks, named by their text. An edge `data` carries a value, with the hop it costs; an edge `order` joins a task
 with the next one of its rank. The passes over whole programs use plain arrays instead (compiler/tasks.py).
@@ -7,7 +7,6 @@ with the next one of its rank. The passes over whole programs use plain arrays i
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
 
 import networkx as nx
 import numpy as np
@@ -15,8 +14,6 @@ import numpy as np
 from chimera_ir.instructions import Op
 from chimera_ir.program import OVERLAP, Program
 from compiler.tasks import TaskIndex, data_edges, task_costs
-
-MAX_STARTS = 400  # nodes tried as the start of a shortest cycle
 
 
 def dependency_graph(program: Program) -> nx.DiGraph[str]:
@@ -75,32 +72,6 @@ def critical_path(graph: nx.DiGraph[str]) -> tuple[list[str], int]:
     while path[-1] in before:
         path.append(before[path[-1]])
     return path[::-1], length[path[0]]
-
-
-def shortest_cycle(graph: nx.DiGraph[str], starts: Iterable[str]) -> list[str]:
-    """Return a cycle with the fewest data edges, and of those the fewest tasks; nothing if the graph has none.
-
-    starts: where to look first; at most MAX_STARTS nodes of the cyclic parts are tried.
-    """
-    cyclic = [part for part in nx.strongly_connected_components(graph) if len(part) > 1]
-    nodes = set().union(*cyclic) if cyclic else set()
-    inner = graph.subgraph(nodes)
-    wanted = [n for n in starts if n in nodes]
-    wanted += [n for n in graph if n in nodes and n not in set(wanted)][: MAX_STARTS - len(wanted)]
-    best: list[str] = []
-    bound = float("inf")
-    for start in wanted:
-        # Dijkstra from a node back to itself: from each of its successors to it.
-        length, paths = nx.single_source_dijkstra(inner, start, cutoff=bound, weight=_weight)
-        for last in inner.predecessors(start):
-            if last in length and length[last] + _weight(last, start, inner.edges[last, start]) < bound:
-                bound = length[last] + _weight(last, start, inner.edges[last, start])
-                best = paths[last]
-    return best
-
-
-def _weight(_: str, __: str, edge: dict[str, object]) -> int:
-    return 1_000_000 if edge["kind"] == "data" else 1
 
 
 def graphml(graph: nx.DiGraph[str]) -> str:

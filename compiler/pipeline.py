@@ -16,19 +16,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from chimera_ir.diagnostics import ChimeraError, Source, refuse
+from chimera_ir.instructions import Op
 from chimera_ir.program import Machine, Program
 from compiler.lower.sync import gradient_sync
 from compiler.lower.transfers import transfers
 from compiler.lower.weave import weave
-from compiler.lower.width import forwards_only, widen
+from compiler.lower.width import forwards_only, tasks_only, widen
 from compiler.order.greedy import order_greedily
 from compiler.order.listing import order_by_listing
 from compiler.order.ordered import Ordered
 from compiler.order.ticks import order_by_ticks
 from compiler.resolve.resolve import resolve
 from compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, TicksOrder
-from compiler.syntax.nodes import Schedule
+from compiler.syntax.nodes import Schedule, SyncPolicy
 from compiler.syntax.parse import parse
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
 from compiler.verify import verify
@@ -73,21 +76,64 @@ def compile_source(
     if timing.stuck:
         from compiler.deadlock import explain_deadlock  # networkx is imported only where it is needed
 
-        raise explain_deadlock(ordered, timing)
-    queued = arrange and machine in ("paired", "serial")
-    if arrange:
-        tasks = tasks.with_header(machine=machine)
-    sync, collectives = gradient_sync(tasks, timing, spec.sync, queued)
-    woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing, queued), sync])
-    woven = woven.with_header(machine=machine)
-    program = widen(woven, width)
+        raise explain_deadlock(ordered, timing, spec, order_tasks)
+    program = _lower(tasks, timing, spec.sync, width, machine, arrange)
     try:
         verify(program)
     except ChimeraError as error:
-        from compiler.blame import blame
+        from compiler.blame import blame, suggest_arranging
 
+        if not arrange:
+            error = suggest_arranging(error, _lower(tasks, timing, spec.sync, width, machine, arrange=True))
         raise blame(error, spec, ordered, program) from None
     return Compiled(schedule, spec, ordered, timing, program)
+
+
+def _lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:
+    """Return the program of these tasks, not verified yet: with their transfers and sums, over all replicas."""
+    queued = arrange and machine in ("paired", "serial")
+    if arrange:
+        tasks = tasks.with_header(machine=machine)
+    insertions = [transfers(tasks, timing, queued)]
+    if tasks.header.kind == "training":
+        sums, collectives = gradient_sync(tasks, timing, sync, queued)
+        tasks = replace(tasks, collectives=collectives)
+        insertions.append(sums)
+    woven = weave(tasks, insertions)
+    return widen(woven.with_header(machine=machine), width)
+
+
+def arranged(program: Program, machine: Machine) -> Program | None:
+    """Return the program that runs the same tasks in the same order, its transfers and sums arranged for a machine, not
+    verified yet; None where its replicas run in different orders, or its tasks wait for each other in a circle.
+
+    program: right but for its machine. Sums stay at the end where all of them are, else they are launched early; what
+    FREE gave back is given back after its last reader.
+    """
+    tasks = tasks_only(program)
+    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
+    if timing.stuck:
+        return None
+    rank, op = program.rank_of, program.table.op
+    rows, sums = np.flatnonzero(op <= Op.BWD_WEIGHT), np.flatnonzero(op == Op.ALLREDUCE)
+    last = np.zeros(program.world, np.int64)
+    np.maximum.at(last, rank[rows], rows)
+    at_end = bool((sums > last[rank[sums]]).all())
+    result = _lower(tasks, timing, "at end" if at_end else "eager", program.header.width, machine, arrange=True)
+    mine, its = (np.column_stack(p.table.columns())[p.table.op <= Op.BWD_WEIGHT] for p in (program, result))
+    return result if np.array_equal(mine, its) else None
+
+
+def verified(program: Program) -> Program:
+    """Return a program that comes from elsewhere if every check holds. Where it hangs, the finding says whether arranging
+    it helps."""
+    try:
+        return verify(program)
+    except ChimeraError as error:
+        from compiler.blame import suggest_arranging
+
+        hangs = all(d.code == "E440" for d in error.diagnostics)
+        raise suggest_arranging(error, arranged(program, program.header.machine), keep=True) if hangs else error from None
 
 
 def order_tasks(spec: Spec) -> Ordered:
@@ -105,4 +151,4 @@ def evaluation_of(program: Program) -> Program:
     """Return the verified program that runs only the forwards of a training program, in its order."""
     tasks = forwards_only(program)
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
-    return verify(widen(weave(tasks, [transfers(tasks, timing)]), program.header.width))
+    return verify(_lower(tasks, timing, "at end", program.header.width, program.header.machine, arrange=True))

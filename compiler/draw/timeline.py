@@ -5,7 +5,7 @@ rank 0 |F0 F1 F2 B2--- F3 B3--- B0--- B1---|
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import groupby
 from math import ceil, gcd
@@ -32,9 +32,11 @@ def draw_timeline(
     ranks: Sequence[int] | None = None,
     columns: int | None = None,
     colour: bool = False,
+    stops: Mapping[int, str] | None = None,
 ) -> str:
     """Return the drawing. scale: units of time per unit of cost; ranks: those to draw, default all; columns: the most
-    characters of a line, where a longer timeline goes on below. Tasks that never start are not drawn."""
+    characters of a line, where a longer timeline goes on below; stops: by rank, what to say at its end. Tasks that never
+    start are not drawn."""
     chosen = range(program.world) if ranks is None else ranks
     rows = {r: _rows(program, timing, r) for r in chosen}
     labels = _labels(program, np.concatenate([*rows.values(), np.zeros(0, np.int64)]))
@@ -44,12 +46,15 @@ def draw_timeline(
     width = int(end * per_unit)
     lines = {r: _line(program, timing, x, labels, per_unit, width, colour) for r, x in rows.items()}
     room = width if columns is None else max(columns - margin - 1, 20)
+    if stops and not width:
+        return "".join(f"rank {r} |{stops[r]}\n" for r in chosen)
     band = max(room // step, 1) * step  # cut between the shortest tasks, not inside their labels
     text = []
     for a in range(0, max(width, 1), band):
         text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, scale, per_unit)).rstrip())
         for r, cells in lines.items():
-            text.append(f"{f'rank {r} |':>{margin}}{_paint(cells[a : a + band])}|")
+            end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
+            text.append(f"{f'rank {r} |':>{margin}}{_paint(cells[a : a + band])}|{end_of_rank}")
     return "\n".join([*text, _legend(program, colour)]) + "\n"
 
 

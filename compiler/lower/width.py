@@ -1,6 +1,6 @@
 """Replicate a program over data-parallel replicas: rank r of replica w is global rank w x ranks + r.
 
-And the way back, as far as evaluation needs it: the forwards of one replica.
+And the way back: the tasks of one replica, or only its forwards.
 """
 
 from __future__ import annotations
@@ -44,11 +44,19 @@ def widen(program: Program, width: int) -> Program:
     )
 
 
+def tasks_only(program: Program) -> Program:
+    """Return the tasks of the first replica, without transfers and sums."""
+    rows = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
+    rows = rows[program.rank_of[rows] < program.header.ranks]
+    offsets = np.searchsorted(program.rank_of[rows], np.arange(program.header.ranks + 1))
+    return Program(replace(program.header, width=1), program.table.take(rows), offsets, program.batches, ())
+
+
 def forwards_only(program: Program) -> Program:
     """Return the forwards of the first replica as a program of tasks for evaluation: nothing is kept or synchronized."""
-    forwards = np.flatnonzero(program.table.op == Op.FWD)
-    forwards = forwards[program.rank_of[forwards] < program.header.ranks]
-    table = program.table.take(forwards)
-    offsets = np.searchsorted(program.rank_of[forwards], np.arange(program.header.ranks + 1))
-    header = replace(program.header, width=1, kind="evaluation", limits={})
-    return Program(header, replace(table, flags=np.zeros(len(table), np.int64)), offsets, program.batches, ())
+    tasks = tasks_only(program)
+    rows = np.flatnonzero(tasks.table.op == Op.FWD)
+    table = tasks.table.take(rows)
+    offsets = np.searchsorted(tasks.rank_of[rows], np.arange(tasks.world + 1))
+    header = replace(tasks.header, kind="evaluation", limits={})
+    return Program(header, replace(table, flags=np.zeros(len(table), np.int64)), offsets, tasks.batches, ())

@@ -36,8 +36,11 @@ def check_matching(view: View) -> list[Diagnostic]:
     if same and all((c[send] == c[receive]).all() for c in (t.value, t.stage, t.batch)):
         return []
     found = []
-    for channel in np.unique(np.concatenate([sent, received])).tolist():
-        a, b = send[sent == channel].tolist(), receive[received == channel].tolist()
+    for channel in _suspects(view, sent, send, received, receive):
+        a, b = (
+            rows[slice(*np.searchsorted(at, [channel, channel + 1]))].tolist()
+            for at, rows in ((sent, send), (received, receive))
+        )
         name = f"channel {channel // p.world} -> {channel % p.world}"
         wrong = next((i for i in range(min(len(a), len(b))) if _what(view, a[i]) != _what(view, b[i])), None)
         if wrong is not None:
@@ -47,8 +50,26 @@ def check_matching(view: View) -> list[Diagnostic]:
         elif len(a) != len(b):
             extra = max(a, b, key=len)[min(len(a), len(b))]
             message = f"{name}: {len(a)} sends, {len(b)} receives"
-            found.append(Diagnostic("E430", message, notes=(f"without a partner: {p.place(extra)}",)))
-    return found[:MAX_FOUND]
+            found.append(
+                Diagnostic("E430", message, notes=(f"without a partner: {p.place(extra)}",), help="give it one, or remove it")
+            )
+    return found
+
+
+def _suspects(view: View, sent: Ints, send: Ints, received: Ints, receive: Ints) -> list[int]:
+    """Return the first channels whose ends do not agree: those of unequal numbers, and those of unequal values."""
+    channels = np.unique(np.concatenate([sent, received]))
+    unequal = channels[_count(sent, channels) != _count(received, channels)]
+    a, b = ~np.isin(sent, unequal), ~np.isin(received, unequal)  # the rows of the others stand beside each other
+    t = view.program.table
+    different = np.logical_or.reduce([c[send[a]] != c[receive[b]] for c in (t.value, t.stage, t.batch)])
+    found: list[int] = np.unique(np.concatenate([unequal, sent[a][different]]))[:MAX_FOUND].tolist()
+    return found
+
+
+def _count(at: Ints, channels: Ints) -> Ints:
+    """Return how many entries each channel has; `at` is sorted."""
+    return np.searchsorted(at, channels, side="right") - np.searchsorted(at, channels)
 
 
 def _what(view: View, row: int) -> tuple[int, int, int]:

@@ -2,48 +2,50 @@
 
 Every wait of a stream is for something that a definite other instruction does: nothing is decided at run time. So a
 program either ends under every interleaving or under none, and one run decides it. On `posted`, `window` and
-`rendezvous` an instruction waits only for instructions of other ranks, and running the ranks round-robin takes one look
-at every wait. On `paired` and `serial` transfers also wait for each other; there the waits are a graph of instructions
-and completions, and the program ends exactly if it has no cycle.
+`rendezvous` an instruction waits only for instructions of other ranks, and running the ranks in turn takes one look at
+every wait. On `paired` and `serial` transfers also wait for each other: there completions are executed like
+instructions, each as soon as nothing it waits for is left.
 """
 
 from __future__ import annotations
 
-import graphlib
-from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from chimera_ir.diagnostics import Diagnostic
 from chimera_ir.instructions import Op, Value
 from chimera_ir.program import Ints, Machine
 from compiler.verify.matching import channels
 from compiler.verify.view import View
-
-
-@dataclass(frozen=True, slots=True)
-class _Waits:
-    """Row `target` waits until row `source`, of another rank, has been executed; sorted by target."""
-
-    target: Ints
-    source: Ints
+from compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
 def check_progress(view: View) -> list[Diagnostic]:
-    """Return the cycle of waits if the program cannot end on the machine that its header names."""
-    return _stuck_on(view, view.header.machine)
+    """Return the circle of waits if the program cannot end on the machine that its header names."""
+    hang = hang_on(view, view.header.machine)
+    if hang is None:
+        return []
+    from compiler.verify.hang import explain_hang  # it draws and tries changes, which a right program needs not wait for
+
+    return [explain_hang(view, hang)]
 
 
 def machines(view: View) -> dict[str, bool]:
     """Return for every machine whether the program ends on it. The window is the program's own."""
-    return {machine: not _stuck_on(view, machine) for machine in get_args(Machine)}
+    return {machine: hang_on(view, machine) is None for machine in get_args(Machine)}
 
 
-def _stuck_on(view: View, machine: Machine) -> list[Diagnostic]:
+def hang_on(view: View, machine: Machine) -> Hang | None:
+    """Return how far the program gets on a machine on which it cannot end; None where it ends."""
     if machine in ("posted", "window", "rendezvous"):
-        return _run(view, machine, _waits(view, {"posted": None, "rendezvous": 0}.get(machine, view.header.window)))
-    return _search(view, machine)
+        waits = _direct(view, {"posted": None, "rendezvous": 0}.get(machine, view.header.window))
+        done = _in_turn(view, waits)
+    else:
+        waits = _queued(view, machine)
+        done = _one_by_one(view, waits)
+    return None if done.all() else Hang(machine, waits, done)
 
 
 def _reads(view: View) -> tuple[Ints, Ints]:
@@ -55,27 +57,29 @@ def _reads(view: View) -> tuple[Ints, Ints]:
     return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
 
 
-def _waits(view: View, window: int | None) -> _Waits:
+def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
+    """Return (message that waits, message it waits for): number i + window of a channel for number i."""
+    earlier = np.arange(len(channel)) - window
+    late = np.flatnonzero(earlier >= 0)
+    late = late[channel[earlier[late]] == channel[late]]
+    return late, earlier[late]
+
+
+def _direct(view: View, window: int | None) -> Waits:
     """Return the waits of the machine whose channels hold `window` sends; None holds any number."""
     channel, send, receive = channels(view)
     sent = np.full(len(view.program), -1, np.int64)
     sent[receive] = send
     reader, received = _reads(view)
-    target, source = [reader], [sent[received]]
+    parts = [(reader, sent[received], READ)]
     if window is not None:
-        # SEND number i waits until receive number i - window is posted; with no window at all, until its own is.
-        earlier = np.arange(len(send)) - window
-        blocked = np.flatnonzero(earlier >= 0)
-        blocked = blocked[channel[earlier[blocked]] == channel[blocked]]
-        target.append(send[blocked])
-        source.append(receive[earlier[blocked]])
-    targets, sources = np.concatenate(target), np.concatenate(source)
-    order = np.argsort(targets, kind="stable")
-    return _Waits(targets[order], sources[order])
+        late, earlier = _full(channel, window)
+        parts.append((send[late], receive[earlier], POST))
+    return Waits.of(len(view.program), parts)
 
 
-def _run(view: View, machine: Machine, waits: _Waits) -> list[Diagnostic]:
-    """Run all ranks as far as they get; report the waits that are left."""
+def _in_turn(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
+    """Run each rank as far as it gets, whenever what it waits for has been executed; return what is executed."""
     p = view.program
     target, source = waits.target.tolist(), waits.source.tolist()
     partner = view.rank[waits.source].tolist()
@@ -98,76 +102,55 @@ def _run(view: View, machine: Machine, waits: _Waits) -> list[Diagnostic]:
             reached[rank] = row
             ready += sleeping[rank]
             sleeping[rank] = []
-    stuck = {rank: place[rank] for rank in range(p.world) if place[rank] < last[rank]}
-    if not stuck:
-        return []
-    return [_explain(view, machine, [(target[w], source[w]) for w in _cycle({r: partner[w] for r, w in stuck.items()}, stuck)])]
+    return np.arange(len(p)) < np.array(reached)[view.rank]
 
 
-def _cycle(waits_for: dict[int, int], stuck: dict[int, int]) -> list[int]:
-    """Return the waits of the shortest cycle among stuck ranks, each of which waits for one other."""
-    best: list[int] = []
-    seen: set[int] = set()
-    for start in waits_for:
-        path: list[int] = []
-        rank = start
-        while rank not in seen:
-            seen.add(rank)
-            path.append(rank)
-            rank = waits_for[rank]
-        if rank in path:  # a new cycle; every rank is walked once
-            cycle = path[path.index(rank) :]
-            best = cycle if not best or len(cycle) < len(best) else best
-    return [stuck[rank] for rank in best]
-
-
-def _explain(view: View, machine: Machine, cycle: list[tuple[int, int]]) -> Diagnostic:
-    p, notes = view.program, []
-    for target, source in cycle:
-        why = "whose value it reads" if p.table.op[target] != Op.SEND else "which must be posted first"
-        notes.append(f"{p.place(target)}\n    waits for {p.place(source)}, {why}")
-    name = f"window({view.header.window})" if machine == "window" else machine
-    message = f"deadlock on the {name} machine: {len(cycle)} ranks wait for each other in a circle"
-    help = "on one of these ranks, move the awaited instruction before the waiting one"
-    return Diagnostic("E440", message, notes=tuple(notes), help=help)
-
-
-def _search(view: View, machine: Machine) -> list[Diagnostic]:
-    """Look for a cycle among instructions and completions on a machine whose transfers queue.
+def _queued(view: View, machine: Machine) -> Waits:
+    """Return the waits of a machine whose transfers queue: instructions and, numbered after them, completions.
 
     A transfer or collective completes when all its members have posted it and the one before it in each of its queues
     is complete; `paired` has a queue per unordered pair of ranks, `serial` one per rank for everything.
     """
     p = view.program
-    _, send, receive = channels(view)
-    completion = {}  # row of a SEND, RECV or ALLREDUCE -> its completion, numbered after the rows
-    for number, (a, b) in enumerate(zip(send.tolist(), receive.tolist(), strict=True)):
-        completion[a] = completion[b] = len(p) + number
-    if machine == "serial":
-        for row in view.rows(Op.ALLREDUCE).tolist():
-            completion[row] = len(p) + len(send) + int(p.table.batch[row])
-    graph: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
-    for rank in range(p.world):
-        queues: dict[int, int] = {}
-        for row in range(int(p.offsets[rank]), int(p.offsets[rank + 1])):
-            graph.add(row, *([row - 1] if row > p.offsets[rank] else []))
-            if row in completion:
-                queue = int(p.table.peer[row]) if machine == "paired" else 0
-                graph.add(completion[row], row, *([queues[queue]] if queue in queues else []))
-                queues[queue] = completion[row]
-    for target, source in zip(*(x.tolist() for x in _reads(view)), strict=True):
-        graph.add(target, completion[source])
-    waits = _waits(view, view.header.window)
-    # With no window a SEND posts and then waits for its own completion; else it first waits for an earlier one.
-    after = 1 if view.header.window == 0 else 0
-    for target, source in zip(waits.target.tolist(), waits.source.tolist(), strict=True):
-        if p.table.op[target] == Op.SEND and target + after < p.offsets[view.rank[target] + 1]:
-            graph.add(target + after, completion[source])
-    try:
-        graph.prepare()
-    except graphlib.CycleError as error:
-        rows = [row for row in error.args[1] if row < len(p)]
-        message = f"deadlock on the {machine} machine: transfers that queue behind each other wait in a circle"
-        help = f"compile the schedule with --for {machine}, which arranges its transfers in one order"
-        return [Diagnostic("E440", message, notes=tuple(p.place(row) for row in rows[:12]), help=help)]
-    return []
+    channel, send, receive = channels(view)
+    number = np.full(len(p), -1, np.int64)  # row of a SEND, RECV or ALLREDUCE -> its completion
+    number[send] = number[receive] = len(p) + np.arange(len(send))
+    sums = view.rows(Op.ALLREDUCE) if machine == "serial" else view.rows()
+    number[sums] = len(p) + len(send) + p.table.batch[sums]
+    ends = np.flatnonzero(number >= 0)
+    queue = view.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
+    ends = ends[np.argsort(queue, kind="stable")]
+    follows = np.flatnonzero(np.diff(np.sort(queue, kind="stable")) == 0)
+    reader, received = _reads(view)
+    late, earlier = _full(channel, view.header.window)
+    blocked = send[late]
+    if view.header.window == 0:  # a SEND posts, and then waits for its own completion
+        stays = blocked + 1 < p.offsets[view.rank[blocked] + 1]
+        blocked, earlier = blocked[stays] + 1, earlier[stays]
+    parts = [
+        (number[ends], ends, END),
+        (number[ends[follows + 1]], number[ends[follows]], QUEUE),
+        (reader, number[received], READ),
+        (blocked, len(p) + earlier, WINDOW),
+    ]
+    return Waits.of(len(p) + len(send) + len(p.collectives), parts)
+
+
+def _one_by_one(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
+    """Execute instructions and completions as long as one waits for nothing; return what is executed."""
+    following = np.flatnonzero(np.diff(view.rank) == 0)
+    source, target = np.concatenate([waits.source, following]), np.concatenate([waits.target, following + 1])
+    order = np.argsort(source, kind="stable")
+    first = np.searchsorted(source[order], np.arange(waits.nodes + 1)).tolist()
+    after = target[order].tolist()
+    open_waits = np.bincount(target, minlength=waits.nodes)
+    ready = np.flatnonzero(open_waits == 0).tolist()
+    left = open_waits.tolist()
+    while ready:
+        node = ready.pop()
+        for other in after[first[node] : first[node + 1]]:
+            left[other] -= 1
+            if not left[other]:
+                ready.append(other)
+    done: npt.NDArray[np.bool_] = np.array(left) == 0
+    return done

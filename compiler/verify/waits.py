@@ -1,0 +1,48 @@
+"""Who waits for whom: the waits of a program on one machine, and what is left of them when nobody can move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chimera_ir.program import Ints, Machine
+
+# Why a node waits for another. READ: for a value; POST: a SEND for a RECV of its channel; END: a completion for one of
+# its ends to be posted; QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.
+READ, POST, END, QUEUE, WINDOW = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Node `target` waits until node `source` has been executed, sorted by target. Nodes are the rows of the program and,
+    after them, completions."""
+
+    nodes: int
+    target: Ints
+    source: Ints
+    why: Ints
+
+    @staticmethod
+    def of(nodes: int, parts: Sequence[tuple[Ints, Ints, int]]) -> Waits:
+        """Return the waits (targets, sources, why) together."""
+        target, source = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+        why = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
+        order = np.argsort(target, kind="stable")
+        return Waits(nodes, target[order], source[order], why[order])
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Nobody can move. done: by node, whether it was executed before that."""
+
+    machine: Machine
+    waits: Waits
+    done: npt.NDArray[np.bool_]
+
+    @property
+    def far(self) -> int:
+        """Return how much is executed."""
+        return int(np.count_nonzero(self.done))

@@ -1,0 +1,172 @@
+"""Where nobody can move, the circle that is shown is the shortest there is, and a change that is suggested was tried."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv, instruction_text
+from chimera_ir.program import Ints, Program
+from compiler import compile_schedule, compile_text, verify
+from compiler.library import find
+from compiler.pipeline import arranged
+from compiler.verify.circle import closed, shortest_circle
+from compiler.verify.progress import hang_on
+from compiler.verify.view import View
+from tests.helpers import SMALL, moved, program, streams, with_streams
+
+MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
+
+
+def drawn_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
+    """Return waits (target, source) that can never be over, and the lane of each node."""
+    lane = np.repeat(np.arange(5), [r.randint(1, 5) for _ in range(5)])
+    waits = [(r.randrange(len(lane)), r.randrange(len(lane))) for _ in range(r.randint(1, 9))]
+    done: set[int] = set()
+    while True:
+        ready = {
+            v
+            for v in set(range(len(lane))) - done
+            if (v == 0 or lane[v - 1] != lane[v] or v - 1 in done) and all(s in done for t, s in waits if t == v)
+        }
+        if not ready:
+            break
+        done |= ready
+    left = [(t, s) for t, s in waits if s not in done]
+    return np.array([t for t, _ in left], np.int64), np.array([s for _, s in left], np.int64), lane
+
+
+def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
+    """Return how many waits the shortest circle has, by Dijkstra's algorithm from every wait."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_weighted_edges_from((int(s), int(t), 1) for t, s in zip(target, source, strict=True))
+    graph.add_weighted_edges_from((v, v + 1, 0) for v in range(len(lane) - 1) if lane[v] == lane[v + 1])
+    lengths = dict(nx.all_pairs_dijkstra_path_length(graph))
+    return min(1 + lengths[int(t)][int(s)] for t, s in zip(target, source, strict=True) if int(s) in lengths[int(t)])
+
+
+def test_the_circle_is_the_shortest() -> None:
+    seen = []
+    for seed in range(3000):
+        target, source, lane = drawn_waits(random.Random(seed))
+        if not len(target):
+            continue
+        circle = shortest_circle(target, source, lane)
+        for wait, following in closed(circle):
+            assert lane[source[wait]] == lane[target[following]] and target[following] <= source[wait]
+        assert len(circle) == fewest_waits(target, source, lane)
+        seen.append(len(circle))
+    assert {1, 2, 3} <= set(seen)
+
+
+def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
+    """Return the code and the help of what is wrong with a schedule first."""
+    try:
+        compile_text(text, parameters, name="broken.sched")
+    except ChimeraError as error:
+        return error.diagnostics[0].code, error.diagnostics[0].help
+    return "", ""
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "dapple", "chimera", "interleaved", "zb_h1", "gems"])
+def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
+    parameters, text = SMALL[name][1], find(name).text
+    suggested = 0
+    for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
+        for change in (" - 40", " - 9*s", " + 2*s", " + 40 - 7*m"):
+            broken = text[:end] + change + text[end:]
+            code, help = refused(broken, parameters)
+            found = (
+                re.match(r"broken.sched:(\d+): write 'at (.*)'; tried: the order then runs", help) if code == "E304" else None
+            )
+            if found and "..." not in found[2]:
+                lines = broken.split("\n")
+                k = int(found[1]) - 1
+                lines[k] = re.sub(r" at [^#]+?(?= *(#.*)?$)", lambda _, new=found[2]: f" at {new}", lines[k])
+                assert refused("\n".join(lines), parameters) == ("", "")
+                suggested += 1
+    assert suggested >= 2
+
+
+def test_the_task_that_is_suggested_mends_a_listing() -> None:
+    text = """schedule exchanged
+ranks 2   stages 2
+pipe p { stage s on rank s   micro_batches 2 }
+order listing for rank r {
+    if r == 0 { repeat 2 { F }  repeat 2 { B } } else { F p(1, 0)  B p(1, 1)  F p(1, 1)  B p(1, 0) }
+}
+"""
+    code, help = refused(text, {})
+    assert code == "E304"
+    assert help == "let rank 1 run FWD p s1 m1 before BWD p s1 m1; tried: the order then runs"
+    assert refused(text.replace("B p(1, 1)  F p(1, 1)", "F p(1, 1)  B p(1, 1)"), {}) == ("", "")
+
+
+def with_moves(p: Program, help: str) -> Program:
+    """Return the program with the moves made that a help describes."""
+    for rank, number, side, text in re.findall(r"move rank (\d+), instruction (\d+): .*, right (before|after) ([^;\n]*)", help):
+        changed = streams(p)
+        stream = changed[int(rank)]
+        (to,) = (k for k, i in enumerate(stream) if instruction_text(i, p.pipe_names) == text)
+        assert (int(number) < to) == (side == "after")
+        changed[int(rank)] = moved(stream, int(number), to)
+        p = with_streams(p, changed)
+    return p
+
+
+def disturbed(p: Program, r: random.Random) -> Program:
+    """Return the program with many receives posted later, each before its reader and in the order of its channel."""
+    changed = streams(p)
+    for stream in changed:
+        for k in reversed(range(len(stream))):
+            i = stream[k]
+            if not isinstance(i, Recv) or r.random() < 0.2:
+                continue
+            reads = (Fwd,) if i.value == "act" else (Bwd, BwdInput)
+            while k + 1 < len(stream) and r.random() < 0.95:
+                after = stream[k + 1]
+                mine = isinstance(after, reads) and (after.pipe, after.stage) == (i.pipe, i.stage)
+                if mine or (isinstance(after, Recv) and after.peer == i.peer):
+                    break
+                stream[k], stream[k + 1], k = after, i, k + 1
+    return with_streams(p, changed)
+
+
+@pytest.mark.parametrize("machine", MACHINES[1:])
+def test_the_moves_that_are_suggested_mend_the_program(machine: str) -> None:
+    mended = hung = 0
+    for name in SMALL:
+        for seed in range(6):
+            r = random.Random(f"{name} {seed} {machine}")
+            p = arranged(program(name, **SMALL[name][1]), machine)  # type: ignore[arg-type]
+            assert p is not None
+            p = disturbed(p, r).with_header(window=r.randint(0, 1) if machine == "window" else 2)
+            try:
+                verify(p)
+            except ChimeraError as error:
+                (found, *_) = error.diagnostics
+                if found.code == "E440":
+                    hung += 1
+                    assert (
+                        f"deadlock on the {'window(' + str(p.header.window) + ')' if machine == 'window' else machine}"
+                        in found.message
+                    )
+                    if "move" in found.help:
+                        mended += 1
+                        assert verify(with_moves(p, found.help))
+    # Where transfers queue, mostly all of them must be arranged anew: chimerac suggests --for.
+    assert hung >= 5 and mended >= (5 if machine in ("paired", "serial") else 0.5 * hung)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_programs_are_arranged_as_schedules_are(machine: str) -> None:
+    for name, sizes in SMALL.items():
+        p = compile_schedule(name, sizes[1], width=2).program
+        other = arranged(p, machine)  # type: ignore[arg-type]
+        assert other is not None and verify(other).header.machine == machine
+        assert hang_on(View(p.with_header(machine=machine)), machine) is None or other != p  # type: ignore[arg-type]

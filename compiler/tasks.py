@@ -158,7 +158,10 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     An overlapped pair runs as one task: it starts when both could, and ends after both costs.
     """
     cost, edges = _fused(program, cost, edges)
-    order = np.argsort(edges.target, kind="stable")
+    # What stands earlier in the same stream has ended by then.
+    rank_of, after = program.rank_of, edges.source >= edges.target
+    order = np.flatnonzero((rank_of[edges.source] != rank_of[edges.target]) | after | (edges.source < 0) | (edges.delay > 0))
+    order = order[np.argsort(edges.target[order], kind="stable")]
     first = np.searchsorted(edges.target[order], np.arange(len(program) + 1)).tolist()
     source, delay = edges.source[order].tolist(), edges.delay[order].tolist()
     costs, stops = cost.tolist(), program.offsets[1:].tolist()
@@ -171,8 +174,10 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     while ready:
         rank = ready.pop()
         now, row, stop = clock[rank], position[rank], stops[rank]
+        e = first[row]
         while row < stop:
-            for e in range(first[row], first[row + 1]):
+            last = first[row + 1]
+            while e < last:
                 s = source[e]
                 done = end[s] if s >= 0 else -1
                 if done < 0:
@@ -180,6 +185,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
                     break
                 if done + delay[e] > now:
                     now = done + delay[e]
+                e += 1
             else:
                 start[row] = now
                 now += costs[row]

@@ -37,12 +37,13 @@ Cell = tuple[str, int, int]  # "F", "B", stage, micro-batch
 
 @dataclass(frozen=True)
 class Sizes:
-    """At most so many of each."""
+    """At most so many of each; tied: parameters may be."""
 
     ranks: int = 4
     stages: int = 6
     pipes: int = 3
     micro_batches: int = 3  # of a pipe
+    tied: bool = True
 
 
 def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
@@ -54,7 +55,7 @@ def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
         placement = tuple(r.randrange(ranks) for _ in range(stages))
         pipes.append(Pipe(f"p{p}", placement, tuple(range(total, total + count))))
         total += count
-    tied = (Tied("shared", (0, stages - 1)),) if stages > 1 and r.random() < 0.15 else ()
+    tied = (Tied("shared", (0, stages - 1)),) if sizes.tied and stages > 1 and r.random() < 0.15 else ()
     costs = Costs.uniform(stages, r.randint(1, 3), r.randint(1, 2), r.randint(1, 2))
     header = Header("drawn", {}, ranks, stages, total, tuple(pipes), costs, window=r.randint(0, 3), tied=tied)
     order = one_order(r, [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)], stages)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Instruction, Recv, Send
 from chimera_ir.program import Program
@@ -16,7 +17,7 @@ from chimera_ir.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What all interleavings come to. finals: how the maximal runs end, True for to the end of every stream."""
+    """What all interleavings come to. finals: how the maximal runs end: at the end of every stream, and right, or not."""
 
     states: int
     finals: tuple[bool, ...]
@@ -30,13 +31,13 @@ class Act:
     deeds: int = 0  # one bit each
 
 
-def explore(program: Program, machine: str) -> Found:
-    """Visit every state of a program whose channels have as many SENDs as RECVs."""
+def explore(program: Program, machine: str, limit: int = 10**6) -> Found:
+    """Visit every state of a program whose channels have as many SENDs as RECVs; give up after `limit` of them."""
     ranks, deeds = acts_of(program, machine)
     ends, every = [len(acts) for acts in ranks], (1 << len(deeds)) - 1
     start = ((0,) * len(ranks), 0)
     seen, todo, finals = {start}, [start], []
-    while todo:
+    while todo and len(seen) <= limit:
         at, complete = state = todo.pop()
         moves = []
         for g, acts in enumerate(ranks):
@@ -105,7 +106,7 @@ def acts_of(program: Program, machine: str) -> tuple[list[list[Act]], list[Act]]
     deeds: dict[tuple[object, ...], Act] = {**transfers, **{(i, 0): Act(places) for i, places in launched.items()}}
     bit = {deed: 1 << n for n, deed in enumerate(deeds)}
     for line_up in queues.values():
-        for before, after in zip(line_up, line_up[1:], strict=False):
+        for before, after in pairwise(line_up):
             if before in deeds and after in deeds:
                 deeds[after].deeds |= bit[before]
     for act, what, channel, number in waits:

@@ -1,0 +1,81 @@
+"""Every interleaving of small programs: loopback, a model checker and the verifier agree where they end.
+
+A few hundred programs; `make proof` explores thousands (tests/proof/explorer.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from torch import Tensor
+
+from chimera_ir.instructions import AllReduce, Instruction, Recv, Send
+from chimera_ir.program import Program
+from interpreter.transport.machines import Channel, Deed, Queue
+from tests.helpers import program, streams, with_streams
+from tests.proof import model, scheduler
+from tests.proof.drawn import MACHINES
+from tests.proof.explorer import Tally, explored
+
+
+def test_the_verifier_loopback_and_the_model_agree() -> None:
+    tally = explored(seed=2, count=240, limit=60, large=400)
+    assert not tally.disagreements
+    assert tally.thorough > 3 and tally.model_only < 100
+    for machine in MACHINES:
+        assert tally.accepted[machine] > 30 and tally.refused[machine] > 30
+
+
+def crossing() -> Program:
+    """Return two ranks that both send before they receive."""
+    p = program("chimera", D=2, N=2)
+    changed = streams(p)
+    for g, stream in enumerate(changed):
+        transfers = [i for i in stream if isinstance(i, Send | Recv)]
+        first: list[Instruction] = []
+        for i in stream:
+            if not isinstance(i, Recv):
+                first.append(i)
+            if isinstance(i, Send):
+                first += [x for x in transfers if isinstance(x, Recv) and x.value == i.value]
+        changed[g] = first
+    return with_streams(p, changed)
+
+
+def test_crossing_sends_end_where_a_send_need_not_wait() -> None:
+    p = crossing()
+    ends = {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
+    for machine in MACHINES:
+        for thorough in (False, True):
+            assert scheduler.explore(p, machine, thorough).finals == (ends[machine],)
+        assert model.explore(p, machine).finals == (ends[machine],)
+
+
+def test_a_wrong_verdict_is_seen() -> None:
+    tally = Tally()
+    tally.add("own orders", crossing(), {"posted": True, "window": True, "rendezvous": True, "paired": True, "serial": True})
+    assert tally.disagreements == {"rendezvous": 1, "paired": 1, "serial": 1}
+
+
+def test_a_channel_that_is_not_first_in_first_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def received(self: Channel, buffer: Tensor, queue: Queue | None) -> Deed:
+        self.waiting = deque(reversed(self.waiting))
+        return right(self, buffer, queue)
+
+    right = Channel.received
+    p = program("gpipe", D=2, N=3)
+    assert scheduler.explore(p, "posted").finals == (True,)
+    monkeypatch.setattr(Channel, "received", received)
+    assert False in scheduler.explore(p, "posted").finals
+
+
+def test_sums_in_two_orders_are_wrong_everywhere() -> None:
+    p = program("chimera", D=2, N=2)
+    changed = streams(p)
+    a, b = [n for n, i in enumerate(changed[0]) if isinstance(i, AllReduce)]
+    last = changed[0].pop(a), changed[0].pop(b - 1)
+    changed[0] += reversed(last)
+    for machine in MACHINES:
+        mutant = with_streams(p, changed)
+        assert model.explore(mutant, machine).finals == scheduler.explore(mutant, machine).finals == (False,)

@@ -17,7 +17,7 @@ from chimera_ir.jsonform import program_from_json
 from chimera_ir.program import FORMAT, Machine, Program
 from chimera_ir.textform import program_from_text
 from compiler.library import find
-from compiler.pipeline import Compiled, compile_source, evaluation_of
+from compiler.pipeline import Compiled, compile_source, evaluation_of, verified
 from compiler.simulate import Simulation, simulate
 from compiler.verify import verify
 
@@ -46,8 +46,7 @@ def compile_text(text: str, parameters: Mapping[str, int] | None = None, width: 
 
 def load_program(path: str | os.PathLike[str]) -> Program:
     """Return the program of a JSON or compact text file, verified again."""
-    source = find(path)
-    return verify(read_program(source))
+    return verified(read_program(find(path)))
 
 
 def is_program(source: Source) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,12 +13,23 @@ from chimera_ir.instructions import Op, stage_group
 from chimera_ir.program import Ints
 from compiler.verify.view import MAX_FOUND, WEIGHT, View
 
+MAX_SHORTENED = 60  # collectives of a cycle among which a shorter one is looked for
+
+
+Where = dict[str, dict[int, int]]  # group -> global rank -> the row of its ALLREDUCE
+
 
 def check_gradient_sync(view: View) -> list[Diagnostic]:
     """Return findings about groups not covered (E450), joined twice (E451) or too early (E452), and orders that cannot
     be one (E453)."""
+    found, cycle = _judge(view)
+    return found or (_no_order(view, cycle) if cycle else [])
+
+
+def _judge(view: View) -> tuple[list[Diagnostic], Where]:
+    """Return what is wrong with single groups; or, as far as that goes, groups of which each stands before the next."""
     if view.header.kind != "training":
-        return []
+        return [], {}
     h = view.header
     groups = {stage_group(s): (s,) for s in range(h.stages)} | {t.name: t.stages for t in h.tied}
     rows = view.rows(Op.ALLREDUCE)
@@ -30,7 +42,9 @@ def check_gradient_sync(view: View) -> list[Diagnostic]:
     for name, stages in groups.items():
         mine = by_group.get(name, [])
         found += _covered(view, name, h.holders(stages), mine) or _late_enough(view, name, stages, mine, last)
-    return (found or _one_order(view, rows, names))[:MAX_FOUND]
+    if found:
+        return found[:MAX_FOUND], {}
+    return [], {name: {int(view.rank[row]): row for row in by_group[name]} for name in _cycle(view, rows, names)}
 
 
 def _list(ranks: tuple[int, ...]) -> str:
@@ -82,27 +96,57 @@ def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int]
     return found
 
 
-def _one_order(view: View, rows: Ints, names: list[str]) -> list[Diagnostic]:
-    """Return the cycle of collectives if no total order agrees with every stream.
+def _cycle(view: View, rows: Ints, names: list[str]) -> list[str]:
+    """Return groups of which each stands right before the next on some rank, and the last before the first, if there are any.
 
     Agreement pair by pair is not enough: three ranks with orders 02 01, 01 12, 12 02 hang when collectives are serial.
     """
     graph: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     before: dict[int, str] = {}
-    for row, name in zip(rows.tolist(), names, strict=True):
-        rank = int(view.rank[row])
+    for rank, name in zip(view.rank[rows].tolist(), names, strict=True):
         graph.add(name, *([before[rank]] if rank in before else []))
         before[rank] = name
     try:
         graph.prepare()
     except graphlib.CycleError as error:
-        cycle = error.args[1]  # each stands right before the next on some rank
-        notes = []
-        for first, second in pairwise(cycle):
-            a = [r for r, name in zip(rows.tolist(), names, strict=True) if name == first]
-            b = [r for r, name in zip(rows.tolist(), names, strict=True) if name == second]
-            x, y = next((x, y) for x in a for y in b if view.rank[x] == view.rank[y] and x < y)
-            notes.append(f"rank {view.rank[x]}: {view.program.text(x)} before {view.program.text(y)}")
-        message, help = "no one order of the collectives agrees with every stream", "turn one of these pairs round"
-        return [Diagnostic("E453", message, notes=tuple(notes), help=help)]
+        cycle: list[str] = error.args[1][:-1]
+        return cycle
     return []
+
+
+def _no_order(view: View, cycle: Where) -> list[Diagnostic]:
+    pairs = _shortest(cycle)
+    notes = [f"rank {view.rank[x]}: {view.program.text(x)} before {view.program.text(y)}" for x, y in pairs]
+    help = next((said for x, y in pairs if (said := _turned(view, x, y))), "turn one of these pairs round")
+    message = "no one order of the collectives agrees with every stream"
+    return [Diagnostic("E453", message, notes=tuple(notes), help=help, about=tuple(x for pair in pairs for x in pair))]
+
+
+def _shortest(where: Where) -> list[tuple[int, int]]:
+    """Return the shortest cycle as pairs of rows, of which the first stands before the second on its rank.
+
+    where: groups that are a cycle, in its order. A long one is not shortened.
+    """
+    import networkx as nx  # a right program needs not wait for it
+
+    names = list(where)
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for k, a in enumerate(names):
+        for b in names if len(names) <= MAX_SHORTENED else (names[(k + 1) % len(names)],):
+            pair = next(((x, where[b][rank]) for rank, x in where[a].items() if where[b].get(rank, -1) > x), None)
+            if pair:
+                graph.add_edge(a, b, pair=pair)
+    best = names
+    for a, b in graph.edges if len(names) <= MAX_SHORTENED else ():
+        if nx.has_path(graph, b, a):
+            best = min(best, nx.shortest_path(graph, b, a), key=len)
+    return [graph.edges[a, b]["pair"] for a, b in pairwise([*best, best[0]])]
+
+
+def _turned(view: View, first: int, second: int) -> str:
+    """Return the change that puts `second` right before `first`, if then every check of sums holds; or nothing."""
+    p = view.program
+    order = np.insert(np.delete(np.arange(len(p)), second), first, second)
+    if _judge(View(replace(p, table=p.table.take(order)))) != ([], {}):
+        return ""
+    return f"move {p.place(second)}, right before {p.text(first)}; tried: then there is one order"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
 from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
 from compiler.verify import verify
+from compiler.verify.collectives import _shortest
 from tests.helpers import moved, program, streams, with_streams
 
 
@@ -36,10 +39,14 @@ def three_ranks(*orders: tuple[int, int]) -> Program:
 
 
 def finding(p: Program) -> tuple[str, str, tuple[str, ...]]:
+    return said(p)[:3]
+
+
+def said(p: Program) -> tuple[str, str, tuple[str, ...], str]:
     with pytest.raises(ChimeraError) as caught:
         verify(p)
     d = caught.value.diagnostics[0]
-    return d.code, d.message, d.notes
+    return d.code, d.message, d.notes, d.help
 
 
 def test_orders_that_agree_are_accepted() -> None:
@@ -63,9 +70,21 @@ def test_two_orders_that_differ_are_named() -> None:
     changed = streams(p)
     assert [i.op for i in changed[1][-2:]] == ["ALLREDUCE", "ALLREDUCE"]
     changed[1] = moved(changed[1], -1, len(changed[1]) - 2)
-    code, _, notes = finding(with_streams(p, changed))
+    code, _, notes, help = said(with_streams(p, changed))
     assert code == "E453"
     assert len(notes) == 2
+    # What is suggested is the way back, on one of the two ranks.
+    found = re.fullmatch(r"move rank (\d), instruction (\d+): .*, right before .*; tried: then there is one order", help)
+    assert found
+    turned = list(changed[int(found[1])])
+    changed[int(found[1])] = moved(turned, int(found[2]), int(found[2]) - 1)
+    assert verify(with_streams(p, changed))
+
+
+def test_the_cycle_that_is_named_is_the_shortest() -> None:
+    # rank 0: A X B, rank 1: B Y A. Each stands right before the next in A X B Y; A and B alone are a cycle too.
+    where = {"A": {0: 0, 1: 12}, "X": {0: 1}, "B": {0: 2, 1: 10}, "Y": {1: 11}}
+    assert sorted(_shortest(where)) == [(0, 2), (10, 12)]
 
 
 def sums(p: Program, rank: int) -> list[int]:

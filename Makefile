@@ -47,12 +47,12 @@ golden: $(READY) ## write the golden files anew
 figures: $(READY) ## write every drawing and table in README and docs anew
 	$(BIN)/python tests/figures.py --write
 
-bench: $(READY) ## measure the compiler, the runtime beside torch's, and timed stages beside the simulator
-	$(BIN)/python tests/bench.py
-	@echo
+bench: $(READY) ## measure the runtime beside torch's, timed stages, and the compiler beside torch's (five minutes)
 	$(BIN)/python tests/bench_runtime.py
 	@echo
 	$(BIN)/python tests/bench_timed.py
+	@echo
+	$(BIN)/python -m tests.bench
 
 coverage: $(READY) ## measure which lines the tests reach
 	$(BIN)/coverage run -m pytest -q

@@ -79,18 +79,22 @@ def shortened(text: str) -> str:
 def transcript(e: Entry, chimerac: Command) -> str:
     """Return the wrong command, and what it says where it is one of chimerac: found out now, so it is always true."""
     said = run(e.file, e.wrong, e.run, chimerac)[1] if e.run.startswith("chimerac ") else ""
-    return "".join(f"$ {line}\n" for line in e.run.splitlines()) + said
+    return "".join(f"{line}\n" for line in _commands(e.run)) + said
 
 
 def mending(e: Entry) -> str:
-    """Return the lines that differ between the wrong example and the mended one, marked - and +."""
-    wrong, right = (_lines(text, command) for text, command in ((e.wrong, e.run), (e.right, e.rerun)))
-    marked = (line for line in difflib.ndiff(wrong, right) if line[0] in "-+")
-    return "".join(f"{line.rstrip()}\n" for line in marked)
+    """Return the lines that differ between the wrong example and the mended one, marked - and +, between their neighbours."""
+    wrong, right = [], []
+    if e.wrong != e.right:
+        wrong, right = shortened(e.wrong).splitlines(), shortened(e.right).splitlines()
+    if e.run != e.rerun:
+        wrong, right = wrong + _commands(e.run), right + _commands(e.rerun)
+    _, _, _, *lines = difflib.unified_diff(wrong, right, n=1, lineterm="")  # without the names of two files
+    return "".join(f"{'  ...' if line.startswith('@@') else f'{line[0]} {line[1:]}'.rstrip()}\n" for line in lines)
 
 
-def _lines(text: str, command: str) -> list[str]:
-    return [*shortened(text).splitlines(), *(f"$ {line}" for line in command.splitlines())]
+def _commands(text: str) -> list[str]:
+    return [f"$ {line}" for line in text.splitlines()]
 
 
 def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:

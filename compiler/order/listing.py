@@ -72,7 +72,7 @@ class _Lister:
     def __init__(self, spec: Spec, order: ListingOrder) -> None:
         self.spec, self.order, self.turns = spec, order, 0
         self.batches = Batches(spec.header.micro_batches)
-        self.looped = frozenset(_bound_in_loops(order.actions))
+        self.varying = frozenset(_bound_in_loops(order.actions))
         self.spans: list[Span] = []
         self.origin: dict[int, int] = {}  # an action's identity -> its span's number: equality would hash the whole text
 
@@ -139,7 +139,7 @@ class _Lister:
                 held = ", ".join(str(s) for s in sorted({c.stage for c in rank.cells}))
                 help = f"stages of rank {rank.number}: {held or 'none'}"
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
-        if self.looped.isdisjoint(name for e in used for name in names_in(e)):
+        if self.varying.isdisjoint(name for e in used for name in names_in(e)):
             rank.meant[id(a)] = cells
         return cells
 

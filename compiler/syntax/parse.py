@@ -200,11 +200,11 @@ def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
 
 
 def _meant(token: Token, expected: set[str], source: Source) -> str:
-    """Return a help that names the word of the language that was nearly written: here, just before or as the line begins."""
+    """Return a help that names the word that was nearly written: here, just before or at the start of the line."""
     if near := _near(token, _words(expected)):
         return f"did you mean '{near}'?"
     before = re.findall(r"[A-Za-z_]\w*", source.line(token.line or 1)[: (token.column or 1) - 1])
-    for word in [*before[-1:], *before[:1]]:
+    for word in [*before[:-4:-1], *before[:1]]:
         if word not in keywords() and (near := _near(word, keywords())):
             return f"did you mean '{near}' instead of '{word}'?"
     return "a text begins with the word schedule and a name" if expected == {"SCHEDULE"} else ""

@@ -22,7 +22,7 @@ ROOMS = {
     "E41": ("compiler/verify/tasks.py",),
     "E42": ("compiler/verify/dataflow.py",),
     "E43": ("compiler/verify/matching.py",),
-    "E44": ("compiler/verify/progress.py",),
+    "E44": ("compiler/verify/hang.py",),
     "E45": ("compiler/verify/collectives.py",),
     "E46": ("compiler/verify/memory.py", "compiler/memory.py"),
     "E6": ("chimera_ir/jsonform.py", "chimera_ir/textform.py"),

@@ -102,7 +102,7 @@ def test_a_code_is_explained_however_it_is_written(capsys: pytest.CaptureFixture
     assert (status, err) == (0, "")
     e = entries()["E303"]
     assert out.startswith(f"E303: {e.title}\n") and "error[E303]: rank 0 has two tasks on tick 4" in out
-    assert e.mended in out and out.endswith("    -     B(s, m) at 2*D - s + 2*m\n    +     B(s, m) at 2*D - 1 - s + 2*m\n")
+    assert e.mended in out and "\n    -     B(s, m) at 2*D - s + 2*m\n    +     B(s, m) at 2*D - 1 - s + 2*m\n" in out
     for word in ("e303", "303", "error[E303]", "error[E303]:", "[e303]"):
         assert said(capsys, word) == (0, out, "")
     both = said(capsys, "E303", "E001")[1]

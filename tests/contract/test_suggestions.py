@@ -1,0 +1,118 @@
+"""Wherever a name is unknown, one that is near is named."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from compiler.cli import main
+from compiler.explain.entries import entries
+from interpreter.options import parse_options
+from models.__main__ import main as models
+
+RIGHT = entries()["E208"].right
+LISTED = entries()["E306"].right
+GREEDY = entries()["E305"].right
+PROGRAM = entries()["E410"].right
+JSON = entries()["E601"].right
+
+# An example, what is misspelt in it, and how the finding goes on after "did you mean".
+MISSPELT = [
+    (RIGHT, "schedule", "schedul", "'schedule'"),
+    (RIGHT, "param D", "pram D", "'param'"),
+    (RIGHT, "require", "requires", "'require'"),
+    (RIGHT, "ranks D", "rank D", "'ranks'"),
+    (RIGHT, "stages D", "stagse D", "'stages'"),
+    (RIGHT, "pipe main", "pip main", "'pipe'"),
+    (RIGHT, "stage s", "stge s", "'stage'"),
+    (RIGHT, "micro_batches", "microbatches", "'micro_batches'"),
+    (RIGHT, "order ticks", "oder ticks", "'order'"),
+    (RIGHT, "order ticks", "order tick", "'ticks'"),
+    (RIGHT, "order ticks {", "order ticks { lett k = 1 ", "'let' instead of 'lett'"),
+    (RIGHT, "F(s, m) at", "F(s, m) wen m > 0 at", "'when'"),
+    (RIGHT, "order ticks", "tyed x on stages 0, 1 order ticks", "'tied'"),
+    (RIGHT, "order ticks", "sync eagr order ticks", "'eager'"),
+    (RIGHT, "order ticks", "windw 3 order ticks", "'window'"),
+    (RIGHT, "order ticks", "cst F = 1 order ticks", "'cost'"),
+    (RIGHT, "order ticks", "limit activation <= 3 order ticks", "'activations'"),
+    (RIGHT, "order ticks", "cost Hop = 1 order ticks", "'hop'"),
+    (RIGHT, "at s + 2*m", "at s + 2*max(m, mim(m, 3))", "'min'"),
+    (RIGHT, "micro_batches N", "micro_batches n", "'N'"),
+    (RIGHT, "F(s, m)", "F mian(s, m)", "'main'"),
+    (LISTED, "repeat warm_up { F }", "repeet warm_up { F }", "'repeat' instead of 'repeet'"),
+    (LISTED, "{ B  F }", "{ B  F mian }", "'main'"),
+    (LISTED, "repeat warm_up { F }", "if r == 0 { repeat warm_up { F } } esle { }", "'else' instead of 'esle'"),
+    (LISTED, "repeat warm_up { F }", "repeat warmup { F }", "'warm_up'"),
+    (GREEDY, "prefer", "prefers", "'prefer'"),
+    (GREEDY, "limit", "limits", "'limit'"),
+    (GREEDY, "limit", "then smallr m limit", "'smaller'"),
+    (PROGRAM, "costs", "cost", "'costs'"),
+    (PROGRAM, "  BWD main", "  BWDD main", "'BWD'"),
+    (PROGRAM, "  BWD main", "  BWD mian", "'main'"),
+    (PROGRAM, "\npipe", "\nlimits activation=1\npipe", "'activations'"),
+    (JSON, '"stages"', '"stage"', "'stages'"),
+    (JSON, '"op": "BWD"', '"op": "BWDD"', "'BWD'"),
+]
+
+
+@pytest.mark.parametrize(("text", "right", "wrong", "meant"), MISSPELT, ids=[x[2].strip() for x in MISSPELT])
+def test_in_a_file(
+    text: str, right: str, wrong: str, meant: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert right in text
+    path = tmp_path / "example"
+    path.write_text(text.replace(right, wrong, 1))
+    assert main([str(path)]) == 1
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("chimara", "'chimera'"),
+        ("mine.shed", "'mine.sched'"),
+        ("mine", "'mine.sched'"),
+        ("chimera -p d=4", "'D'"),
+        ("chimera --emit timelin", "'timeline'"),
+        ("chimera --machine seriel", "'serial'"),
+        ("chimera --for pared", "'paired'"),
+        ("chimera --modell m.json", "'--model'"),
+        ("chimera --emit report --cost Hop=1", "'hop'"),
+        ("fmt --chek mine.sched", "'--check'"),
+    ],
+)
+def test_on_the_command_line(
+    line: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.sched").write_text(RIGHT)
+    try:
+        status = main(shlex.split(line))
+    except SystemExit as end:
+        status = end.code
+    assert status in (1, 2)
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, meant in ((["--iteration-count", "3"], "--iterations"), (["--transport", "nccll"], "nccl")):
+        with pytest.raises(SystemExit, match="2"):
+            parse_options(words)
+        assert f"did you mean '{meant}'?" in capsys.readouterr().err
+    assert models(["describe", "--model", "gpt-smal"]) == 1
+    assert "did you mean 'gpt-small'?" in capsys.readouterr().err
+
+
+def test_nothing_is_suggested_where_nothing_is_near(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(json.loads(JSON) | {"speed": 9}))
+    assert main([str(path)]) == 1
+    path.write_text(RIGHT.replace("param D", "zebra D"))
+    assert main([str(path)]) == 1
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(["--zebra"])
+    assert "did you mean" not in capsys.readouterr().err

@@ -1,0 +1,110 @@
+"""What other systems let through, or cannot say: here each is refused, found, or runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import Bwd, Recv, Send
+from chimera_ir.program import Program
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler.verify import findings, verify
+from compiler.verify.progress import machines
+from compiler.verify.view import View
+from tests.helpers import Streams, moved, program, streams, with_streams
+from tests.helpers_loopback import deep_model, equal_to_one_process
+from tests.proof.mutations import codes
+
+PIPED = program("1f1b", D=2, N=3)
+
+
+def changed(p: Program, at: int, stream: Streams) -> Program:
+    return with_streams(p, [stream[0] if g == at else s for g, s in enumerate(streams(p))])
+
+
+def test_a_stage_on_two_ranks_is_accepted_and_trains() -> None:
+    """A stage may have copies on several ranks, as bidirectional pipes need it, and their gradients are summed."""
+    p = program("chimera", D=2, N=2)
+    assert all(len(p.header.holders([s])) == 2 for s in range(p.header.stages))
+    assert verify(p) is p
+    equal_to_one_process(p, deep_model(4), seed=0)
+
+
+def test_a_task_there_twice_is_refused() -> None:
+    """Every forward, every input gradient and every weight gradient is there exactly once."""
+    for n, i in enumerate(PIPED.stream(0)):
+        if not isinstance(i, Send | Recv):
+            stream = list(PIPED.stream(0))
+            assert codes(changed(PIPED, 0, [[*stream[: n + 1], i, *stream[n + 1 :]]])) == {"E411"}
+
+
+def test_the_right_number_of_tasks_with_one_missing_and_one_doubled_is_refused() -> None:
+    """Micro-batch 1 never has a backward and micro-batch 0 has two: the counts are right, the program is not."""
+    p = program("1f1b", D=1, N=2)
+    stream = [replace(i, micro_batches=(0,)) if isinstance(i, Bwd) else i for i in p.stream(0)]
+    assert len(stream) == len(p.stream(0)) and sum(isinstance(i, Bwd) for i in stream) == 2
+    found = {d.code: d.message for d in findings(with_streams(p, [stream]))}
+    assert set(found) == {"E410", "E411"}
+    assert "m1 is missing" in found["E410"] and "m0 is there 2 times" in found["E411"]
+
+
+CROSSING = """chimera-program 1
+schedule crossing
+sizes width=1 ranks=2 stages=2 micro_batches=2 window=2 machine=window kind=training micro_batch_size=1/1
+costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+pipe down  on 0 1  micro_batches 0
+pipe up  on 1 0  micro_batches 1
+
+rank 0:
+  FWD down s0 m0; SEND act down s1 m0 -> 1; RECV act up s1 m1 <- 1
+  FWD up s1 m1; RECV grad down s0 m0 <- 1
+  BWD up s1 m1; SEND grad up s0 m1 -> 1; ALLREDUCE s1 over 0,1
+  BWD down s0 m0; ALLREDUCE s0 over 0,1
+
+rank 1:
+  FWD up s0 m1; SEND act up s1 m1 -> 0; RECV act down s1 m0 <- 0
+  FWD down s1 m0; RECV grad up s0 m1 <- 0
+  BWD down s1 m0; SEND grad down s0 m0 -> 0; ALLREDUCE s1 over 0,1
+  BWD up s0 m1; ALLREDUCE s0 over 0,1
+"""
+
+
+def test_two_sends_that_cross_are_found_where_a_send_waits_for_its_receive() -> None:
+    """Two ranks that both send before they receive hang when a SEND blocks, and not when it only posts."""
+    p = program_from_text(CROSSING)
+    assert not codes(p)
+    assert machines(View(p)) == {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
+    assert codes(p.with_header(machine="rendezvous")) == {"E440"}
+
+
+def test_a_program_without_its_receives_is_refused() -> None:
+    """A value that is sent and read but never received, or all of them, is missed."""
+    without = [[i for i in s if not isinstance(i, Recv)] for s in streams(PIPED)]
+    assert "E421" in codes(with_streams(PIPED, without))
+    for g, stream in enumerate(streams(PIPED)):
+        for n in [n for n, i in enumerate(stream) if isinstance(i, Recv)]:
+            assert "E421" in codes(changed(PIPED, g, [[*stream[:n], *stream[n + 1 :]]]))
+
+
+def test_two_receives_in_the_wrong_order_are_refused() -> None:
+    """Each would get the other's value, of the same shape, and training would go on with wrong gradients."""
+    for g, stream in enumerate(streams(PIPED)):
+        for a, b in [
+            (n, n + 1) for n in range(len(stream) - 1) if isinstance(stream[n], Recv) and isinstance(stream[n + 1], Recv)
+        ]:
+            assert codes(changed(PIPED, g, [moved(stream, a, b)])) == {"E430"}
+            break
+        else:
+            pytest.fail("two receives stand side by side on every rank")
+
+
+@pytest.mark.parametrize("garbage", ["garbage", " garbage", " 0", ",", " overlapped", " -> 1", "; garbage", "x", "\u0661"])
+def test_an_instruction_with_something_behind_it_is_refused(garbage: str) -> None:
+    """A line is read to its end, and what does not belong to the instruction is not skipped."""
+    text = program_to_text(PIPED)
+    assert program_from_text(text) == PIPED
+    with pytest.raises(ChimeraError) as raised:
+        program_from_text(text.replace("FWD main s0 m0", f"FWD main s0 m0{garbage}"))
+    assert {d.code for d in raised.value.diagnostics} <= {"E603", "E605"}

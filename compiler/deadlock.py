@@ -52,7 +52,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, spec: Spec, order: Order)
         who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
     concerned = sorted(set(ranks))[:MAX_SHOWN]
     stops = {rank: f"then {_name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
-    far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops).rstrip()
+    far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
     help = _another_formula(spec, spans[1::2], order, len(program)) or _another_place(program, swaps)
     return ChimeraError(
         [

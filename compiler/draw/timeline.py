@@ -33,10 +33,11 @@ def draw_timeline(
     columns: int | None = None,
     colour: bool = False,
     stops: Mapping[int, str] | None = None,
+    bands: int | None = None,
 ) -> str:
     """Return the drawing. scale: units of time per unit of cost; ranks: those to draw, default all; columns: the most
-    characters of a line, where a longer timeline goes on below; stops: by rank, what to say at its end. Tasks that never
-    start are not drawn."""
+    characters of a line, where a longer timeline goes on below; stops: by rank, what to say at its end; bands: show
+    only so many of the last lines of each rank. Tasks that never start are not drawn."""
     chosen = range(program.world) if ranks is None else ranks
     rows = {r: _rows(program, timing, r) for r in chosen}
     labels = _labels(program, np.concatenate([*rows.values(), np.zeros(0, np.int64)]))
@@ -50,7 +51,11 @@ def draw_timeline(
         return "".join(f"rank {r} |{stops[r]}\n" for r in chosen)
     band = max(room // step, 1) * step  # cut between the shortest tasks, not inside their labels
     text = []
-    for a in range(0, max(width, 1), band):
+    starts = range(0, max(width, 1), band)
+    if bands is not None and len(starts) > bands:
+        text.append(f"... {(len(starts) - bands) * band} characters of each rank before")
+        starts = starts[-bands:]
+    for a in starts:
         text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, scale, per_unit)).rstrip())
         for r, cells in lines.items():
             end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""

@@ -139,7 +139,7 @@ def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
         row = a + int(np.count_nonzero(done[a:b]))
         stops[rank] = f"then {p.text(row)}" if row < b else "to the end"
     timing = replace(timing, end=np.where(done, timing.end, -1))
-    return draw_timeline(p, timing, 1, ranks=ranks, columns=100, stops=stops).rstrip()
+    return draw_timeline(p, timing, 1, ranks=ranks, columns=100, stops=stops, bands=2).rstrip()
 
 
 # --- a change that was tried ----------------------------------------------------------------------------------------

@@ -162,7 +162,8 @@ class _Lister:
             message = (
                 f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {what}; it has 0 .. {count - 1}"
             )
-            raise refuse("E306", message, a.span, label)
+            help = f"each task is listed once: {a.kind.name} for {count} micro-batches in all"
+            raise refuse("E306", message, a.span, label, help=help)
         return first, last
 
     def _add(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, first: int, last: int) -> None:
@@ -171,7 +172,7 @@ class _Lister:
             if listed[m] & bit:
                 name = self.spec.header.pipes[cell.pipe].name
                 message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {m} twice"
-                raise refuse("E302", message, a.span)
+                raise refuse("E302", message, a.span, help="keep one of them")
             listed[m] |= bit
             if kind == _I:
                 cell.pending[m] = rank.inputs

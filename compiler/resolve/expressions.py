@@ -240,6 +240,7 @@ def _arithmetic(e: n.Binary, left: Variable, right: Variable, env: Env) -> Varia
                     f"the product is larger than {LIMIT}",
                     e.span,
                     label=f"up to {_magnitude(left)} times {_magnitude(right)}",
+                    help="take smaller factors",
                 )
             return left * right
         case "//" | "%":
@@ -270,7 +271,8 @@ def _magnitude(value: Variable) -> int:
 
 def _bounded(value: Variable, e: n.Binary, env: Env) -> Variable:
     if _magnitude(value) > LIMIT:
-        raise refuse("E206", f"the value is larger than {LIMIT}", e.span, label=_values(e, env, np.abs(value) > LIMIT))
+        label = _values(e, env, np.abs(value) > LIMIT)
+        raise refuse("E206", f"the value is larger than {LIMIT}", e.span, label, help="take smaller numbers")
     return value
 
 

@@ -126,7 +126,8 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
             case n.PipeDecl():
                 if s.name.name in families:
                     note = f"first at {families[s.name.name].name.span}"
-                    found.append(Diagnostic("E207", f"pipe '{s.name.name}' is defined twice", s.name.span, notes=(note,)))
+                    message = f"pipe '{s.name.name}' is defined twice"
+                    found.append(Diagnostic("E207", message, s.name.span, notes=(note,), help="choose another name"))
                 families[s.name.name] = s
                 if s.name.name in KINDS:
                     message = f"a pipe cannot be named '{s.name.name}', which is a kind of task"
@@ -153,7 +154,8 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
             case n.TiedDecl():
                 if s.name.name in tied:
                     note = f"first at {tied[s.name.name]}"
-                    found.append(Diagnostic("E207", f"tied set '{s.name.name}' is defined twice", s.name.span, notes=(note,)))
+                    message = f"tied set '{s.name.name}' is defined twice"
+                    found.append(Diagnostic("E207", message, s.name.span, notes=(note,), help="choose another name"))
                 tied[s.name.name] = s.name.span
                 for stage in s.stages:
                     check(stage, scope, "integer", found)
@@ -163,7 +165,8 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
                     found.append(Diagnostic("E201", f"unknown limit '{s.what.name}'", s.what.span, help=help))
                 if s.what.name in bounds:
                     note = f"first at {bounds[s.what.name]}"
-                    found.append(Diagnostic("E207", f"the limit of '{s.what.name}' is given twice", s.span, notes=(note,)))
+                    message = f"the limit of '{s.what.name}' is given twice"
+                    found.append(Diagnostic("E207", message, s.span, notes=(note,), help="keep one of them"))
                 bounds[s.what.name] = s.span
                 check(s.value, scope, "integer", found)
             case _:
@@ -184,7 +187,8 @@ def _check_costs(s: n.CostStatement, scope: dict[str, Type], seen: dict[str, Spa
     for cost in s.costs:
         if cost.kind.name in seen:
             note = f"first at {seen[cost.kind.name]}"
-            found.append(Diagnostic("E207", f"the cost of '{cost.kind.name}' is given twice", cost.span, notes=(note,)))
+            message = f"the cost of '{cost.kind.name}' is given twice"
+            found.append(Diagnostic("E207", message, cost.span, notes=(note,), help="keep one of them"))
         seen[cost.kind.name] = cost.kind.span
         known = {**KINDS, "hop": None}
         if cost.kind.name not in known:
@@ -219,7 +223,7 @@ def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) 
         _check_kind(kind, found)
     names = [k.name for k in s.prefer]
     for kind in (k for i, k in enumerate(s.prefer) if k.name in names[:i]):
-        found.append(Diagnostic("E207", f"'{kind.name}' is preferred twice", kind.span))
+        found.append(Diagnostic("E207", f"'{kind.name}' is preferred twice", kind.span, help="keep one of them"))
     if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
         found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))

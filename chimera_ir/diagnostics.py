@@ -12,6 +12,7 @@ error[E210]: 5 micro-batches cannot be split across 2 pipes
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,8 +26,18 @@ class Source:
 
     def line(self, number: int) -> str:
         """Return line `number` (from 1) without its newline, or nothing past the end."""
-        lines = self.text.split("\n")
-        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
+        start = 0
+        for _ in range(number - 1):
+            start = self.text.find("\n", start) + 1
+            if not start:
+                return ""
+        end = self.text.find("\n", start)
+        return self.text[start : end if end >= 0 else None].rstrip("\r") if number > 0 else ""
+
+    def span(self, start: int, end: int) -> Span:
+        """Return the span of the characters start .. end - 1, which stand on one line."""
+        line, column = self.text.count("\n", 0, start) + 1, start - self.text.rfind("\n", 0, start)
+        return Span(self, line, column, line, column + end - start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +88,15 @@ def refuse(
     return ChimeraError([Diagnostic(code, message, span, label, notes, help)])
 
 
+MAX_LENGTH = 1000  # characters of a line shown
+MAX_KNOWN = 500  # words among which the nearest is looked for
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a help that names the nearest known word, or all of them where none is near."""
     names = sorted(set(known))
     same = [name for name in names if name.casefold() == word.casefold()]
-    near = same or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    near = same or (difflib.get_close_matches(word, names[:MAX_KNOWN], n=1, cutoff=0.6) if len(word) <= MAX_LENGTH else [])
     if near:
         return f"did you mean '{near[0]}'?"
     return f"known: {', '.join(names[:20])}" if names else ""
@@ -99,9 +114,19 @@ def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
     return "\n".join(shown)
 
 
+# What a terminal would obey instead of showing it: control characters, changes of direction, what has no width or no UTF-8.
+_UNSEEN = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Return a line as it may be shown to a terminal: what would not be seen there is written as in \\x1b."""
+    text = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def _render_one(d: Diagnostic, colour: bool) -> str:
     red, blue, bold, off = ("\x1b[31;1m", "\x1b[34;1m", "\x1b[1m", "\x1b[0m") if colour else ("", "", "", "")
-    lines = [f"{red}error[{d.code}]{off}{bold}: {d.message}{off}"]
+    lines = [f"{red}error[{d.code}]{off}{bold}: {visible(d.message)}{off}"]
     margin = ""
     if d.span is not None:
         text = d.span.source.line(d.span.line)
@@ -111,18 +136,19 @@ def _render_one(d: Diagnostic, colour: bool) -> str:
         # A line too long to read is cut around its caret.
         first = max(0, d.span.column - 1 - MAX_WIDTH // 2) if len(text) > MAX_WIDTH else 0
         column, end, text = d.span.column - first, end - first, text[first : first + MAX_WIDTH]
+        end = max(column, min(end, len(text) + 1))
+        before, marked, after = visible(text[: column - 1]), visible(text[column - 1 : end - 1]), visible(text[end - 1 :])
         # Tabs stay tabs, so that the caret stands under its word whatever the terminal's tab width.
-        indent = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
-        caret = "^" * max(1, min(end, len(text) + 1) - column)
+        indent = "".join("\t" if c == "\t" else " " for c in before)
         lines += [
-            f"{blue}{margin}-->{off} {d.span}",
+            f"{blue}{margin}-->{off} {visible(str(d.span))}",
             f"{blue}{margin} |{off}",
-            f"{blue}{number} |{off} {text}".rstrip(),
-            f"{blue}{margin} |{off} {indent}{red}{caret} {d.label}{off}".rstrip(),
+            f"{blue}{number} |{off} {before}{marked}{after}".rstrip(),
+            f"{blue}{margin} |{off} {indent}{red}{'^' * max(1, len(marked))} {visible(d.label)}{off}".rstrip(),
         ]
     # A note of several lines (a drawing, a cycle) keeps its own indentation under the first line.
     for kind, remark in [("note", n) for n in d.notes] + ([("help", d.help)] if d.help else []):
-        beginning, *rest = remark.split("\n")
+        beginning, *rest = map(visible, remark.split("\n"))
         lines.append(f"{blue}{margin} ={off} {bold}{kind}{off}: {beginning}")
         lines += [f"{margin}   {line}" for line in rest]
     return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 
 class Op(IntEnum):
@@ -39,7 +39,8 @@ class Value(IntEnum):
 # What a file from outside may say: pydantic checks it when reading (jsonform.py); internal values are not checked.
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
-Ids = Annotated[tuple[Id, ...], Field(min_length=1)]
+# The first wrong entry of a list is told: a finding for each would be a hundred times as large as the file.
+Ids = Annotated[tuple[Id, ...], Field(min_length=1), FailFast()]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?$")]
 GroupName = Annotated[str, Field(pattern=r"^(stage [0-9]{1,10}|[A-Za-z_][A-Za-z0-9_]{0,63})$")]
 STRICT: ConfigDict = {"extra": "forbid", "strict": True}

@@ -11,16 +11,16 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import FailFast, Field, TypeAdapter
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import Instruction, Op, Value
 from chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program, program_of
 from chimera_ir.reading import Kind, read_json
 
-MAX_RANKS = 2**16  # streams, stages and pipes of a file from outside: bounds what its header can make a reader allocate
-MAX_TASKS = 2**24  # stages x micro-batches x width
-MAX_BYTES = 2**31
+# What a text of that length may hold, since each is an object in memory: more than twice what a program has.
+_MARKS = {"[": limits.FILE // 32, '"': limits.FILE // 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,9 @@ class ProgramFile(Header):
 
     format: Literal["chimera-program"]
     version: Literal[1]
-    streams: tuple[tuple[Annotated[Instruction, Field(discriminator="op")], ...], ...]
+    streams: Annotated[
+        tuple[Annotated[tuple[Annotated[Instruction, Field(discriminator="op")], ...], FailFast()], ...], FailFast()
+    ]
 
 
 _KIND = Kind(
@@ -110,19 +112,15 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
     name: what the user calls the text. Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1,
     E603 a field that is missing, unknown or out of range, E604 sizes that no reader should allocate.
     """
-    if len(text) > MAX_BYTES:
-        raise refuse("E604", f"{name} has {len(text)} characters, a program at most {MAX_BYTES}")
+    if len(text) > limits.FILE:
+        raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
+    for mark, most in _MARKS.items():
+        if text.count(mark) > most:
+            raise refuse("E604", f"{name} has more than {most} times the character {mark}, which no program has")
     file = read_json(_adapter(), _KIND, text, name)
-    sizes = {"ranks": file.width * file.ranks, "stages": file.stages, "pipes": len(file.pipes)}
-    for what, size in sizes.items():
-        if size > MAX_RANKS:
-            raise refuse("E604", f"{name} has {size} {what}, a program at most {MAX_RANKS}")
-    if file.stages * file.micro_batches * file.width > MAX_TASKS:
-        raise refuse(
-            "E604",
-            f"{name} has {file.stages} stages x {file.micro_batches} micro-batches x {file.width} replicas,"
-            f" together at most {MAX_TASKS}",
-        )
+    excess = file.excess()
+    if excess:
+        raise refuse("E604", f"{name} has {excess}", help="docs/language.md lists the limits; compile a smaller program")
     ids = sum(len(pipe.micro_batches) for pipe in file.pipes)
     if ids != file.micro_batches:
         raise refuse("E603", f"{name}: micro_batches is {file.micro_batches}, but the pipes list {ids} of them")

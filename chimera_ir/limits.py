@@ -28,6 +28,7 @@ TURNS = 1_000_000  # turns of a listing's loops, over all ranks
 WORK = 2**24  # operations in evaluating expressions; one on many points counts once per 64 of them
 
 # of a file
-FILE = 2**29  # bytes of any file; characters of a program as JSON or as text
+FILE = 2**29  # bytes of any file; characters of a program as JSON
+LINES = 2**27  # characters of a program as text
 MODEL = 2**25  # characters of a model description
 FIELDS = 1024  # fields of a JSON object

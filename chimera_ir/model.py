@@ -19,8 +19,9 @@ from math import prod
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import STRICT
 from chimera_ir.reading import Kind, read_json
@@ -28,7 +29,6 @@ from chimera_ir.reading import Kind, read_json
 FORMAT = "chimera-model"
 VERSION = 1
 MAX_LAYERS = 1024  # cutting takes layers^2 x stages operations: a second or two at this size
-MAX_CHARACTERS = 2**25
 
 Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 ITEM_BYTES: dict[str, int] = {
@@ -44,7 +44,7 @@ ITEM_BYTES: dict[str, int] = {
 Amount = Annotated[int, Field(ge=0, le=2**53)]
 Size = Annotated[int, Field(ge=0, le=2**31)]
 LayerId = Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
-LayerName = Annotated[str, Field(min_length=1, max_length=128)]
+LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Tensor:
     """One tensor of a boundary value. gradient: whether a gradient of the same shape travels back."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    shape: Annotated[tuple[Size, ...], Field(max_length=16)]
+    shape: Annotated[tuple[Size, ...], Field(max_length=16), FailFast()]
     dtype: Dtype
     gradient: bool
 
@@ -76,7 +76,7 @@ class Layer:
     weight_bytes: Amount
     kept_bytes: Amount
     weight_kept_bytes: Amount
-    boundary: Annotated[tuple[Tensor, ...], Field(min_length=1, max_length=256)]
+    boundary: Annotated[tuple[Tensor, ...], Field(min_length=1, max_length=256), FailFast()]
     cost: Amount
 
 
@@ -86,7 +86,7 @@ class TiedLayers:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: LayerName
-    layers: Annotated[tuple[LayerId, ...], Field(min_length=2)]
+    layers: Annotated[tuple[LayerId, ...], Field(min_length=2, max_length=MAX_LAYERS), FailFast()]
     parameters: Amount
     weight_bytes: Amount
 
@@ -121,8 +121,8 @@ class ModelDescription:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: LayerName
     samples: Annotated[int, Field(ge=1, le=2**31)]
-    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
-    tied: tuple[TiedLayers, ...] = ()
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS), FailFast()]
+    tied: Annotated[tuple[TiedLayers, ...], Field(max_length=MAX_LAYERS), FailFast()] = ()
 
     @cached_property
     def parameters(self) -> int:
@@ -231,8 +231,8 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
     Raises ChimeraError: E701 not JSON, E702 not a chimera model of version 1, E703 a field that is missing, unknown or
     out of range, E704 a text that is too long.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {MAX_CHARACTERS}")
+    if len(text) > limits.MODEL:
+        raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {limits.MODEL}")
     file = read_json(_adapter(), _KIND, text, name)
     for n, tied in enumerate(file.tied):
         if max(tied.layers) >= len(file.layers):

@@ -7,15 +7,16 @@ rank after rank: the passes over a program of a million instructions are then a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
+from chimera_ir import limits
 from chimera_ir.instructions import (
     STRICT,
     TASK_CLASS,
@@ -41,7 +42,7 @@ Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
 LIMITS = ("activations", "receive_buffers", "weight_copies")  # what a header may bound, as compiler/verify/memory.py counts it
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Number = Annotated[int, Field(ge=-(2**62), le=2**62)]
-StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Field(min_length=1)]
+StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], Field(min_length=1), FailFast()]
 
 # Bits of the column `flags`.
 RECOMPUTE = 1
@@ -55,7 +56,7 @@ class Pipe:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
     placement: Ids
-    micro_batches: tuple[Id, ...]
+    micro_batches: Annotated[tuple[Id, ...], FailFast()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,12 @@ class Costs:
     BWD: StageCosts
     BWD_INPUT: StageCosts
     BWD_WEIGHT: StageCosts
-    hop: Annotated[int, Field(ge=0, le=2**40)] = 0
+    hop: Annotated[int, Field(ge=0, le=limits.COST)] = 0
+
+    def total(self, micro_batches: int) -> int:
+        """Return a time that no run of a program takes: every task and transfer after another, every forward twice."""
+        tasks = sum(2 * sum(self.FWD) + sum(kind) for kind in (self.BWD, self.BWD_INPUT, self.BWD_WEIGHT))
+        return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
 
     @staticmethod
     def uniform(stages: int, F: int = 1, I: int = 1, W: int = 1, B: int | None = None, hop: int = 0) -> Costs:  # noqa: E741, N803
@@ -100,15 +106,33 @@ class Header:
     ranks: Count
     stages: Count
     micro_batches: Count
-    pipes: Annotated[tuple[Pipe, ...], Field(min_length=1)]
+    pipes: Annotated[tuple[Pipe, ...], Field(min_length=1), FailFast()]
     costs: Costs
     width: Count = 1
     window: Id = 2
     machine: Machine = "window"
     kind: Literal["training", "evaluation"] = "training"
     micro_batch_size: tuple[Count, Count] = (1, 1)
-    tied: tuple[Tied, ...] = ()
+    tied: Annotated[tuple[Tied, ...], FailFast()] = ()
     limits: Mapping[Name, Id] = field(default_factory=dict)
+
+    def excess(self) -> str:
+        """Return which limit a program under this header exceeds, in words; nothing if there is none."""
+        for what, count, most in self._sizes():
+            if count > most:
+                return f"{count} {what}; at most {most}"
+        return ""
+
+    def _sizes(self) -> Iterator[tuple[str, int, int]]:
+        # In this order: each is computed only where those before it are within bounds.
+        yield "ranks over all replicas", self.width * self.ranks, limits.RANKS
+        yield "stages", self.stages, limits.RANKS
+        yield "pipes", len(self.pipes), limits.PIPES
+        yield "pipes x stages x replicas", len(self.pipes) * self.stages * self.width, limits.CELLS
+        yield "stages x micro-batches x replicas", self.stages * self.micro_batches * self.width, limits.TASKS
+        copies = (len({r for p in self.pipes for r in p.placement[s : s + 1]}) * self.width for s in range(self.stages))
+        yield "ranks named by the members of all gradient sums", sum(k * k for k in copies), limits.MEMBERS
+        yield "units of time if one task runs after another", self.costs.total(self.micro_batches), limits.TIME
 
     def holders(self, stages: Iterable[int]) -> tuple[int, ...]:
         """Return the global ranks that hold a copy of any of these stages, ascending."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
 
 T = TypeVar("T")
@@ -30,10 +31,53 @@ class Kind:
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
     """Return the value that a JSON text holds. name: what the user calls the text. Raises ChimeraError (`kind.codes`)."""
+    _check_objects(kind, text, name)
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
         raise _explain(error, kind, text, name, _fields(adapter.json_schema())) from None
+
+
+class _UnfitError(ValueError):
+    """An object has a field twice, or too many fields."""
+
+
+def _check_objects(kind: Kind, text: str, name: str) -> None:
+    """Refuse an object with a field twice: readers would disagree which of them counts. What is no JSON is left to pydantic."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs) or len(pairs) > limits.FIELDS:
+            raise _UnfitError
+
+    try:
+        json.loads(text, object_pairs_hook=check)
+    except _UnfitError:
+        raise _unfit(kind, text, name) from None
+    except (ValueError, RecursionError):
+        pass
+
+
+def _unfit(kind: Kind, text: str, name: str) -> ChimeraError:
+    """Return the finding for the first object that `_check_objects` refuses, with its place."""
+    objects: list[set[str]] = []
+    for found in _MARK.finditer(text):
+        if found[0] == "{":
+            objects.append(set())
+        elif found[0] == "}":
+            objects.pop()
+        elif found[2]:
+            key, source = json.loads(found[1]), Source(name, text)
+            if key in objects[-1]:
+                message = f"{name}: the field '{key}' stands twice in one object"
+                return refuse(kind.codes[2], message, source.span(*found.span(1)), "the second", help="keep one of them")
+            objects[-1].add(key)
+            if len(objects[-1]) > limits.FIELDS:
+                message = f"{name}: an object has more than {limits.FIELDS} fields"
+                return refuse(kind.codes[2], message, source.span(*found.span(1)), "the first too many")
+    raise AssertionError("an object that is unfit is found again")
+
+
+_MARK = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|[{}]', re.DOTALL)
 
 
 def _fields(schema: dict[str, Any]) -> set[str]:

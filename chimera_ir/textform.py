@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import Source, Span, did_you_mean, refuse
 from chimera_ir.instructions import Op, Task, instruction_text, stage_group
 from chimera_ir.jsonform import program_from_json
@@ -91,9 +92,12 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
     """
     source = Source(name, text)
     file: dict[str, Any] = {"format": FORMAT, "version": VERSION, "pipes": [], "tied": [], "limits": {}, "streams": []}
+    if len(text) > limits.LINES:
+        raise refuse("E604", f"{name} has {len(text)} characters, a program as text at most {limits.LINES}")
     lines = text.split("\n")
     if lines[0].split() != [FORMAT, str(VERSION)]:
         raise refuse("E602", f"{name} does not begin with '{FORMAT} {VERSION}'", _span(source, 1, lines[0]))
+    pipes: dict[str, int] = {}
     for number, line in enumerate(lines[1:], 2):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -102,17 +106,20 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
             if words[0] == "rank":
                 _rank_line(line, file)
             elif line[0].isspace():
-                names = {pipe["name"]: p for p, pipe in enumerate(file["pipes"])}
-                file["streams"][-1] += [_instruction(part.strip(), names) for part in line.split(";")]
+                if len(pipes) < len(file["pipes"]):
+                    pipes = {pipe["name"]: p for p, pipe in enumerate(file["pipes"])}
+                file["streams"][-1] += [_instruction(part.strip(), pipes) for part in line.split(";")]
             else:
                 _header_line(words, file)
         except (ValueError, LookupError, AttributeError) as error:
             known = "a header line, 'rank G:' or instructions joined by ';'"
             message = str(error) if isinstance(error, _UnreadableError) else f"line {number} does not read as {known}"
             raise refuse("E605", message, _span(source, number, line)) from None
+    file.pop("lines", None)
+    stages = file.get("stages")
     for kind, costs in file.get("costs", {}).items():
-        if kind != "hop" and len(costs) == 1:
-            file["costs"][kind] = costs * max(0, min(int(file.get("stages", 1)), 2**16))
+        if kind != "hop" and len(costs) == 1 and isinstance(stages, int):
+            file["costs"][kind] = costs * max(1, min(stages, limits.RANKS))
     return program_from_json(json.dumps(file), name)
 
 
@@ -134,31 +141,45 @@ def _rank_line(line: str, file: dict[str, Any]) -> None:
 
 def _header_line(words: list[str], file: dict[str, Any]) -> None:
     key, *rest = words
+    if key not in ("pipe", "tied") and file.setdefault("lines", {}).setdefault(key, words) is not words:
+        raise _UnreadableError(f"the line '{key}' stands twice")
     match key:
         case "schedule":
             file["schedule"] = rest[0]
-            file["parameters"] = {k: int(v) for k, v in _split(rest[1:])}
+            file["parameters"] = {k: _int(v) for k, v in _split(rest[1:])}
         case "sizes":
             for k, v in _split(rest):
-                size: Any = [int(x) for x in v.split("/")] if k == "micro_batch_size" else v
-                file[k] = int(v) if re.fullmatch(_N, v, re.ASCII) else size
+                if k not in (*_SIZES, "micro_batch_size"):
+                    raise _UnreadableError(f"unknown size '{k}': {did_you_mean(k, _SIZES)}")
+                size: Any = [_int(x) for x in v.split("/")] if k == "micro_batch_size" else v
+                file[k] = _int(v) if re.fullmatch(_N, v, re.ASCII) else size
         case "costs":
-            file["costs"] = {k: int(v) if k == "hop" else [int(x) for x in v.split(",")] for k, v in _split(rest)}
+            file["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in _split(rest)}
         case "limits":
-            file["limits"] = {k: int(v) for k, v in _split(rest)}
+            file["limits"] = {k: _int(v) for k, v in _split(rest)}
         case "pipe":
             on, ids = rest.index("on"), rest.index("micro_batches")
-            placement, micro_batches = [int(x) for x in rest[on + 1 : ids]], [int(x) for x in rest[ids + 1 :]]
+            placement, micro_batches = list(map(_int, rest[on + 1 : ids])), list(map(_int, rest[ids + 1 :]))
             file["pipes"].append({"name": rest[0], "placement": placement, "micro_batches": micro_batches})
         case "tied":
-            file["tied"].append({"name": rest[0], "stages": [int(x) for x in rest[2:]]})
+            file["tied"].append({"name": rest[0], "stages": list(map(_int, rest[2:]))})
         case _:
             known = ["schedule", "sizes", "costs", "limits", "pipe", "tied", "rank"]
             raise _UnreadableError(f"unknown header line '{key}': {did_you_mean(key, known)}")
 
 
 def _split(words: list[str]) -> list[tuple[str, str]]:
-    return [(k, v) for k, _, v in (word.partition("=") for word in words)]
+    pairs = [(k, v) for k, _, v in (word.partition("=") for word in words)]
+    if len(dict(pairs)) < len(pairs):
+        raise _UnreadableError("a name stands twice in this line")
+    return pairs
+
+
+def _int(text: str) -> int:
+    """Return a number of the text: digits, perhaps with a minus sign, and no more of them than any number has."""
+    if not re.fullmatch(_N, text, re.ASCII) or len(text) > 20:
+        raise _UnreadableError(f"'{text}' is not a number that a program has")
+    return int(text)
 
 
 def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:

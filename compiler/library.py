@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import Source, did_you_mean, refuse
 from compiler.syntax import nodes as n
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import expression
-
-MAX_BYTES = 2**31
 
 _SCHEDULES = resources.files("schedules")
 
@@ -56,9 +55,13 @@ def _library_text(name: str) -> str:
 def read(path: Path) -> str:
     """Return the text of a file. Raises ChimeraError E001 where it cannot be read."""
     try:
-        if path.is_file() and path.stat().st_size > MAX_BYTES:
-            raise refuse("E001", f"{path} has {path.stat().st_size} bytes; at most {MAX_BYTES} are read")
-        return path.read_text(encoding="utf-8-sig")
+        if path.is_file() and path.stat().st_size > limits.FILE:
+            raise refuse("E001", f"{path} has {path.stat().st_size} bytes; at most {limits.FILE} are read")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(limits.FILE + 1)
+        if len(text) > limits.FILE:  # a pipe or a device: its size is known only now
+            raise refuse("E001", f"{path} has more than {limits.FILE} characters")
+        return text
     except UnicodeDecodeError as error:
         raise refuse("E001", f"{path} is not text: byte {error.start} is not UTF-8") from None
     except OSError as error:

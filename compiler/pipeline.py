@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimera_ir.instructions import Op
 from chimera_ir.program import Machine, Program
@@ -35,9 +36,6 @@ from compiler.syntax.nodes import Schedule, SyncPolicy
 from compiler.syntax.parse import parse
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
 from compiler.verify import verify
-
-MAX_RANKS = 2**16
-MAX_TASKS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +60,17 @@ def compile_source(
     """
     schedule = parse(source)
     spec = resolve(schedule, parameters)
-    ordered = order_tasks(spec)
-    tasks = ordered.program
     if width < 1:
         raise refuse("E211", f"a program has at least one replica, and the width is {width}")
-    if width * spec.header.ranks > MAX_RANKS or width * len(tasks) > MAX_TASKS:
-        raise refuse(
-            "E211",
-            f"{width} replicas of {spec.header.ranks} ranks and {len(tasks)} tasks are too many;"
-            f" together at most {MAX_RANKS} ranks and {MAX_TASKS} tasks",
-        )
+    smaller = "take smaller sizes or fewer replicas; docs/language.md lists the limits"
+    excess = replace(spec.header, width=width).excess()
+    if excess:
+        raise refuse("E211", f"{source.name} asks for {excess}", help=smaller)
+    ordered = order_tasks(spec)
+    tasks = ordered.program
+    if width * len(tasks) > limits.TASKS:
+        message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
+        raise refuse("E211", message, help=smaller)
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), spec.header.costs.hop))
     if timing.stuck:
         from compiler.deadlock import explain_deadlock  # networkx is imported only where it is needed

@@ -13,6 +13,8 @@ from math import lcm
 
 import numpy as np
 
+from chimera_ir import limits
+from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import Op, Value, stage_group
 from chimera_ir.program import Costs, Program
 from compiler.tasks import Edges, TaskIndex, Timing, data_edges, earliest, expand, task_costs
@@ -50,6 +52,9 @@ class Simulation:
 def simulate(program: Program, costs: Mapping[str, Fraction | int] | None = None) -> Simulation:
     """Return the times of a verified program. costs: F, B, I, W and hop instead of the program's own."""
     own, scale = _scaled(program.header.costs, costs or {}, program.header.stages)
+    if own.total(program.header.micro_batches) > limits.TIME:
+        message = f"in units of 1/{scale} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
+        raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
     costed = program.with_header(costs=own)
     index = TaskIndex.of(program)
     timing = earliest(costed, task_costs(costed), Edges.concatenate(*_edges(costed, index, own.hop)))

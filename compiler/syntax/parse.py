@@ -83,19 +83,16 @@ def _count(source: Source) -> int:
             depth -= 1
         if depth > limits.NESTING:
             message = f"brackets nested more than {limits.NESTING} deep"
-            raise refuse("E104", message, _span_of(source, found), help="give parts of it a name with let")
+            raise refuse("E104", message, source.span(*found.span()), help="give parts of it a name with let")
         if count > limits.TOKENS:
             message = f"{source.name} has more than {limits.TOKENS} words, numbers and signs"
-            raise refuse("E105", message, _span_of(source, found), "the first too many", help="write formulas instead of lists")
+            raise refuse(
+                "E105", message, source.span(*found.span()), "the first too many", help="write formulas instead of lists"
+            )
         if len(word) > limits.NAME and word.isidentifier():
             message = f"a name of {len(word)} characters; at most {limits.NAME} are allowed"
-            raise refuse("E105", message, _span_of(source, found), help="choose a shorter name")
+            raise refuse("E105", message, source.span(*found.span()), help="choose a shorter name")
     return max(count, 1)
-
-
-def _span_of(source: Source, found: re.Match[str]) -> Span:
-    line, column = source.text.count("\n", 0, found.start()) + 1, found.start() - source.text.rfind("\n", 0, found.start())
-    return Span(source, line, column, line, column + len(found[0]))
 
 
 def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:

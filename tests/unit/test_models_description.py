@@ -90,7 +90,7 @@ tensors = st.builds(
 )
 layers = st.builds(
     Layer,
-    st.text(min_size=1, max_size=9),
+    st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), min_size=1, max_size=9),
     amounts,
     amounts,
     amounts,

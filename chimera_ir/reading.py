@@ -98,9 +98,11 @@ def _explain(error: ValidationError, kind: Kind, text: str, name: str, known: se
             return refuse(kind.codes[1], message, help=kind.help)
     if () in by_place:
         return refuse(kind.codes[1], f"{name} is not a {kind.what}: {_reason(by_place[()])}", help=kind.help)
+    # What is wrong with a list as a whole may only follow from what is wrong with one of its items.
+    around = {e["loc"][:k] for e in found for k in range(len(e["loc"]))}
+    own = [e for e in found if e["loc"] not in around]
     return ChimeraError(
-        Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}", help=_near(e, known))
-        for e in found[:MAX_FINDINGS]
+        Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}", help=_near(e, known)) for e in own[:MAX_FINDINGS]
     )
 
 

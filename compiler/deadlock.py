@@ -8,27 +8,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import OVERLAP, Ints, Program
 from compiler.blame import ordered_by
 from compiler.draw.timeline import draw_timeline
 from compiler.order.ordered import Ordered
-from compiler.resolve.spec import Formula, Spec, TicksOrder
+from compiler.suggest import suggest_edit
 from compiler.syntax import nodes as n
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
 from compiler.verify.circle import closed, shortest_circle
 
 MAX_SHOWN = 12
-AMOUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256, 512, 1024)  # added to a tick
 MAX_TRIED = 2_000_000  # tasks ordered for the sake of a suggestion
 
-Order = Callable[[Spec], Ordered]
 
-
-def explain_deadlock(ordered: Ordered, timing: Timing, spec: Spec, order: Order) -> ChimeraError:
+def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, runs: Callable[[str], bool]) -> ChimeraError:
     """Return the finding for a program of tasks whose streams wait for each other in a circle.
 
-    order: makes the program of a changed spec, to try changes.
+    runs: says of a changed text of the schedule whether its order can run, to try changes.
     """
     program = ordered.program
     target, source, alone = _waits(program, timing)
@@ -53,7 +50,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, spec: Spec, order: Order)
     concerned = sorted(set(ranks))[:MAX_SHOWN]
     stops = {rank: f"then {_name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
     far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
-    help = _another_formula(spec, spans[1::2], order, len(program)) or _another_place(program, swaps)
+    help = suggest_edit(schedule, spans[1::2], runs, MAX_TRIED // len(program)) or _another_place(program, swaps)
     return ChimeraError(
         [
             Diagnostic(
@@ -95,48 +92,12 @@ def _stops(program: Program, timing: Timing) -> Iterator[int]:
         yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
 
 
-def runs(program: Program) -> bool:
-    """Return whether tasks in this order can all run."""
-    return not earliest(program, task_costs(program), data_edges(program, TaskIndex.of(program), 0)).stuck
-
-
-def _another_formula(spec: Spec, spans: list[Span], order: Order, tasks: int) -> str:
-    """Return the least addition to a formula that orders something too early under which the order runs, having tried it; or
-    nothing."""
-    if not isinstance(spec.order, TicksOrder):
-        return ""
-    formulas = spec.order.formulas
-    trials = [(k, kind, span) for kind in ("", "*s", "-*s") for k in AMOUNTS for span in dict.fromkeys(spans)]
-    for amount, kind, span in trials[: MAX_TRIED // max(tasks, 1)]:
-        changed = tuple(_with(f, amount, kind) if f.span == span else f for f in formulas)
-        try:
-            if not runs(order(replace(spec, order=replace(spec.order, formulas=changed))).program):
-                continue
-        except ChimeraError:  # two tasks on one tick, or a tick that is too large
-            continue
-        tick, stage = next((f.tick, f.stage) for f in formulas if f.span == span)
-        text = span.source.line(tick.span.line)[tick.span.column - 1 : tick.span.end_column - 1]
-        if tick.span.line != tick.span.end_line or isinstance(tick, n.IfElse):
-            text = "(...)"
-        more = f"{'-' if kind == '-*s' else '+'} {amount}" + (f"*{stage}" if kind else "")
-        return f"{span.source.name}:{span.line}: write 'at {text} {more}'; tried: the order then runs"
-    return ""
-
-
-def _with(formula: Formula, amount: int, kind: str) -> Formula:
-    """Return the formula with a constant, or a multiple of the stage, added to or taken from its ticks."""
-    span = formula.tick.span
-    more: n.Expr = n.Int(amount, span=span)
-    if kind:
-        more = n.Binary("*", more, n.Name(formula.stage, span=span), span=span)
-    return replace(formula, tick=n.Binary("-" if kind == "-*s" else "+", formula.tick, more, span=span))
-
-
 def _another_place(program: Program, swaps: list[tuple[int, int]]) -> str:
     """Return a task that may come before another so that the order runs, having tried it; or nothing."""
     for first, needed in swaps[: MAX_TRIED // max(len(program), 1)]:
         rows = np.insert(np.delete(np.arange(len(program)), needed), first, needed)
-        if runs(replace(program, table=program.table.take(rows))):
+        changed = replace(program, table=program.table.take(rows))
+        if not earliest(changed, task_costs(changed), data_edges(changed, TaskIndex.of(changed), 0)).stuck:
             rank = program.rank_of[first]
             return f"let rank {rank} run {program.text(needed)} before {program.text(first)}; tried: the order then runs"
     return ""

@@ -71,11 +71,11 @@ def compile_source(
     if width * len(tasks) > limits.TASKS:
         message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
         raise refuse("E211", message, help=smaller)
-    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), spec.header.costs.hop))
+    timing = _times(tasks)
     if timing.stuck:
-        from compiler.deadlock import explain_deadlock  # networkx is imported only where it is needed
+        from compiler.deadlock import explain_deadlock
 
-        raise explain_deadlock(ordered, timing, spec, order_tasks)
+        raise explain_deadlock(ordered, timing, schedule, lambda text: _can_run(Source(source.name, text), parameters))
     program = _lower(tasks, timing, spec.sync, width, machine, arrange)
     try:
         verify(program)
@@ -86,6 +86,18 @@ def compile_source(
             error = suggest_arranging(error, _lower(tasks, timing, spec.sync, width, machine, arrange=True))
         raise blame(error, spec, ordered, program) from None
     return Compiled(schedule, spec, ordered, timing, program)
+
+
+def _times(tasks: Program) -> Timing:
+    return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
+
+
+def _can_run(source: Source, parameters: Mapping[str, int]) -> bool:
+    """Return whether this text has no findings up to its order, and its order does not deadlock."""
+    try:
+        return not _times(order_tasks(resolve(parse(source), parameters)).program).stuck
+    except ChimeraError:
+        return False
 
 
 def _lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:
@@ -110,7 +122,7 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     FREE gave back is given back after its last reader.
     """
     tasks = tasks_only(program)
-    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
+    timing = _times(tasks)
     if timing.stuck:
         return None
     rank, op = program.rank_of, program.table.op
@@ -149,5 +161,5 @@ def order_tasks(spec: Spec) -> Ordered:
 def evaluation_of(program: Program) -> Program:
     """Return the verified program that runs only the forwards of a training program, in its order."""
     tasks = forwards_only(program)
-    timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
+    timing = _times(tasks)
     return verify(_lower(tasks, timing, "at end", program.header.width, program.header.machine, arrange=True))

@@ -73,6 +73,18 @@ def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
     return "", ""
 
 
+def mended(text: str, help: str) -> str:
+    """Return the text with the edit made that a help describes; nothing if it describes none."""
+    found = re.fullmatch(r"broken.sched:(\d+): write '(.*)' instead of '(.*)'; tried: the order then runs", help)
+    if not found:
+        return ""
+    lines = text.split("\n")
+    assert lines[int(found[1]) - 1].count(found[3]) >= 1
+    before, after = lines[int(found[1]) - 1].rsplit(found[3], 1)
+    lines[int(found[1]) - 1] = before + found[2] + after
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "dapple", "chimera", "interleaved", "zb_h1", "gems"])
 def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
     parameters, text = SMALL[name][1], find(name).text
@@ -81,16 +93,33 @@ def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
         for change in (" - 40", " - 9*s", " + 2*s", " + 40 - 7*m"):
             broken = text[:end] + change + text[end:]
             code, help = refused(broken, parameters)
-            found = (
-                re.match(r"broken.sched:(\d+): write 'at (.*)'; tried: the order then runs", help) if code == "E304" else None
-            )
-            if found and "..." not in found[2]:
-                lines = broken.split("\n")
-                k = int(found[1]) - 1
-                lines[k] = re.sub(r" at [^#]+?(?= *(#.*)?$)", lambda _, new=found[2]: f" at {new}", lines[k])
-                assert refused("\n".join(lines), parameters) == ("", "")
+            if code == "E304" and mended(broken, help):
+                assert refused(mended(broken, help), parameters) == ("", "")
                 suggested += 1
     assert suggested >= 2
+
+
+LISTING = """schedule listed
+param D = 3
+param N = 4
+ranks D   stages D
+pipe p { stage s on rank s   micro_batches N }
+order listing for rank r {
+    let warm_up = min(N, D - r)
+    repeat warm_up { F }
+    repeat N - warm_up { B  F }
+    repeat warm_up { B }
+}
+"""
+
+
+def test_the_count_that_is_suggested_mends_a_listing() -> None:
+    assert refused(LISTING, {}) == ("", "")
+    for wrong, right in (("min(N, r + 1)", "min(N, (D - 1 - r) + 1)"), ("min(N, D - 1 - r)", "min(N, D - 1 - r) + 1")):
+        broken = LISTING.replace("min(N, D - r)", wrong)
+        code, help = refused(broken, {})
+        assert (code, help) == ("E304", f"broken.sched:7: write '{right}' instead of '{wrong}'; tried: the order then runs")
+        assert refused(mended(broken, help), {}) == ("", "")
 
 
 def test_the_task_that_is_suggested_mends_a_listing() -> None:

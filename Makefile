@@ -5,9 +5,10 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 READY   = $(VENV)/.ready
 JOBS   ?= 2
+FUZZ_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all proof check golden figures bench coverage clean
+.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz check golden figures bench coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,8 +32,12 @@ test: $(READY) ## run everything that needs only Python
 test-all: $(READY) ## run everything, the tests that need root, a browser or a GPU too
 	$(BIN)/python -m pytest -n $(JOBS) --everything $(ARGS)
 
-proof: $(READY) ## draw twenty times as many examples, each time others: about half an hour
-	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
+proof: $(READY) ## prove the prover anew, write docs/proof.md: FUZZ_MINUTES (60) and about half an hour
+	CHIMERA_EXAMPLES=40 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
+	$(MAKE) -j$(JOBS) proof-explorer proof-kills proof-fuzz
+
+proof-explorer proof-kills proof-fuzz: proof-%: $(READY)
+	FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python -m tests.proof.$*
 
 check: $(READY) ## lint, types, import contracts, fast tests: under a minute, before every commit
 	$(BIN)/ruff check .

@@ -133,7 +133,7 @@ def lowered(tasks: Program, r: random.Random, width: int = 2) -> Program:
     sync, collectives = gradient_sync(tasks, timing, r.choice(["at end", "eager", "eager where idle"]), queued)  # type: ignore[arg-type]
     woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing, queued, ahead=r.randint(1, 3)), sync])
     program = widen(woven, r.choice([1, 1, width]))
-    return verify(with_streams(program, freed(r, program)) if r.random() < 0.2 else program)
+    return verify(with_streams(program, freed(r, program)) if r.random() < 0.4 else program)
 
 
 def freed(r: random.Random, program: Program) -> Streams:

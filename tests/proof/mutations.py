@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from chimera_ir.diagnostics import ChimeraError
@@ -39,12 +39,15 @@ def redirect_peer(p: Program, s: Streams, at: Place, rng: random.Random) -> bool
     i = s[at[0]][at[1]]
     if not isinstance(i, Send | Recv):
         return False
-    return put(s, at, replace(i, peer=other(rng, p.world + 1, i.peer)))
+    first = at[0] - at[0] % p.header.ranks
+    likely = [g for g in range(first, first + p.header.ranks) if g != at[0]]
+    return put(s, at, replace(i, peer=other(rng, p.world + 1, i.peer, likely)))
 
 
 def change_stage(p: Program, s: Streams, at: Place, rng: random.Random) -> bool:
     i = s[at[0]][at[1]]
-    stage = other(rng, p.header.stages + 1, i.stage)
+    likely = [x.stage for x in s[at[0]] if isinstance(x, Recv if isinstance(i, Free) else type(i))]
+    stage = other(rng, p.header.stages + 1, i.stage, likely)
     return put(s, at, replace(i, stage=stage, **({"group": stage_group(stage)} if isinstance(i, AllReduce) else {})))
 
 
@@ -53,7 +56,7 @@ def change_micro_batch(p: Program, s: Streams, at: Place, rng: random.Random) ->
     if isinstance(i, AllReduce):
         return False
     n = rng.randrange(len(i.micro_batches))
-    changed = other(rng, p.header.micro_batches + 1, i.micro_batches[n])
+    changed = other(rng, p.header.micro_batches + 1, i.micro_batches[n], p.header.pipes[i.pipe].micro_batches)
     return put(s, at, replace(i, micro_batches=(*i.micro_batches[:n], changed, *i.micro_batches[n + 1 :])))
 
 
@@ -132,9 +135,10 @@ def swap_alike(s: Streams, at: Place, rng: random.Random, alike: Callable[[Instr
     return alike(stream[at[1]]) and bool(others) and swap(stream, at[1], rng.choice(others))
 
 
-def other(rng: random.Random, bound: int, than: int) -> int:
-    """Return another number below `bound`: the last one is one too many."""
-    return rng.choice([x for x in range(bound) if x != than])
+def other(rng: random.Random, bound: int, than: int, likely: Sequence[int] = ()) -> int:
+    """Return another number: mostly one that could be meant, or any below `bound`, the last of which is one too many."""
+    meant = [x for x in likely if x != than]
+    return rng.choice(meant if meant and rng.random() < 0.8 else [x for x in range(bound) if x != than])
 
 
 # Every class, in words, and why none of its mutants can be right, where that is so.
@@ -144,7 +148,7 @@ MUTATIONS: dict[Mutation, tuple[str, str]] = {
     swap_neighbours: ("swap neighbours", ""),
     swap_far: ("swap two instructions of a rank", ""),
     redirect_peer: ("redirect a peer", "a value has one maker, and its reader one rank"),
-    change_stage: ("change a stage", "what it did is not done"),
+    change_stage: ("change a stage", ""),
     change_micro_batch: ("change a micro-batch", ""),
     change_pipe: ("change a pipe", "a micro-batch is of one pipe"),
     sum_earlier: ("move an ALLREDUCE early", ""),

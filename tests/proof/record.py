@@ -33,6 +33,15 @@ def recorded(name: str, page: Path = PAGE) -> str:
     return found[2]
 
 
+def rows(name: str, page: Path = PAGE) -> list[list[dict[str, str]]]:
+    """Return the tables that a part has recorded, each row by the names of its columns."""
+    found = []
+    for lines in re.findall(r"(?:^\|.*\n)+", recorded(name, page), re.MULTILINE):
+        head, _, *rest = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines.splitlines()]
+        found.append([dict(zip(head, row, strict=True)) for row in rest])
+    return found
+
+
 def record(name: str, body: str, page: Path = PAGE) -> None:
     """Rewrite the block of a part; others may be doing the same with theirs."""
     with page.open("r+", encoding="utf-8") as file:
@@ -47,7 +56,7 @@ def record(name: str, body: str, page: Path = PAGE) -> None:
 def stamp(seconds: float, seed: object, packages: Sequence[str] = ("numpy", "torch", "hypothesis")) -> str:
     """Return the line that says when, with what and for how long a part ran."""
     versions = ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)])
-    return f"Recorded {datetime.now(UTC):%Y-%m-%d}, in {seconds / 60:.0f} minutes. Seed {seed}. {versions}.\n\n"
+    return f"Recorded {datetime.now(UTC):%Y-%m-%d}, in {max(1, round(seconds / 60))} minutes. Seed {seed}. {versions}.\n\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

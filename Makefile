@@ -34,10 +34,14 @@ test-all: $(READY) ## run everything, the tests that need root, a browser or a G
 
 proof: $(READY) ## prove the prover anew, write docs/proof.md: FUZZ_MINUTES (60) and about half an hour
 	CHIMERA_EXAMPLES=40 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
-	$(MAKE) -j$(JOBS) proof-explorer proof-kills proof-fuzz
+	$(MAKE) -j$(JOBS) proof-explorer proof-kills
+	$(MAKE) proof-fuzz
 
-proof-explorer proof-kills proof-fuzz: proof-%: $(READY)
-	FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python -m tests.proof.$*
+proof-explorer proof-kills: proof-%: $(READY)
+	$(BIN)/python -m tests.proof.$*
+
+proof-fuzz: $(READY)
+	$(BIN)/python -m tests.proof.fuzz --minutes $(FUZZ_MINUTES)
 
 check: $(READY) ## lint, types, import contracts, fast tests: under a minute, before every commit
 	$(BIN)/ruff check .

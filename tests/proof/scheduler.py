@@ -2,8 +2,8 @@
 
 Every rank is a stream walked on the real transport, with messages of one number. It has a place at each hand-over: before
 each post and at each wait, whether or not it has to wait, so that the places are the same under every interleaving.
-A state is the vector of places. Runs are repeated from the start with other choices until every state has been left to
-each side.
+A state is the vector of places. Runs are repeated from the start with other choices until every state that can be
+reached has been.
 
 That the places are the whole state, since nothing is decided while a program runs, is checked too: `thorough` takes
 every choice of every state and compares all that the world holds with what it held there the first time.
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 class Chosen(Turns):
-    """Turns of greenlets, each of which hands over wherever it might: threads of one thread, and quick to start."""
+    """Turns of greenlets, which start quickly and all run in one thread. Each hands over wherever it might."""
 
     def __init__(self, count: int, choose: Callable[[Sequence[int]], int | None]) -> None:
         super().__init__(count)
@@ -121,8 +121,7 @@ class Exploration:
             else:
                 state = tuple(at)
                 known = state in self.seen
-                holds = held(world, buffers) if self.thorough else None
-                assert self.seen.setdefault(state, holds) == holds, "the places of the ranks are not the whole state"
+                self.meet(state, held(world, buffers) if self.thorough else None)
                 following = [(k, (*at[:k], at[k] + 1, *at[k + 1 :])) for k in self.worth(able, at)]
                 fresh = [] if known else [(k, s) for k, s in following if self.thorough or s not in self.seen]
                 if not fresh:
@@ -143,8 +142,12 @@ class Exploration:
         if unexpected:
             raise unexpected[0]
         if not cut:
-            self.seen.setdefault(tuple(at), held(world, buffers) if self.thorough else None)
+            self.meet(tuple(at), held(world, buffers) if self.thorough else None)
             self.finals[tuple(at)] = turns.over is None and all(right)
+
+    def meet(self, state: State, holds: object) -> None:
+        """Note a state. Whenever it is met again, the world must hold the same."""
+        assert self.seen.setdefault(state, holds) == holds, "the places of the ranks are not the whole state"
 
     def worth(self, able: Sequence[int], at: list[int]) -> Sequence[int]:
         """Return who should go on, of those that could: one alone where it is known to post nothing until its next place.

@@ -14,6 +14,7 @@ import lark
 from lark import Lark
 from lark.grammar import Rule
 from lark.lexer import TerminalDef
+from lark.parsers.lalr_analysis import Reduce, Shift
 
 FILE = "grammar.tables.json"
 
@@ -33,15 +34,17 @@ def load(tables: str, grammar: str) -> Lark | None:
     if not isinstance(file, dict) or file.get("made of") != _origin(grammar):
         return None
     tokens, data = file["tokens"], file["data"]
-    # A state says what follows each token: a shift to a state, or a reduction by a rule, which several tokens share.
-    states: dict[int, dict[int, tuple[int, Any]]] = {}
-    for number, (shifts, reduces) in enumerate(file["states"]):
-        states[number] = {token: (0, target) for token, target in shifts}
-        for rule, before in reduces:
-            states[number] |= dict.fromkeys(before, (1, {"@": rule}))
-    data["parser"]["parser"] |= {"tokens": dict(enumerate(tokens)), "states": states}
+    data["parser"]["parser"] |= {"tokens": {}, "states": {}}
     memo = {int(key): value for key, value in file["memo"].items()}
     loaded: Lark = Lark._load_from_dict(data, memo)  # type: ignore[no-untyped-call]
+    # A state says what follows each token: a shift to a state, or a reduction by a rule, which several tokens share.
+    # Entered here, since lark would build what they share once for each token.
+    rules = {stored["@"]: rule for stored, rule in zip(data["rules"], loaded.rules, strict=True)}
+    states = loaded.parser.parser._parse_table.states
+    for number, (shifts, reduces) in enumerate(file["states"]):
+        states[number] = {tokens[t]: (Shift, target) for t, target in shifts}
+        for rule, before in reduces:
+            states[number] |= dict.fromkeys([tokens[t] for t in before], (Reduce, rules[rule]))
     return loaded
 
 

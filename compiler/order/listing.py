@@ -32,7 +32,8 @@ _SAME_TURN = (0b0001, 0b0110, 0b0110, 0b1000)
 @dataclass(slots=True)
 class _Cell:
     """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by turn, the
-    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I."""
+    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I; meanings: numbers
+    of what actions, by their identity, mean here."""
 
     pipe: int
     stage: int
@@ -40,12 +41,13 @@ class _Cell:
     listed: bytearray
     next: list[int] = field(default_factory=lambda: [0, 0, 0])
     pending: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    meanings: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Rank:
-    """What one rank has listed so far. rows: six numbers per task in one flat list, since the garbage collector would count
-    and walk tuples; meant: by an action's identity, the cells that it could mean, where no loop
+    """What one rank has listed so far. rows: the meaning and the batch of each task, in one flat list, since the garbage
+    collector would count and walk tuples; meant: by an action's identity, the cells that it could mean, where no loop
     changes that; inputs: how many I."""
 
     number: int
@@ -73,8 +75,8 @@ class _Lister:
         self.spec, self.order, self.turns = spec, order, 0
         self.batches = Batches(spec.header.micro_batches)
         self.varying = frozenset(_bound_in_loops(order.actions))
-        self.spans: list[Span] = []
-        self.origin: dict[int, int] = {}  # an action's identity -> its span's number: equality would hash the whole text
+        self.spans: dict[Span, int] = {}
+        self.meanings: list[tuple[int, int, int, bool, int]] = []  # kind, pipe, stage, overlap, number of the span
 
     def run(self, rank: _Rank, actions: tuple[n.Action, ...], env: Env) -> None:
         env = dict(env)
@@ -187,11 +189,12 @@ class _Lister:
         cell.next[turn] = following
         ids = cell.micro_batches
         batch = ids[first] if first == last else self.batches.number(ids[first : last + 1])
-        origin = self.origin.get(id(a))
-        if origin is None:
-            origin = self.origin[id(a)] = len(self.spans)
-            self.spans.append(a.span)
-        rank.rows += (kind, cell.pipe, cell.stage, batch, a.overlap, origin)
+        meaning = cell.meanings.get(id(a))
+        if meaning is None:
+            meaning = cell.meanings[id(a)] = len(self.meanings)
+            span = self.spans.setdefault(a.span, len(self.spans))
+            self.meanings.append((kind, cell.pipe, cell.stage, a.overlap, span))
+        rank.rows += (meaning, batch)
 
 
 def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
@@ -212,9 +215,9 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
             break
     if found:
         raise ChimeraError(found[:MAX_FOUND])
-    rows = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 6).T
-    op, pipe, stage, batch, overlap, origin = (np.ascontiguousarray(c) for c in rows)
-    offsets = np.concatenate([[0], np.cumsum([len(rank.rows) // 6 for rank in ranks])])
+    meaning, batch = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 2).T.copy()
+    op, pipe, stage, overlap, origin = np.array(lister.meanings, np.int64).reshape(-1, 5)[meaning].T.copy()
+    offsets = np.concatenate([[0], np.cumsum([len(rank.rows) // 2 for rank in ranks])])
     program = task_program(spec, lister.batches, op, pipe, stage, batch, overlap, offsets)
     return Ordered(program, origin, tuple(lister.spans))
 

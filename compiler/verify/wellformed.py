@@ -1,4 +1,7 @@
-"""Does everything that the program names exist? (E401 the header, E402 an instruction)"""
+"""Does everything that the program names exist, and make sense where it stands?
+
+E401: the header; E402: an instruction names what does not exist; E403: it makes no sense there.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,7 @@ from compiler.verify.view import MAX_FOUND
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
     """Return findings about ids out of range. The other checks rely on there being none."""
-    found = [Diagnostic("E401", message) for message in _header(program)]
-    return found or [Diagnostic("E402", message) for message in _rows(program)]
+    return [Diagnostic("E401", message) for message in _header(program)] or _rows(program)
 
 
 def _header(program: Program) -> Iterator[str]:
@@ -51,7 +53,16 @@ def _header(program: Program) -> Iterator[str]:
         yield "an evaluation program holds only forwards and their transfers"
 
 
-def _rows(program: Program) -> Iterator[str]:
+def _rows(program: Program) -> list[Diagnostic]:
+    found: list[Diagnostic] = []
+
+    def say(code: str, wrong: npt.NDArray[np.bool_], fact: str, help: str = "") -> None:
+        tell(code, np.flatnonzero(wrong), fact, help)
+
+    def tell(code: str, rows: Ints, fact: str, help: str = "") -> None:
+        for row in rows[:MAX_FOUND].tolist():
+            found.append(Diagnostic(code, f"{_place(program, row)}: {fact}", help=help, about=(row,)))
+
     h, t, rank = program.header, program.table, program.rank_of
     collective = t.op == Op.ALLREDUCE
     pipe_of = np.full(h.micro_batches, -1, np.int64)
@@ -63,22 +74,42 @@ def _rows(program: Program) -> Iterator[str]:
         known = all(0 <= m < h.micro_batches for m in batch) and len(set(batch)) == len(batch)
         pipes = {int(pipe_of[m]) for m in batch} if known else {-1}
         batch_pipe[b] = pipes.pop() if len(pipes) == 1 else -1
-    yield from _say(program, (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
-    yield from _say(program, ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
+    say("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
+    say("E402", ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
     own_pipe = batch_pipe[np.where(collective, len(program.batches), t.batch)]
-    yield from _say(program, ~collective & (own_pipe != t.pipe), "these micro-batches are not of this pipe")
+    say("E402", ~collective & (own_pipe != t.pipe), "these micro-batches are not of this pipe")
     transfer = (t.op == Op.SEND) | (t.op == Op.RECV)
-    yield from _say(program, transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
-    yield from _say(program, transfer & (t.peer == rank), "a value that stays on its rank needs no transfer")
+    say("E402", transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
+    say(
+        "E403",
+        transfer & (t.peer == rank),
+        "a value that stays on its rank needs no transfer",
+        "remove it, or name the rank that has the other end",
+    )
     other = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
-    yield from _say(program, other, "the peer is in another replica")
+    say("E403", other, "the peer is in another replica", "name the rank of this rank's own replica")
     moved = transfer | (t.op == Op.FREE)
-    yield from _say(program, moved & (t.value == Value.act) & (t.stage == 0), "stage 0 receives no activation")
-    yield from _say(program, moved & (t.value == Value.grad) & (t.stage == h.stages - 1), "the last stage receives no gradient")
+    say(
+        "E403",
+        moved & (t.value == Value.act) & (t.stage == 0),
+        "stage 0 receives no activation",
+        "remove it: stage 0 reads the samples",
+    )
+    say(
+        "E403",
+        moved & (t.value == Value.grad) & (t.stage == h.stages - 1),
+        "the last stage receives no gradient",
+        "remove it: the last stage begins with the loss",
+    )
     task = t.op <= Op.BWD_WEIGHT
     paired = (t.flags & OVERLAP).astype(bool)
     follows = np.concatenate([task[1:] & ~paired[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
-    yield from _say(program, paired & ~follows, "no task follows that it could overlap with")
+    say(
+        "E403",
+        paired & ~follows,
+        "no task follows that it could overlap with",
+        "put the other task right after it, or leave overlap out",
+    )
     groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
     joins = np.flatnonzero(collective)
     joins = joins[np.argsort(t.batch[joins], kind="stable")]
@@ -86,20 +117,17 @@ def _rows(program: Program) -> Iterator[str]:
     for i, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
         rows = joins[begin:end]
         if groups.get(i.group) != i.stage:
-            yield from _tell(program, rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
+            tell("E402", rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
         elif list(i.ranks) != sorted(set(i.ranks)) or not 0 <= i.ranks[0] <= i.ranks[-1] < program.world:
-            yield from _tell(program, rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
+            tell("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
         else:
-            yield from _tell(program, rows[~np.isin(rank[rows], i.ranks)], "this rank is not a member")
-
-
-def _say(program: Program, wrong: npt.NDArray[np.bool_], fact: str) -> Iterator[str]:
-    return _tell(program, np.flatnonzero(wrong), fact)
-
-
-def _tell(program: Program, rows: Ints, fact: str) -> Iterator[str]:
-    for row in rows[:MAX_FOUND].tolist():
-        yield f"{_place(program, row)}: {fact}"
+            tell(
+                "E403",
+                rows[~np.isin(rank[rows], i.ranks)],
+                "this rank is not a member",
+                "remove it, or add this rank to its ranks",
+            )
+    return found
 
 
 def _place(program: Program, row: int) -> str:

@@ -112,9 +112,9 @@ def test_a_code_is_explained_however_it_is_written(capsys: pytest.CaptureFixture
 
 
 def test_an_unknown_code_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = said(capsys, "E403")
+    status, out, err = said(capsys, "E409")
     assert (status, out) == (2, "")
-    assert "there is no code E403" in err and "E402 " + entries()["E402"].title in err
+    assert "there is no code E409" in err and "E410 " + entries()["E410"].title in err
     assert said(capsys, "deadlock")[2].startswith("error[E002]: explain deadlock: expected a code like E303")
 
 

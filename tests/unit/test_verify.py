@@ -211,8 +211,8 @@ def test_neither_of_an_overlapped_pair_may_need_the_other(tasks: list[str], pair
 def test_an_overlapped_pair_is_two_tasks_that_stand_together() -> None:
     p = ONE_RANK + "".join(f"  {t}\n" for t in FIRST)
     assert verify(changed((f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p))
-    assert found(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E402"  # nothing follows
+    assert found(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E403"  # nothing follows
     three = changed((f"{FIRST[2]}\n", f"{FIRST[2]} overlap\n"), (f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p)
-    assert found(three)[0].code == "E402"
+    assert found(three)[0].code == "E403"
     sent = changed(("FWD main s0 m0;", "FWD main s0 m0 overlap;"))
-    assert found(sent)[0].code == "E402"  # a transfer stands between
+    assert found(sent)[0].code == "E403"  # a transfer stands between

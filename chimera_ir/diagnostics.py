@@ -12,7 +12,6 @@ error[E210]: 5 micro-batches cannot be split across 2 pipes
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -114,14 +113,13 @@ def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
     return "\n".join(shown)
 
 
-# What a terminal would obey instead of showing it: control characters, changes of direction, what has no width or no UTF-8.
-_UNSEEN = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
-
-
 def visible(text: str) -> str:
-    """Return a line as it may be shown to a terminal: what would not be seen there is written as in \\x1b."""
+    """Return a line as a terminal may be sent it: what it would obey instead of showing it (control characters, changes of
+    direction, what has no UTF-8) is written as in \\x1b."""
     text = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _render_one(d: Diagnostic, colour: bool) -> str:

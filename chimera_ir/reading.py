@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -35,7 +36,7 @@ def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
-        raise _explain(error, kind, text, name, _fields(adapter.json_schema())) from None
+        raise _explain(error, kind, text, name, _fields(adapter)) from None
 
 
 class _UnfitError(ValueError):
@@ -80,8 +81,10 @@ def _unfit(kind: Kind, text: str, name: str) -> ChimeraError:
 _MARK = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|[{}]', re.DOTALL)
 
 
-def _fields(schema: dict[str, Any]) -> set[str]:
+@cache
+def _fields(adapter: TypeAdapter[Any]) -> set[str]:
     """Return the names of all fields of a kind of file."""
+    schema = adapter.json_schema()
     return {field for part in (schema, *schema.get("$defs", {}).values()) for field in part.get("properties", {})}
 
 

@@ -1,0 +1,230 @@
+"""How inputs are made and what is kept of a run: mutation word by word, failures told apart by where they happen.
+
+`python -m tests.proof.fuzz_engine TARGET ENGINE SECONDS SEED FOLDER` is one worker, in a process of its own. Engines:
+`atheris`, guided by coverage; `own`, guided by what the target says of an input, for where atheris has no wheel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import random
+import re
+import resource
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MEMORY = 4 * 2**30  # bytes of a worker
+SLOW = 5.0  # seconds of processor time that an input of at most LARGE bytes may take
+LARGE = 100_000
+HANG = 30  # seconds after which an input is given up
+LONGEST = 20_000  # bytes of an input
+HEAD = struct.Struct("<dQ")  # of the file that holds the input now running: when it began, its length
+
+_WORD = re.compile(rb"[A-Za-z_]\w*|\d+|\s+|\.\.|[^\w\s]")
+
+
+def words(data: bytes) -> list[bytes]:
+    """Return the words, numbers, signs and spaces of an input."""
+    return _WORD.findall(data)
+
+
+def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Random) -> bytes:
+    """Return an input like this one with some words dropped, doubled, swapped, replaced or taken from another input."""
+    parts = words(data) or [b""]
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        k, n = rng.randrange(len(parts)), rng.choice((1, 1, 2, 5, 20))
+        match rng.randrange(8):
+            case 0:
+                del parts[k : k + n]
+            case 1:
+                parts[k:k] = parts[k : k + n] * rng.choice((1, 1, 2, 50))
+            case 2:
+                j = rng.randrange(len(parts))
+                parts[k], parts[j] = parts[j], parts[k]
+            case 3:
+                parts[k] = rng.choice(known)
+            case 4:
+                parts.insert(k, rng.choice(known))
+            case 5:
+                numbers = [i for i, x in enumerate(parts) if x.isdigit() and len(x) < 20]
+                if numbers:
+                    i = rng.choice(numbers)
+                    parts[i] = str(max(0, int(parts[i]) + rng.choice((-1, 1, 2, -7, 64)))).encode()
+            case 6:
+                theirs = words(other) or [b""]
+                j = rng.randrange(len(theirs))
+                parts[k:k] = theirs[j : j + n]
+            case _:
+                word = bytearray(parts[k] or b"x")
+                word[rng.randrange(len(word))] = rng.randrange(256)
+                parts[k] = bytes(word)
+        parts = parts or [b""]
+    return b"".join(parts)[:LONGEST]
+
+
+@dataclass
+class Log:
+    """What a worker has seen: executions, distinct failures with the input of each, the slowest input."""
+
+    target: str
+    folder: Path
+    executions: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    slowest: float = 0.0
+    slowest_input: bytes = b""
+    kept: int = 0
+    written: float = 0.0
+
+    def write(self, end: bool = False) -> None:
+        """Write the log, at most once a second."""
+        if end or time.monotonic() - self.written > 1:
+            self.written = time.monotonic()
+            facts: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("folder", "slowest_input", "written")}
+            facts |= {"size": len(self.slowest_input), "first": self.slowest_input[:200].decode("utf-8", "replace")}
+            path = self.folder / "log.json"
+            path.with_suffix(".new").write_text(json.dumps(facts))
+            path.with_suffix(".new").replace(path)
+
+    def fail(self, what: str, data: bytes) -> None:
+        """Save an input that fails, the shortest for each way to fail."""
+        name = hashlib.sha256(what.encode()).hexdigest()[:12]
+        path = self.folder / f"fail-{name}"
+        if not path.exists() or len(data) < path.stat().st_size:
+            path.write_bytes(data)
+            self.failures[name] = what
+
+
+class HangError(BaseException):
+    """An input took so long that it was given up."""
+
+
+def _given_up(*_: object) -> None:
+    raise HangError
+
+
+def place(error: BaseException) -> str:
+    """Return what failed, and where: failures of one kind at one place are one."""
+    last = [f for f in traceback.extract_tb(error.__traceback__) if "proof" not in f.filename][-2:]
+    where = " < ".join(f"{Path(f.filename).name}:{f.name}" for f in reversed(last))
+    return f"{type(error).__name__} {re.sub(r'[0-9]+', 'N', str(error))[:80]} at {where}"
+
+
+class Runner:
+    """Runs one input after another, each within bounds; the one now running stands in a file, in case nothing is left."""
+
+    def __init__(self, target: str, folder: Path) -> None:
+        from tests.proof.fuzz_targets import TARGETS
+
+        self.target, self.log = TARGETS[target], Log(target, folder)
+        (folder / "running").write_bytes(bytes(HEAD.size + LONGEST * 8))
+        with (folder / "running").open("r+b") as file:
+            self.now = mmap.mmap(file.fileno(), 0)
+        signal.signal(signal.SIGALRM, _given_up)
+
+    def __call__(self, data: bytes) -> str:
+        """Run an input; return what the target says of it."""
+        from chimera_ir.diagnostics import ChimeraError
+        from tests.proof.fuzz_targets import refusal
+
+        self.now[: HEAD.size + len(data[: LONGEST * 8])] = HEAD.pack(time.time(), len(data)) + data[: LONGEST * 8]
+        before, said = time.process_time(), ""
+        signal.alarm(HANG)
+        try:
+            try:
+                said = self.target.run(data)
+            except ChimeraError as error:
+                said = refusal(error)
+        except HangError:
+            self.log.fail(f"given up after {HANG} seconds", data)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self.log.fail(place(error), data)
+        finally:
+            signal.alarm(0)
+        spent = time.process_time() - before
+        if spent > SLOW and len(data) <= LARGE:
+            self.log.fail(f"more than {SLOW} seconds: {said or 'no answer'}", data)
+        if spent > self.log.slowest:
+            self.log.slowest, self.log.slowest_input = spent, data
+            (self.log.folder / "slowest").write_bytes(data)
+        self.log.executions += 1
+        self.log.write()
+        return said
+
+
+def run_own(runner: Runner, seed: int, seconds: float, executions: int = 2**62) -> None:
+    """Fuzz without atheris, for a time or a number of executions: an input that says something new is kept."""
+    rng, corpus, seen = random.Random(seed), runner.target.seeds(), set[str]()
+    known = known_words(runner)
+    end = time.monotonic() + seconds
+    for k in range(executions):
+        if time.monotonic() > end:
+            break
+        data = (
+            corpus[k] if k < len(corpus) and executions > 2**32 else mutated(rng.choice(corpus), known, rng.choice(corpus), rng)
+        )
+        said = runner(data)
+        if said not in seen and len(corpus) < 5000:
+            seen.add(said)
+            corpus.append(data)
+    runner.log.kept = len(corpus)
+    runner.log.write(end=True)
+
+
+def known_words(runner: Runner) -> list[bytes]:
+    """Return what inputs of a target are made of."""
+    return [w.encode() for w in runner.target.words] + sorted({w for s in runner.target.seeds() for w in words(s)})
+
+
+def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
+    """Fuzz with atheris. Does not return: it ends the process."""
+    import atheris
+
+    known, rng, corpus = known_words(runner), random.Random(seed), runner.log.folder / "corpus"
+    seeds = runner.target.seeds()
+    corpus.mkdir(exist_ok=True)
+    for data in seeds:
+        (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+
+    def mutate(data: bytes, size: int, number: int) -> bytes:
+        rng.seed(number)
+        if rng.random() < 0.3:
+            return bytes(atheris.Mutate(data, size))
+        return mutated(data, known, rng.choice(seeds), rng)[:size]
+
+    options = {"max_total_time": int(seconds), "seed": seed % 2**31, "max_len": LONGEST, "timeout": 0, "rss_limit_mb": 0}
+    arguments = ["fuzz", *(f"-{k}={v}" for k, v in options.items()), "-print_final_stats=1", "-reload=0", str(corpus)]
+
+    def one(data: bytes) -> None:
+        runner(data)
+
+    atheris.Setup(arguments, one, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+def work(target: str, engine: str, seconds: float, seed: int, folder: Path) -> None:
+    """Be a worker."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if engine == "atheris":
+        import atheris
+
+        with atheris.instrument_imports(include=["chimera_ir", "compiler"], enable_loader_override=False):
+            import tests.proof.fuzz_targets  # noqa: F401
+        run_atheris(Runner(target, folder), seed, seconds)
+    else:
+        run_own(Runner(target, folder), seed, seconds)
+
+
+if __name__ == "__main__":
+    name, engine, seconds, seed, folder = sys.argv[1:]
+    work(name, engine, float(seconds), int(seed), Path(folder))

@@ -1,0 +1,238 @@
+"""What is fuzzed: readers of what a stranger may write, and what must hold of every input.
+
+A target takes bytes and returns a word for what it made of them, a new word being worth keeping the input. Only a
+ChimeraError may come out, and it must render without control characters. What is accepted must mean the same when it is
+written and read again. `Failure` says what did not hold.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from chimera_ir import limits
+from chimera_ir.diagnostics import ChimeraError, Source, render
+from chimera_ir.jsonform import program_from_json, program_to_json
+from chimera_ir.model import model_from_json, model_to_json
+from chimera_ir.program import Machine, Program
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler import compile_schedule, simulate, verify
+from compiler.cli import main
+from compiler.draw.timeline import draw_timeline
+from compiler.format import format_schedule
+from compiler.pipeline import compile_source, evaluation_of
+from compiler.report import report
+from compiler.syntax.parse import parse
+from compiler.syntax.printer import print_schedule
+from tests.helpers import SMALL
+
+ROOT = Path(__file__).resolve().parents[2]
+# Programs of this size compile in a moment: the limits are the same in kind, only lower.
+LOW = {"TASKS": 2**9, "RANKS": 2**7, "PIPES": 2**4, "CELLS": 2**9, "MEMBERS": 2**12, "WORK": 2**18, "TURNS": 2**12}
+
+
+class Failure(AssertionError):  # noqa: N818
+    """Something that must hold of every input does not."""
+
+
+@contextmanager
+def low_limits() -> Iterator[None]:
+    """Lower the limits on sizes, so that what is fuzzed is how they are kept, not how long a large program takes."""
+    before = {name: getattr(limits, name) for name in LOW}
+    for name, value in LOW.items():
+        setattr(limits, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(limits, name, value)
+
+
+def text_of(data: bytes) -> str:
+    """Return the text of an input. What is no UTF-8 becomes lone surrogates: Python callers can pass those, files cannot."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def holds(fact: bool, what: str) -> None:
+    if not fact:
+        raise Failure(what)
+
+
+def plain(shown: str) -> None:
+    """Check that a terminal shows a text and obeys nothing in it."""
+    bad = [c for c in shown if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+    holds(not bad, f"the terminal is sent {bad[:1]!r}")
+
+
+def refusal(error: ChimeraError) -> str:
+    """Check that findings can be shown; return their codes."""
+    plain(render(error.diagnostics))
+    render(error.diagnostics, colour=True).encode()
+    holds(len(render(error.diagnostics)) < 200_000, "the findings fill the screen for an hour")
+    return " ".join(sorted({d.code for d in error.diagnostics}))
+
+
+def schedule_text(data: bytes) -> str:
+    """Parse, print and format a schedule."""
+    source = Source("a.sched", text_of(data))
+    tree = parse(source)
+    printed = print_schedule(tree)
+    holds(print_schedule(parse(Source("printed", printed))) == printed, "a tree prints as another tree")
+    formatted = format_schedule(source)
+    holds(format_schedule(Source("formatted", formatted)) == formatted, "formatting twice formats more")
+    holds(print_schedule(parse(Source("formatted", formatted))) == printed, "formatting changes the meaning")
+    return "tree " + " ".join(sorted({type(s).__name__ for s in tree.statements}))
+
+
+def schedule(data: bytes) -> str:
+    """Compile a schedule under low limits. The first byte says for which machine and width."""
+    options, text = (data[0] if data else 0), text_of(data[1:])
+    machine: Machine = get_args(Machine)[options % 5]
+    with low_limits():
+        compiled = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
+        program = compiled.program
+        again = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
+        holds(again.program == program, "compiled twice, it differs")
+        survives(program)
+        verify(evaluation_of(program))
+    return f"program {type(compiled.spec.order).__name__} {options % 20} {len(program.header.pipes) > 1}"
+
+
+def survives(program: Program) -> None:
+    """Check that a verified program reads back from both its forms, and can be simulated, drawn and reported on."""
+    holds(program_from_json(program_to_json(program)) == program, "the JSON form reads as another program")
+    holds(program_from_text(program_to_text(program)) == program, "the text form reads as another program")
+    simulation = simulate(program)
+    holds(simulation.makespan >= max(simulation.busy), "a rank is busier than the makespan is long")
+    plain(report(program, simulation, None))
+    plain(draw_timeline(program, simulation.timing, simulation.scale, columns=80, colour=False))
+
+
+def program_json(data: bytes) -> str:
+    """Read a JSON program, and verify it."""
+    with low_limits():
+        program = program_from_json(text_of(data), "a.json")
+        survives(verify(program))
+    return f"program {program.header.kind} {program.header.machine}"
+
+
+def program_text(data: bytes) -> str:
+    """Read a program in its compact text form, and verify it."""
+    with low_limits():
+        program = program_from_text(text_of(data), "a.streams")
+        survives(verify(program))
+    return f"program {program.header.kind} {program.header.machine}"
+
+
+def model(data: bytes) -> str:
+    """Read a model description, cut it, and sum its stages."""
+    found = model_from_json(text_of(data), "model.json")
+    holds(model_from_json(model_to_json(found)) == found, "the JSON form reads as another model")
+    for stages in {1, min(3, len(found.layers)), len(found.layers)}:
+        sums = found.stage_sums(stages)
+        holds(sum(len(s.layers) for s in sums) == len(found.layers), "a cut loses layers")
+    return f"model {len(found.layers) > 1} {bool(found.tied)}"
+
+
+OPTIONS = ("-p", "--cost", "--width", "--columns", "--machine", "--for", "--emit", "--color")
+
+
+def command(data: bytes) -> str:
+    """Run chimerac with options: a line is one, its first character says which."""
+    arguments = ["1f1b"]
+    for line in text_of(data).split("\n")[:20]:
+        if line:
+            arguments += [OPTIONS[ord(line[0]) % len(OPTIONS)], line[1:].replace("\0", "")]
+    out, err = io.StringIO(), io.StringIO()
+    with low_limits(), redirect_stdout(out), redirect_stderr(err):
+        try:
+            status: Any = main(arguments)
+        except SystemExit as end:
+            status = end.code
+    plain(err.getvalue())
+    holds(status in (0, 1, 2), f"the command ends with {status!r}")
+    codes = re.findall(r"error\[(E\d+)\]", err.getvalue())
+    return f"status {status} {' '.join(sorted(set(codes)))}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is fuzzed. words: what its inputs are made of, beside those of the seeds."""
+
+    run: Callable[[bytes], str]
+    seeds: Callable[[], list[bytes]]
+    words: tuple[str, ...]
+
+
+def _schedules() -> list[bytes]:
+    files = [*sorted((ROOT / "schedules").glob("*.sched")), *sorted((ROOT / "tests/golden").rglob("*.sched"))]
+    return [f.read_bytes() for f in files]
+
+
+def _small() -> list[Program]:
+    return [compile_schedule(name, sizes[0], 1 + (k % 3 == 0)).program for k, (name, sizes) in enumerate(SMALL.items())]
+
+
+def _golden(ending: str) -> list[bytes]:
+    return [f.read_bytes() for f in sorted((ROOT / "tests/golden").rglob(f"*.{ending}"))]
+
+
+def _models() -> list[bytes]:
+    layer = '{"name": "%s", "parameters": 5, "weight_bytes": 20, "kept_bytes": 8, "weight_kept_bytes": 4, "cost": %d, '
+    layer += '"boundary": [{"shape": [2, 3], "dtype": "float32", "gradient": true}]}'
+    text = '{"format": "chimera-model", "version": 1, "name": "m", "samples": 2, "layers": [%s], "tied": [%s]}'
+    tied = '{"name": "t", "layers": [0, 2], "parameters": 1, "weight_bytes": 4}'
+    layers = ", ".join(layer % (name, cost) for name, cost in (("a", 1), ("b", 7), ("c", 2)))
+    return [(text % (layers, tied)).encode(), (text % (layer % ("a", 0), "")).encode()]
+
+
+_NUMBERS = ("0", "1", "-1", "2", "7", "64", "65", "2147483647", "2147483648", "2305843009213693952", "1" * 30)
+_TEXT = (
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "+",
+    "-",
+    "*",
+    "//",
+    "%",
+    "..",
+    "&",
+    ",",
+    "=",
+    "==",
+    "<=",
+    "not",
+    "#",
+    "\n",
+    "\x1b[31m",
+    "é",
+)
+_JSON = ("{", "}", "[", "]", ",", ":", '"', "null", "true", "NaN", "1e9", "1.0", '"\\ud800"', '"\\u001b[31m"', "Infinity")
+TARGETS = {
+    "schedule text": Target(schedule_text, _schedules, (*_NUMBERS, *_TEXT)),
+    "schedule": Target(schedule, lambda: [bytes([k % 20]) + s for k, s in enumerate(_schedules())], (*_NUMBERS, *_TEXT)),
+    "program json": Target(
+        program_json, lambda: [program_to_json(p).encode() for p in _small()] + _golden("json"), (*_NUMBERS, *_JSON)
+    ),
+    "program text": Target(
+        program_text,
+        lambda: [program_to_text(p).encode() for p in _small()] + _golden("streams"),
+        (*_NUMBERS, ";", "->", "<-", "=", ",", "/", "\n  ", "\nrank ", "recompute", "overlap", "FREE", "tied", "limits"),
+    ),
+    "model": Target(model, _models, (*_NUMBERS, *_JSON)),
+    "command": Target(
+        command,
+        lambda: [b"pD=4\npN=8\n", b"hD=2\nqhop=0.5\nqF=1/3\nr2\n", b"s40\ntpaired\nvtimeline\nwnever\n", b"userial\nvreport"],
+        (*_NUMBERS, "=", "/", ".", "D", "N", "hop", "timeline", "report", "serial", "\n", "\x1b[31m", "'"),
+    ),
+}

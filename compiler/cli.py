@@ -7,52 +7,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chimera_ir.arguments import Parser
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, did_you_mean, refuse, render
+from chimera_ir.diagnostics import ChimeraError, refuse, render
+from compiler.usage import GRAPHML, GRAPHVIZ, costs_of, integer, make_parser, number_of_bytes, pairs
 
 if TYPE_CHECKING:
     from chimera_ir.model import ModelDescription
     from chimera_ir.program import Machine, Program
-
-EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
-
-MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
-COSTS = ("F", "B", "I", "W", "hop")
-GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
-
-DESCRIPTION = """\
-Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
-instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is proved right."""
-
-EXAMPLES = """\
-examples:
-  chimerac chimera                                    the streams, for the schedule's own parameters
-  chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
-  chimerac chimera --emit timeline                    a drawing in the terminal
-  chimerac dapple -p policy=2 --emit report --cost hop=0.5
-  chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
-  chimerac p.json --emit report                       read a program, verify it again, report on it
-  chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
-  chimerac fmt mine.sched                             format a schedule in place; with --check only say whether it is
-  chimerac explain E303                               what an error code means, a wrong example and its mending
-
-what --emit makes:
-  streams    the compact text of every rank's instructions (the default)
-  json       the same program as JSON, version 1
-  schema     the JSON Schema of that format; needs no schedule
-  dag        the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv
-  timeline   the simulated timeline, a row per rank
-  report     makespan, bubbles, critical path, activations, buffers, machines; with --model bytes of memory
-
-exit status: 0; 1 if the schedule or program has findings; 2 if the command line means nothing or a file cannot be read"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compile(argv: Sequence[str]) -> int:
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     try:
         product = _product(options, parser)
@@ -145,43 +112,8 @@ def _stdin() -> str:
         raise refuse("E001", f"<stdin> is not text: byte {error.start} is not UTF-8") from None
 
 
-def _parser() -> argparse.ArgumentParser:
-    p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("schedule", nargs="?", help="a .sched file, the name of a schedule of the library, or a compiled program")
-    p.add_argument(
-        "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
-    )
-    p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
-    machine = p.add_mutually_exclusive_group()
-    machine.add_argument("--machine", metavar="M", choices=MACHINES,
-                         help=f"prove that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
-    machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
-                         help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
-    p.add_argument("--emit", choices=EMITS, default="streams", help="what to print, default streams")
-    p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
-    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
-                   help="simulate with F, B, I, W or hop at this cost, 0.5 or 1/3 too; repeatable")  # fmt: skip
-    p.add_argument("--model", metavar="PATH", help="a model description (JSON): the report says bytes per rank")
-    p.add_argument("--memory", metavar="BYTES",
-                   help="refuse what needs more on a rank for --model: 24GiB, 80GB or a number")  # fmt: skip
-    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline, default the terminal's")
-    p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
-    p.add_argument("--list", action="store_true", help="list the schedules of the library")
-    p.add_argument("--version", action="version", version=f"chimerac {_version()}")
-    return p
-
-
 def _suffix(path: str | None) -> str:
     return Path(path).suffix if path else ""
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("chimerac")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "(not installed)"
 
 
 def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
@@ -198,8 +130,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         raise refuse("E002", f"-o {options.output} would write over the schedule itself", help="give another path")
     if options.columns is not None and options.columns < 20:
         raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
-    parameters = {name: _integer("-p", name, value) for name, value in _pairs("-p", options.parameters)}
-    costs = _costs(options.costs)
+    parameters = {name: integer("-p", name, value) for name, value in pairs("-p", options.parameters)}
+    costs = costs_of(options.costs)
     if options.emit == "dag" and _suffix(options.output) not in (*GRAPHVIZ, *GRAPHML):
         known = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
         raise refuse("E002", f"-o {options.output}: the DAG is written as {known}")
@@ -207,7 +139,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         raise refuse("E002", "--model is for --memory, and for --emit report, which then says bytes of memory")
     if options.memory is not None and not options.model:
         raise refuse("E002", "--memory needs a model: --model PATH", help="write one: python -m models describe")
-    memory_bytes = None if options.memory is None else _bytes(options.memory)
+    memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
     if costs and options.emit not in ("timeline", "report"):
         raise refuse("E002", "--cost is for --emit timeline and --emit report; a schedule's own costs are written in its text")
 
@@ -279,49 +211,6 @@ def _list() -> str:
     rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
     widths = [max(len(r[k]) for r in rows) for k in range(3)]
     return "".join(f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  {r[2]:<{widths[2]}}  [{r[3]}]\n" for r in rows)
-
-
-def _pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:
-    found: list[Diagnostic] = []
-    pairs: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            found.append(Diagnostic("E002", f"{option} {text}: expected NAME=VALUE, for instance {option} {name or 'D'}=4"))
-        elif name.strip() in pairs:
-            found.append(Diagnostic("E002", f"{option} {text}: {name.strip()} was given before, as {pairs[name.strip()]}"))
-        pairs[name.strip()] = value.strip()
-    if found:
-        raise ChimeraError(found)
-    return list(pairs.items())
-
-
-def _integer(option: str, name: str, value: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]+", value):
-        raise refuse("E002", f"{option} {name}={value}: '{value}' is not an integer")
-    if len(value) > 20:
-        raise refuse("E002", f"{option} {name}={value[:8]}...: a number of {len(value)} digits is too large")
-    return int(value)
-
-
-def _bytes(text: str) -> int:
-    """Return a number of bytes: 1000, 1.5GB (10^9), 24GiB (2^30)."""
-    powers = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
-    if not found:
-        raise refuse("E002", f"--memory {text}: expected bytes, for instance 24GiB (2^30), 80GB (10^9) or 1000000")
-    return int(Fraction(found[1]) * powers[found[2] or ""])
-
-
-def _costs(given: Sequence[str]) -> Mapping[str, Fraction]:
-    result = {}
-    for name, value in _pairs("--cost", given):
-        if name not in COSTS:
-            raise refuse("E002", f"--cost {name}={value}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
-        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6}|/[1-9][0-9]{0,5})?", value):
-            raise refuse("E002", f"--cost {name}={value}: expected a number like 2, 0.5 or 1/3")
-        result[name] = Fraction(value)
-    return result
 
 
 def _model(path: str | None) -> ModelDescription | None:

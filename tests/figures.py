@@ -42,7 +42,7 @@ from chimera_ir.diagnostics import ChimeraError, Source
 from chimera_ir.instructions import Op
 from chimera_ir.program import Program
 from compiler import Simulation, compile_schedule, simulate
-from compiler.cli import EXAMPLES, main
+from compiler.cli import main
 from compiler.explain.entries import Entry, hundreds
 from compiler.explain.page import mending, shortened, transcript
 from compiler.library import entries
@@ -50,6 +50,7 @@ from compiler.resolve.expressions import evaluate
 from compiler.syntax import tables
 from compiler.syntax.nodes import Expr, Let
 from compiler.syntax.parse import keywords, parse
+from compiler.usage import EXAMPLES
 from compiler.verify import peaks
 
 ROOT = Path(__file__).resolve().parent.parent

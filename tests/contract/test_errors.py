@@ -14,7 +14,14 @@ PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 
 # What the hundreds and tens of a code say, and the only files that may raise it.
 ROOMS = {
-    "E0": ("compiler/cli.py", "compiler/explain/", "compiler/library.py", "compiler/__init__.py", "compiler/simulate.py"),
+    "E0": (
+        "compiler/cli.py",
+        "compiler/usage.py",
+        "compiler/explain/",
+        "compiler/library.py",
+        "compiler/__init__.py",
+        "compiler/simulate.py",
+    ),
     "E1": ("compiler/syntax/parse.py", "compiler/syntax/build.py"),
     "E2": ("compiler/resolve/", "compiler/pipeline.py"),
     "E30": ("compiler/order/", "compiler/deadlock.py"),

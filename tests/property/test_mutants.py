@@ -31,6 +31,8 @@ def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
     killed(((name, p) for name, p in shipped() if name.split(",")[0] == schedule), PER_CLASS, classes, run=False)
     judged(classes)
     assert sum(c.fate["rejected"] for c in classes.values()) > len(MUTATIONS)
+    # Where nothing is a FREE, as in all of these, each instruction is needed and so is all that it says.
+    assert not any(classes[m].fate["equivalent"] for m in (drop, change_stage, change_micro_batch))
 
 
 def test_mutants_of_drawn_schedules_too() -> None:

@@ -41,6 +41,7 @@ proof-explorer proof-kills: proof-%: $(READY)
 	$(BIN)/python -m tests.proof.$*
 
 proof-fuzz: $(READY)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --only-binary atheris --editable '.[proof]'
 	$(BIN)/python -m tests.proof.fuzz --minutes $(FUZZ_MINUTES)
 
 check: $(READY) ## lint, types, import contracts, fast tests: under a minute, before every commit

@@ -47,6 +47,11 @@ class Result:
     coverage: int = 0
 
 
+def command(target: str, seconds: float, seed: int, folder: Path) -> list[str]:
+    """Return the command that is a worker."""
+    return [sys.executable, "-m", "tests.proof.fuzz_engine", target, ENGINE, str(seconds), str(seed), str(folder)]
+
+
 class Fuzzing:
     """A run over targets: its seed, where it leaves what it finds, and whether it was interrupted."""
 
@@ -59,15 +64,15 @@ class Fuzzing:
         while (left := end - time.monotonic()) > 1 and not self.stop.is_set() and number < 1000:
             folder = self.folder / target.replace(" ", "-") / str(number)
             folder.mkdir(parents=True)
-            self._worker(result, folder, left, number)
+            self.work(result, folder, left, number)
             number += 1
         return result
 
-    def _worker(self, result: Result, folder: Path, seconds: float, number: int) -> None:
-        command = [sys.executable, "-m", "tests.proof.fuzz_engine", result.target, ENGINE, str(seconds)]
-        command += [str(self.seed + number), str(folder)]
+    def work(self, result: Result, folder: Path, seconds: float, number: int) -> None:
+        """Let one worker run, and add what it has seen to a result."""
+        arguments = command(result.target, seconds, self.seed + number, folder)
         with (folder / "output").open("wb") as output:
-            worker = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+            worker = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
             end = time.monotonic() + seconds + 10
             while worker.poll() is None:
                 began, _ = _running(folder)

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,6 +27,7 @@ from compiler import compile_schedule, simulate, verify
 from compiler.cli import main
 from compiler.draw.timeline import draw_timeline
 from compiler.format import format_schedule
+from compiler.library import find
 from compiler.pipeline import compile_source, evaluation_of
 from compiler.report import report
 from compiler.syntax.parse import parse
@@ -175,12 +177,13 @@ def _schedules() -> list[bytes]:
     return [f.read_bytes() for f in files]
 
 
-def _small() -> list[Program]:
-    return [compile_schedule(name, sizes[0], 1 + (k % 3 == 0)).program for k, (name, sizes) in enumerate(SMALL.items())]
-
-
-def _golden(ending: str) -> list[bytes]:
-    return [f.read_bytes() for f in sorted((ROOT / "tests/golden").rglob(f"*.{ending}"))]
+@cache
+def _programs() -> list[Program]:
+    """Return small programs of all kinds: of every schedule, of several replicas, for evaluation and for queues."""
+    found = [compile_schedule(name, sizes[0], 1 + (k % 3 == 0)).program for k, (name, sizes) in enumerate(SMALL.items())]
+    source = find("chimera")
+    found += [compile_source(source, {"D": 2}, 1, machine, arrange=True).program for machine in get_args(Machine)]
+    return [*found, evaluation_of(found[0])]
 
 
 def _models() -> list[bytes]:
@@ -221,12 +224,10 @@ _JSON = ("{", "}", "[", "]", ",", ":", '"', "null", "true", "NaN", "1e9", "1.0",
 TARGETS = {
     "schedule text": Target(schedule_text, _schedules, (*_NUMBERS, *_TEXT)),
     "schedule": Target(schedule, lambda: [bytes([k % 20]) + s for k, s in enumerate(_schedules())], (*_NUMBERS, *_TEXT)),
-    "program json": Target(
-        program_json, lambda: [program_to_json(p).encode() for p in _small()] + _golden("json"), (*_NUMBERS, *_JSON)
-    ),
+    "program json": Target(program_json, lambda: [program_to_json(p).encode() for p in _programs()], (*_NUMBERS, *_JSON)),
     "program text": Target(
         program_text,
-        lambda: [program_to_text(p).encode() for p in _small()] + _golden("streams"),
+        lambda: [program_to_text(p).encode() for p in _programs()],
         (*_NUMBERS, ";", "->", "<-", "=", ",", "/", "\n  ", "\nrank ", "recompute", "overlap", "FREE", "tied", "limits"),
     ),
     "model": Target(model, _models, (*_NUMBERS, *_JSON)),

@@ -1,0 +1,271 @@
+"""What strangers write: every answer is a finding that can be shown, soon, and what is accepted means what it says."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chimera_ir import limits
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, render
+from chimera_ir.instructions import Op
+from chimera_ir.jsonform import program_to_json
+from chimera_ir.textform import program_to_text
+from compiler import compile_text, is_program, read_program
+from compiler.format import format_schedule
+from tests.helpers import program
+from tests.proof import fuzz, fuzz_engine
+from tests.proof.fuzz_engine import Runner, mutated, run_own
+from tests.proof.fuzz_targets import TARGETS, Failure, Target, low_limits, plain, refusal
+
+PIPE = "ranks D stages D pipe p { stage s on rank s micro_batches N }"
+TICKS = "order ticks { F(s, m) at s + 2*m B(s, m) at 2*D - 1 - s + 2*m }"
+SMALL = f"schedule x param D = 2 param N = 2 {PIPE} {TICKS}"
+STREAMS = program_to_text(program("1f1b", D=2, N=2))
+JSON = program_to_json(program("1f1b", D=2, N=2))
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+def listing(actions: str) -> str:
+    return changed(SMALL, TICKS, f"order listing for rank r {{ {actions} }}")
+
+
+def before(part: str, more: str) -> str:
+    return changed(SMALL, part, f"{more} {part}")
+
+
+def greedy(more: str) -> str:
+    return changed(SMALL, TICKS, f"order greedy {{ prefer B, F {more} }}")
+
+
+def family(last: int) -> str:
+    return changed(SMALL, "pipe p {", f"pipe p[i in 0 .. {last}] {{")
+
+
+def wide(text: str) -> str:
+    return changed(text, "N = 2", "N = 400000")
+
+
+# Each once took minutes or gigabytes, or ended with a traceback: by hand or by fuzzing. The code is the answer it gets now.
+SCHEDULES = {
+    "parentheses": ("schedule x let y = " + "(" * 200_000 + "1" + ")" * 200_000, "E104"),
+    "signs": ("schedule x let y = " + "- " * 9_000 + "1", "E104"),
+    "a sum": ("schedule x let y = " + "1 + " * 240_000 + "1", "E105"),
+    "comments": ("schedule x\n" + "#\n" * 400_000, "E105"),
+    "open blocks": (listing("repeat 2 { " * 20_000), "E104"),
+    "a long name": (changed(SMALL, "schedule x", "schedule x" + "y" * 70_000), "E105"),
+    "a long name of a pipe": (SMALL.replace("pipe p", "pipe " + "p" * 65), "E105"),
+    "names": ("schedule x " + "".join(f"let y{k} = {k} " for k in range(999)), "E105"),
+    "syntax errors in a long text": (SMALL + " let y = = 1" * 15_000, "E102"),
+    "unknown names": (before(PIPE, "".join(f"require z{k} == 1 " for k in range(2000))), "E201"),
+    "unmet requirements": (before(PIPE, "".join(f"require N == {k + 9} " for k in range(2000))), "E210"),
+    "a limit of many counts": (greedy(f"limit F {'- B ' * 3000} <= 4"), "E202"),
+    "many limits": (greedy("limit F - B <= 4 " * 500), "E211"),
+    "many keys": (greedy(f"then {'smaller s, ' * 999} smaller m"), "E211"),
+    "pipes x stages": (family(999).replace("D = 2", "D = 4096"), "E211"),
+    "pipes": (family(65535), "E211"),
+    "micro-batches of many pipes": (family(999).replace("N = 2", "N = 500000"), "E211"),
+    "pipes x clauses": (changed(family(999), "{", "{ " + "stage s in 1 .. 0 on rank s " * 99), "E211"),
+    "pipes x rules": (changed(family(99), "ticks {", "ticks { " + "F(s, m) at m " * 999), "E211"),
+    "groups of groups": (wide(SMALL).replace("m) at s", "m = 0 .. g) at s"), "E211"),
+    "rules that repeat": (SMALL.replace("ticks {", "ticks { " + "F(s, m) at m " * 999), "E301 E302"),
+    "a formula of many terms": (wide(SMALL).replace("at s", "at s " + "+ m - m " * 999), "E211"),
+    "loops that do nothing": (listing("repeat 1000 { repeat 1000 { repeat 1000 { } } }"), "E306"),
+    "loops over names": (listing("".join(f"let y{k} = 1 " for k in range(999)) + "repeat 99999 { repeat 2 { } }"), "E211"),
+    "costs that no integer holds": (wide(before("order", f"cost F = {2**40}, B = {2**40}, hop = {2**40} ")), "E211"),
+    "no micro-batches": (SMALL.replace("N = 2", "N = 0"), "E211"),
+    "a byte order mark within": (SMALL.replace("param", "\ufeffparam"), "E101"),
+    "a lone surrogate": (SMALL.replace("param", "\udc80"), "E101"),
+    "a command to the terminal": (SMALL.replace("param", "\x1b]0;owned\x07"), "E101"),
+    "NUL": ("\0" * 100_000, "E101"),
+}
+
+FILES = {
+    "a field twice": (changed(JSON, '"width": 1', '"width": 1, "width": 2'), "E603"),
+    "a field twice, spelled differently": (changed(JSON, '"width": 1', '"width": 1, "\\u0077idth": 2'), "E603"),
+    "a field twice in an instruction": (changed(JSON, '"pipe": 0', '"pipe": 0, "pipe": 0'), "E603"),
+    "fields": (changed(JSON, '"width": 1', ", ".join(f'"f{k}": 1' for k in range(200_000))), "E603"),
+    "a field with a command to the terminal": (changed(JSON, '"width"', '"\\u001b[2J"'), "E603"),
+    "a direction": (changed(JSON, '"width"', '"\\u202e\\u061c"'), "E603"),
+    "brackets": ("[" * 300_000, "E601"),
+    "objects": ('{"a":' * 300_000, "E601"),
+    "objects in a list": (changed(JSON, '"streams": [', '"streams": [[' + "{}," * 300_000 + "{}],"), "E603"),
+    "wrong ids": (changed(JSON, '"micro_batches": [0]', '"micro_batches": [' + "true," * 300_000 + "0]"), "E603"),
+    "digits": (changed(JSON, '"width": 1', '"width": ' + "1" * 100_000), "E601 E603"),
+    "not a number": (changed(JSON, '"width": 1', '"width": NaN'), "E601 E603"),
+    "without end": (changed(JSON, '"width": 1', '"width": -Infinity'), "E601 E603"),
+    "a lone surrogate": (changed(JSON, '"schedule": "', '"schedule": "\\ud800'), "E601 E603"),
+    "a long name": (changed(JSON, '"schedule": "', '"schedule": "' + "x" * 2_000_000), "E603"),
+    "a control character": (changed(JSON, '"schedule": "', '"schedule": "\x1b'), "E601"),
+    "NUL": ("{" + "\0" * 1000, "E601"),
+    "replicas of nothing": (changed(JSON, '"width": 1', '"width": 2147483647'), "E604"),
+    "stages of nothing": (changed(JSON, '"stages": 2', '"stages": 2147483647'), "E604"),
+    "costs that no integer holds": (changed(JSON, '"hop": 0', f'"hop": {2**63}'), "E603"),
+    "a size that is a word": (changed(STREAMS, "stages=2", "stages=two"), "E603"),
+    "a size that is another field": (changed(STREAMS, "sizes width=1", "sizes streams=5 width=1"), "E605"),
+    "a size twice": (changed(STREAMS, "width=1", "width=1 width=2"), "E605"),
+    "a line twice": (changed(STREAMS, "costs", "schedule again\ncosts"), "E605"),
+    "digits in a line": (changed(STREAMS, "width=1", "width=" + "1" * 5000), "E605"),
+    "digits in an instruction": (changed(STREAMS, "FWD main s0", "FWD main s" + "1" * 5000), "E605"),
+    "digits of elsewhere": (changed(STREAMS, "width=1", "width=１"), "E603"),
+    "pipes": (changed(STREAMS, "rank 0:", "pipe q on 0 1 micro_batches\n" * 5000 + "rank 0:"), "E604"),
+    "a field that directs the terminal": (changed(STREAMS, "costs", "\u061c\x9b costs"), "E605"),
+}
+
+
+def codes(caught: ChimeraError) -> set[str]:
+    plain(render(caught.diagnostics))
+    return {d.code for d in caught.diagnostics}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", SCHEDULES)
+def test_schedules_that_were_too_much(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WORK", 2**20)  # so that it is reached soon
+    text, expected = SCHEDULES[what]
+    with pytest.raises(ChimeraError) as caught:
+        compile_text(text)
+    assert codes(caught.value) == set(expected.split())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", FILES)
+def test_programs_that_were_too_much(what: str) -> None:
+    text, expected = FILES[what]
+    assert is_program(Source("a.json", text))
+    with pytest.raises(ChimeraError) as caught:
+        read_program(Source("a.json", text))
+    assert codes(caught.value) <= set(expected.split())
+
+
+def test_a_field_twice_is_shown_where_it_stands() -> None:
+    with pytest.raises(ChimeraError) as caught:
+        read_program(Source("a.json", FILES["a field twice"][0]))
+    (d,) = caught.value.diagnostics
+    assert "'width'" in d.message and d.span and d.span.source.line(d.span.line)[d.span.column - 1 :].startswith('"width": 2')
+
+
+def test_chains_of_any_length_compile_and_format() -> None:
+    for chain in ("+ m " * 2000 + "- 2000*m", "// 1 " * 2000, "* 1 " * 2000):
+        text = changed(SMALL, "at s + 2*m", f"at s + 2*m {chain}")
+        assert compile_text(text).program == compile_text(SMALL).program
+        assert len(format_schedule(Source("a.sched", text))) > 4000
+
+
+def test_a_large_text_that_a_search_writes_is_accepted() -> None:
+    """100 KB that list every task of 16 ranks."""
+    count = 250
+    both = ("F", range(16)), ("B", range(16))
+    tasks = (
+        f"if r == {r} {{ {' '.join(f'{kind}   p({r}, {m})' for m in range(count))} }}" for kind, ranks in both for r in ranks
+    )
+    text = listing(" ".join(tasks)).replace("D = 2", "D = 16").replace("N = 2", f"N = {count}")
+    assert len(text) > 100_000
+    program = compile_text(text).program
+    assert (program.table.op <= Op.BWD_WEIGHT).sum() == 2 * 16 * count
+
+
+def test_a_terminal_is_shown_what_it_would_obey() -> None:
+    text = "let \x1b[2J = \u202e1"
+    shown = render([Diagnostic("E1", "\x07\x9b", Span(Source("\x1bname", text), 1, 5, 1, 9), "\r", ("a\nb\x08",), "\udc80")])
+    plain(shown)
+    lines = shown.splitlines()
+    assert lines[3] == r"1 | let \x1b[2J = \u202e1" and lines[4] == r"  |     ^^^^^^^ \r"
+
+
+# --- fuzzing ------------------------------------------------------------------------------------------------------------
+
+EXECUTIONS = {"schedule text": 40, "schedule": 40, "program json": 60, "program text": 100, "model": 150, "command": 40}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_little_fuzzing(target: str, tmp_path: Path) -> None:
+    """The same inputs every time; `make proof` looks further."""
+    runner = Runner(target, tmp_path)
+    run_own(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
+    assert runner.log.executions == EXECUTIONS[target] and not runner.log.failures
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_seeds_say_different_things(target: str) -> None:
+    """A target that refused all of its seeds would fuzz nothing but its first line."""
+    seeds = TARGETS[target].seeds()
+    said = set()
+    for data in (*seeds[:3], *seeds[-5:]):
+        try:
+            said.add(TARGETS[target].run(data))
+        except ChimeraError as error:
+            said.add(refusal(error))
+    assert len(said) > 1 and any(not x.startswith("E") for x in said)
+
+
+def broken(data: bytes) -> str:
+    if b"fall" in data:
+        raise Failure("it fell")
+    if b"hang" in data:
+        time.sleep(60)
+    if b"raise" in data:
+        raise KeyError("traceback")
+    return "fine"
+
+
+def test_the_engine_notices_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TARGETS, "broken", Target(broken, lambda: [b"fall over"], ("hang",)))
+    monkeypatch.setattr(fuzz_engine, "HANG", 1)
+    runner = Runner("broken", tmp_path)
+    for data in (b"fine", b"fall over there", b"fall", b"raise", b"hang"):
+        runner(data)
+    assert sorted(what.split()[0] for what in runner.log.failures.values()) == ["Failure", "KeyError", "given"]
+    saved = {path.read_bytes() for path in tmp_path.glob("fail-*")}
+    assert saved == {b"fall", b"raise", b"hang"}  # of one kind at one place the shortest
+    assert signal.alarm(0) == 0
+
+
+@pytest.mark.parametrize(("death", "what"), [("os.kill(os.getpid(), 9)", "died with -9"), ("sys.exit(3)", "died with 3")])
+def test_a_process_that_dies_is_a_failure_with_its_input(
+    death: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from tests.proof.fuzz_engine import HEAD
+Path(sys.argv[1], "running").write_bytes(HEAD.pack(time.time(), 3) + b"bad")
+{death}
+"""
+    monkeypatch.setattr(fuzz, "command", lambda target, seconds, seed, folder: [sys.executable, "-c", code, str(folder)])
+    result = fuzz.Result("model")
+    fuzz.Fuzzing(1, tmp_path).work(result, tmp_path, 5, 0)
+    ((said, path),) = result.failures.values()
+    assert what in said and path.read_bytes() == b"bad"
+    assert "1 |" in fuzz.report([result], 60, 1) and what in fuzz.report([result], 60, 1)
+
+
+def test_an_interrupted_run_records_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuzz.Fuzzing, "run", interrupted)
+    monkeypatch.setattr(fuzz, "record", lambda *_: pytest.fail("recorded"))
+    assert fuzz.main(["--minutes", "1", "--target", "model"]) == 130
+    assert "nothing is recorded" in capsys.readouterr().err
+
+
+def test_low_limits_are_put_back() -> None:
+    before = {k: v for k, v in vars(limits).items() if k.isupper()}
+    with low_limits():
+        assert before["TASKS"] > limits.TASKS
+    assert before == {k: v for k, v in vars(limits).items() if k.isupper()}
+
+
+def test_mutations_differ_and_stay_short() -> None:
+    rng = random.Random(5)
+    made = {mutated(SMALL.encode(), [b"let"], b"other words", rng) for _ in range(100)}
+    assert len(made) > 80 and all(len(x) <= fuzz_engine.LONGEST for x in made)

@@ -9,6 +9,7 @@ instructions, each as soon as nothing it waits for is left.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import get_args
 
 import numpy as np
@@ -87,7 +88,7 @@ def _in_turn(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
     place, last = bounds[:-1], bounds[1:]  # each rank's next wait
     stops = p.offsets[1:].tolist()
     reached = p.offsets[:-1].tolist()  # rows before it are executed
-    sleeping: list[list[int]] = [[] for _ in range(p.world)]  # rank -> ranks that wait for it
+    sleeping: list[list[tuple[int, int]]] = [[] for _ in range(p.world)]  # rank -> heap of (row of it, rank that waits for it)
     ready = list(range(p.world))
     while ready:
         rank = ready.pop()
@@ -96,12 +97,13 @@ def _in_turn(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
             w += 1
         place[rank] = w
         if w < end:
-            sleeping[partner[w]].append(rank)
+            heappush(sleeping[partner[w]], (source[w], rank))
         row = target[w] if w < end else stops[rank]
         if row > reached[rank]:
             reached[rank] = row
-            ready += sleeping[rank]
-            sleeping[rank] = []
+            waiting = sleeping[rank]
+            while waiting and waiting[0][0] < row:
+                ready.append(heappop(waiting)[1])
     return np.arange(len(p)) < np.array(reached)[view.rank]
 
 

@@ -1,0 +1,77 @@
+"""docs/proof.md says what was found, of the classes and machines that there are, and nothing went wrong."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib.util import find_spec
+
+import pytest
+
+from tests.figures import ROOT
+from tests.proof.drawn import MACHINES
+from tests.proof.explorer import KINDS
+from tests.proof.mutations import MUTATIONS
+from tests.proof.record import PAGE, PARTS, block, record, recorded, rows, stamp, table
+
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def number(cell: str) -> int:
+    return int(cell.replace(",", ""))
+
+
+def test_every_part_has_a_block_a_script_and_a_place_in_make_proof() -> None:
+    assert re.findall(r"^<!-- recorded: (\w+) -->$", TEXT, re.MULTILINE) == list(PARTS)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for name in PARTS:
+        assert block(name).search(TEXT) and f"proof-{name}" in makefile
+        assert find_spec(f"tests.proof.{name}"), name
+
+
+@pytest.mark.parametrize("name", ["explorer", "kills"])
+def test_what_is_shown_has_been_run(name: str) -> None:
+    assert re.match(r"\nRecorded \d{4}-\d\d-\d\d, in \d+ minutes?\. Seed .*Python 3", recorded(name)), f"run make proof-{name}"
+
+
+def test_the_explorers_and_the_verifier_agree_on_more_than_ten_thousand_programs() -> None:
+    programs, by_machine = rows("explorer")
+    counts = {row["programs"]: number(row["number"]) for row in programs}
+    total = counts.pop("all, no two of them equal")
+    assert set(counts) == set(KINDS.values()) and sum(counts.values()) == total >= 10_000
+    assert [row["machine"] for row in by_machine] == [*MACHINES, "all"]
+    for row in by_machine[:-1]:
+        assert number(row["accepted"]) + number(row["refused"]) == total, row
+        assert number(row["accepted"]) > 1000 and number(row["refused"]) > 1000, row
+    assert all(row["disagreements"] == "0" for row in by_machine)
+
+
+def test_the_kill_table_has_every_class_and_nothing_unexplained() -> None:
+    (kills,) = rows("kills")
+    assert [row["class"] for row in kills] == [*(words for words, _ in MUTATIONS.values()), "all"]
+    for row in kills:
+        fates = [number(row[fate]) for fate in ("rejected", "equivalent", "unexplained", "refused for nothing")]
+        assert fates[0] > 0 and fates[2:] == [0, 0] and sum(fates) == number(row["mutants"])
+        why = row["why none is right"]
+        assert bool(why) == (fates[1] == 0), f"{row['class']}: either an equivalent mutant or why there is none"
+    assert [row["why none is right"] for row in kills[:-1]] == [why for _, why in MUTATIONS.values()]
+
+
+@pytest.mark.parametrize("name", ["tests/proof/model.py", "tests/helpers_reference.py"])
+def test_an_opinion_of_its_own_shares_no_code(name: str) -> None:
+    nodes = ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8")))
+    modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom)}
+    assert {m for m in modules if m.split(".")[0] in ("chimera_ir", "compiler", "interpreter", "models", "tests")} == {
+        "chimera_ir.instructions",
+        "chimera_ir.program",
+    }
+
+
+def test_a_part_rewrites_its_own_block_and_no_other(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    page = tmp_path / "proof.md"
+    page.write_text("a\n<!-- recorded: kills -->\nold\n<!-- end -->\nb\n<!-- recorded: fuzz -->\nkept\n<!-- end -->\n")
+    record("kills", stamp(61, 3) + table(("class", "mutants"), [("drop", 1234)]), page)
+    assert "old" not in page.read_text() and recorded("fuzz", page) == "kept\n"
+    assert rows("kills", page) == [[{"class": "drop", "mutants": "1,234"}]]
+    with pytest.raises(AssertionError):
+        record("explorer", "", page)

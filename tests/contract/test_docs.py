@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def test_commands_in_the_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     commands = re.findall(r"^  (chimerac .*?)(?:   |$)", figures.EXAMPLES, re.MULTILINE)
     assert len(commands) > 5
     Path("mine.sched").write_text("schedule mine ranks 2")  # the one that `fmt` formats
+    shutil.copy(ROOT / "tests/golden/inputs/toy.json", "m.json")  # a model
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
 

@@ -20,7 +20,7 @@ from chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Prog
 from chimera_ir.reading import Kind, read_json
 
 # What a text of that length may hold, since each is an object in memory: more than twice what a program has.
-_MARKS = {"[": limits.FILE // 32, '"': limits.FILE // 4}
+_MARKS = {"[": limits.FILE // 32, "{": limits.FILE // 32, '"': limits.FILE // 4}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refus
 
 T = TypeVar("T")
 MAX_FINDINGS = 100
+MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object within another: a pipe has most
+MAX_SHOWN = 2**20  # characters of a file of which a finding shows the value that is wrong
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
@@ -32,30 +35,75 @@ class Kind:
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
     """Return the value that a JSON text holds. name: what the user calls the text. Raises ChimeraError (`kind.codes`)."""
-    _check_objects(kind, text, name)
+    schema = _schema(adapter)
+    _check_objects(kind, text, name, set(schema["properties"]), set(schema["required"]))
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
-        raise _explain(error, kind, text, name, _fields(adapter)) from None
+        raise _explain(error, kind, text, name, _fields(schema)) from None
 
 
 class _UnfitError(ValueError):
-    """An object has a field twice, or too many fields."""
+    """An object has a field twice, or too many fields, or is too large."""
 
 
-def _check_objects(kind: Kind, text: str, name: str) -> None:
-    """Refuse an object with a field twice: readers would disagree which of them counts. What is no JSON is left to pydantic."""
+class _Objects:
+    """Looks at every object of a JSON text, as it ends. keys: of the outermost one, once all are seen.
 
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        if len(dict(pairs)) < len(pairs) or len(pairs) > limits.FIELDS:
+    A field that stands twice is refused, since readers would disagree which of them counts. And a large object within
+    another is: pydantic makes Python values of what stands at every error, for a missing field of the object around it.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Iterable[str] = ()
+        self.weight = 0  # values in the object that ended last
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
+        fields, weight = dict(pairs), len(pairs)
+        if len(fields) < weight or weight > limits.FIELDS or self.weight > MAX_WEIGHT:
             raise _UnfitError
+        for value in fields.values():
+            kind = type(value)
+            if kind is list:
+                weight += 1 if len(value) == 1 and type(value[0]) is int else _weight(value)
+            elif kind is tuple:
+                weight += value[0]
+        self.keys, self.weight = fields, weight
+        return _WEIGHTS.get(weight) or (weight,)
 
+
+_WEIGHTS = {weight: (weight,) for weight in range(64)}  # what stands for an object: most are small
+
+
+def _weight(values: list[Any]) -> int:
+    """Return how many values stand in a list, and in what stands in it."""
+    weight, todo = 0, [values]
+    while todo:
+        values = todo.pop()
+        weight += len(values) + sum(v[0] for v in values if type(v) is tuple)
+        todo += [v for v in values if type(v) is list]
+    return weight
+
+
+def _check_objects(kind: Kind, text: str, name: str, known: set[str], required: set[str]) -> None:
+    """Refuse objects that pydantic should not see. What is no JSON is left to it."""
+    objects = _Objects()
     try:
-        json.loads(text, object_pairs_hook=check)
+        outermost = json.loads(text, object_pairs_hook=objects)
     except _UnfitError:
         raise _unfit(kind, text, name) from None
     except (ValueError, RecursionError):
-        pass
+        return
+    if type(outermost) is tuple and len(text) > MAX_SHOWN:
+        missing, unknown = sorted(required.difference(objects.keys)), sorted(set(objects.keys) - known)
+        for field in ("format", "version"):
+            if field in missing:
+                message = f"{name} is not a {kind.what} of version {kind.version}: '{field}' is missing"
+                raise refuse(kind.codes[1], message, help=kind.help)
+        found = [(field, "missing") for field in missing] + [(field, "unknown") for field in unknown]
+        if found:
+            code, told = kind.codes[2], found[:MAX_FINDINGS]
+            raise ChimeraError(Diagnostic(code, f"{name}: {field}: this field is {what}") for field, what in told)
 
 
 def _unfit(kind: Kind, text: str, name: str) -> ChimeraError:
@@ -75,28 +123,33 @@ def _unfit(kind: Kind, text: str, name: str) -> ChimeraError:
             if len(objects[-1]) > limits.FIELDS:
                 message = f"{name}: an object has more than {limits.FIELDS} fields"
                 return refuse(kind.codes[2], message, source.span(*found.span(1)), "the first too many")
-    raise AssertionError("an object that is unfit is found again")
+    return refuse(kind.codes[2], f"{name}: an object within another holds more than {MAX_WEIGHT} values")
 
 
 _MARK = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|[{}]', re.DOTALL)
 
 
 @cache
-def _fields(adapter: TypeAdapter[Any]) -> set[str]:
+def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a kind of file."""
+    return adapter.json_schema()
+
+
+def _fields(schema: dict[str, Any]) -> set[str]:
     """Return the names of all fields of a kind of file."""
-    schema = adapter.json_schema()
     return {field for part in (schema, *schema.get("$defs", {}).values()) for field in part.get("properties", {})}
 
 
 def _explain(error: ValidationError, kind: Kind, text: str, name: str, known: set[str]) -> ChimeraError:
-    found = error.errors(include_url=False)
+    # pydantic makes Python values of what stands at every error, which for a missing field is the whole object around it.
+    found = error.errors(include_url=False, include_input=len(text) <= MAX_SHOWN)
     if found[0]["type"] == "json_invalid":
         return _not_json(kind, text, name)
     by_place = {e["loc"]: e for e in found}
     for key, wanted in (("format", kind.format), ("version", kind.version)):
         wrong = by_place.get((key,))
         if wrong:
-            given = "is missing" if wrong["type"] == "missing" else f"is {_short(wrong['input'])}"
+            given = "is missing" if wrong["type"] == "missing" else f"is {_short(wrong.get('input', 'another'))}"
             message = f"{name} is not a {kind.what} of version {kind.version}: '{key}' {given}, not {wanted!r}"
             return refuse(kind.codes[1], message, help=kind.help)
     if () in by_place:
@@ -152,4 +205,5 @@ def _reason(e: Any) -> str:
         case "union_tag_not_found":
             return f"this has no {e['ctx']['discriminator']}"
         case _:
-            return f"{e['msg'][0].lower()}{e['msg'][1:]}, found {_short(e['input'])}"
+            found = f", found {_short(e['input'])}" if "input" in e else ""
+            return f"{e['msg'][0].lower()}{e['msg'][1:]}{found}"

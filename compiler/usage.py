@@ -29,7 +29,7 @@ examples:
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac p.json --emit report                       read a program, verify it again, report on it
   chimerac p.json --for serial                        arrange its transfers for another machine, prove it there
-  chimerac chimera --model m.json --memory 24GiB      refuse it if a rank would need more memory
+  chimerac chimera -p D=2 --model m.json --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
   chimerac fmt mine.sched                             format a schedule in place; with --check only say whether it is
   chimerac explain E303                               what an error code means, a wrong example and its mending

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -122,10 +123,11 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
         (r.target, r.executions, len(r.failures), f"{r.slowest:.2f}", r.size, _quoted(r.first), r.kept, r.coverage or "unknown")
         for r in results
     ]
-    packages = ("hypothesis", "lark", "numpy", "pydantic", *(["atheris"] if ENGINE == "atheris" else []))
+    packages = ("lark", "numpy", "pydantic", *(["atheris"] if ENGINE == "atheris" else []))
     text = stamp(seconds, seed, packages) + f"Inputs are made by {engine} word by word and byte by byte.\n\n"
     text += table(head, rows)
-    found = [f"- {r.target}: {visible(what)}" for r in results for what, _ in r.failures.values()]
+    told = (f"- {r.target}: {visible(what)}" for r in results for what, _ in r.failures.values())
+    found = [textwrap.fill(line, 120, subsequent_indent="  ") for line in told]
     return text + ("\n".join(found) if found else "No input failed.") + "\n"
 
 

@@ -1,0 +1,113 @@
+"""The readers under hypothesis: what no mutation of a right text reaches, drawn from the grammar, from JSON, from words.
+
+The same targets and the same oracles as the coverage-guided fuzzing (tests/proof/fuzz_targets.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.jsonform import program_to_json
+from chimera_ir.textform import program_to_text
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import keywords
+from compiler.syntax.printer import print_schedule
+from tests.effort import examples
+from tests.helpers import program
+from tests.helpers_random import programs, schedules, trees
+from tests.proof.fuzz_targets import TARGETS, refusal
+
+Seen = Counter[str]
+
+
+def answer(target: str, data: bytes) -> str:
+    """Return what a target makes of an input: a word, or the codes of its findings. Anything else fails."""
+    try:
+        return TARGETS[target].run(data)
+    except ChimeraError as error:
+        return refusal(error)
+
+
+def written(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+words = st.sampled_from([*sorted(keywords()), *"DNFBIWsmpr", "0", "1", "2", "99999999999999999999", *TARGETS["schedule"].words])
+
+
+@examples(150)
+@given(st.binary(min_size=1, max_size=1), trees)
+def test_trees_that_need_not_make_sense(options: bytes, tree: n.Schedule) -> None:
+    text = print_schedule(tree).encode()
+    assert answer("schedule text", text).startswith("tree")
+    answer("schedule", options + text)
+
+
+@examples(150)
+@given(st.binary(min_size=1, max_size=1), st.lists(words, max_size=60).map(" ".join))
+def test_words_in_any_order(options: bytes, text: str) -> None:
+    for beginning in ("schedule x ", ""):
+        answer("schedule text", written(beginning + text))
+        answer("schedule", options + written(beginning + text))
+
+
+@examples(60)
+@given(schedules(), st.data())
+def test_schedules_with_a_piece_cut_out_or_doubled(text: str, data: st.DataObject) -> None:
+    a, b = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+    answer("schedule", b"\0" + (text[:a] + text[b:]).encode())
+    answer("schedule", b"\0" + (text[:b] + text[a:]).encode())
+
+
+@examples(150)
+@given(programs())
+def test_programs_that_need_not_make_sense(p: object) -> None:
+    seen = answer("program json", program_to_json(p).encode())  # type: ignore[arg-type]
+    assert seen == answer("program text", program_to_text(p).encode())  # type: ignore[arg-type]
+
+
+RIGHT = json.loads(program_to_json(program("1f1b", D=2, N=2)))
+leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
+values = st.recursive(
+    leaves | st.sampled_from(["FWD", "act", "stage 0", "window"]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*RIGHT, "op", "stage", "x"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@examples(200)
+@given(st.data())
+def test_json_programs_with_another_value_somewhere(data: st.DataObject) -> None:
+    """Any JSON value in the place of any part of a right program."""
+    changed = json.loads(json.dumps(RIGHT))
+    part = changed
+    while True:
+        key = data.draw(st.sampled_from(sorted(part) if isinstance(part, dict) else list(range(len(part)))))
+        if not isinstance(part[key], dict | list) or not part[key] or data.draw(st.booleans()):
+            break
+        part = part[key]
+    part[key] = data.draw(values)
+    answer("program json", written(json.dumps(changed)))
+    answer("program json", written(json.dumps(data.draw(values))))
+    answer("model", written(json.dumps(data.draw(values))))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_bytes_of_any_kind(target: str) -> None:
+    seen: Seen = Counter()
+
+    @examples(60)
+    @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda x: x.encode("utf-8", "surrogatepass")))
+    def run(data: bytes) -> None:
+        seen[answer(target, data)] += 1
+
+    run()
+    assert sum(seen.values()) >= 60

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,9 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
-    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe)
+    # What a shell starts in the background ignores interrupts, and so would what it starts.
+    heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=heed)
     assert ran.stdin is not None and ran.stderr is not None
     waiting_on_stdin(ran.pid)
     ran.send_signal(signal.SIGINT)

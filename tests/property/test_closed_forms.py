@@ -50,7 +50,7 @@ def test_gpipe(D: int, N: int) -> None:
     p = program("gpipe", D=D, N=N)
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     assert peaks(p).activations == (N,) * D
-    assert peaks(p).weights == (1,) * D
+    assert peaks(p).weight_copies == (1,) * D
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dapple"])
@@ -60,7 +60,7 @@ def test_1f1b_and_dapple_policy_a(schedule: str, D: int, N: int) -> None:
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * (F + B))
     # Warm-up min(D - r, N): DAPPLE (PPoPP'20), section 3.2, policy A.
     assert peaks(p).activations == tuple(min(D - r, N) for r in range(D))
-    assert peaks(p).weights == (1,) * D
+    assert peaks(p).weight_copies == (1,) * D
 
 
 def test_dapple_policy_a_is_1f1b() -> None:
@@ -95,7 +95,7 @@ def test_chimera(schedule: str, D: int, N: int, f: int) -> None:
     # Between D - D/(2f) + 1 and D activations (paper, table 3), 2f copies of weights.
     alive = peaks(p).activations
     assert (min(alive), max(alive)) == (D - D // (2 * f) + 1, D)
-    assert peaks(p).weights == (2 * f,) * D
+    assert peaks(p).weight_copies == (2 * f,) * D
     assert {len(pipe.micro_batches) for pipe in p.header.pipes} == {N // (2 * f)}
 
 
@@ -128,7 +128,7 @@ def test_interleaved(D: int, N: int, v: int) -> None:
     alive = peaks(p).activations
     assert alive == tuple(min(v * D + D - 1 - 2 * r, N * v) for r in range(D))
     assert max(alive) == min(D * v + D - 1, N * v)
-    assert peaks(p).weights == (v,) * D
+    assert peaks(p).weight_copies == (v,) * D
 
 
 MAKESPANS = [  # schedule, parameters, F, B, makespan

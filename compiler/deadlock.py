@@ -13,13 +13,12 @@ from chimera_ir.program import OVERLAP, Ints, Program
 from compiler.blame import ordered_by
 from compiler.draw.timeline import draw_timeline
 from compiler.order.ordered import Ordered
-from compiler.suggest import suggest_edit
+from compiler.suggest import MAX_TRIED, suggest_edit
 from compiler.syntax import nodes as n
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
 from compiler.verify.circle import closed, shortest_circle
 
 MAX_SHOWN = 12
-MAX_TRIED = 2_000_000  # tasks ordered for the sake of a suggestion
 
 
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, runs: Callable[[str], bool]) -> ChimeraError:
@@ -50,7 +49,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, run
     concerned = sorted(set(ranks))[:MAX_SHOWN]
     stops = {rank: f"then {_name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
     far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
-    help = suggest_edit(schedule, spans[1::2], runs, MAX_TRIED // len(program)) or _another_place(program, swaps)
+    help = suggest_edit(schedule, spans[1::2], runs, len(program)) or _another_place(program, swaps)
     return ChimeraError(
         [
             Diagnostic(

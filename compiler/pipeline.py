@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -66,7 +67,13 @@ def compile_source(
     excess = replace(spec.header, width=width).excess()
     if excess:
         raise refuse("E211", f"{source.name} asks for {excess}", help=smaller)
-    ordered = order_tasks(spec)
+    runs = partial(_can_run, source.name, parameters)
+    try:
+        ordered = order_tasks(spec)
+    except ChimeraError as error:
+        from compiler.suggest import suggest_shift
+
+        raise suggest_shift(error, schedule, runs, spec.header.stages * spec.header.micro_batches * 2) from None
     tasks = ordered.program
     if width * len(tasks) > limits.TASKS:
         message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
@@ -75,7 +82,7 @@ def compile_source(
     if timing.stuck:
         from compiler.deadlock import explain_deadlock
 
-        raise explain_deadlock(ordered, timing, schedule, lambda text: _can_run(Source(source.name, text), parameters))
+        raise explain_deadlock(ordered, timing, schedule, runs)
     program = _lower(tasks, timing, spec.sync, width, machine, arrange)
     try:
         verify(program)
@@ -92,10 +99,10 @@ def _times(tasks: Program) -> Timing:
     return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
 
 
-def _can_run(source: Source, parameters: Mapping[str, int]) -> bool:
+def _can_run(name: str, parameters: Mapping[str, int], text: str) -> bool:
     """Return whether this text has no findings up to its order, and its order does not deadlock."""
     try:
-        return not _times(order_tasks(resolve(parse(source), parameters)).program).stuck
+        return not _times(order_tasks(resolve(parse(Source(name, text)), parameters)).program).stuck
     except ChimeraError:
         return False
 

@@ -99,6 +99,19 @@ def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
     assert suggested >= 2
 
 
+@pytest.mark.parametrize("name", ["1f1b", "dapple", "chimera", "zb_h1"])
+def test_the_shift_that_is_suggested_parts_two_tasks(name: str) -> None:
+    text = find(name).text
+    for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
+        for change in (" - 1", " + 1", " + s"):
+            broken = text[:end] + change + text[end:]
+            code, help = refused(broken, SMALL[name][1])
+            if code == "E303":
+                assert refused(mended(broken, help), SMALL[name][1]) == ("", ""), help
+                return
+    pytest.fail("no change puts two tasks on one tick")
+
+
 LISTING = """schedule listed
 param D = 3
 param N = 4

@@ -21,30 +21,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
+from chimera_ir.diagnostics import ChimeraError, Span
 from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.order.ordered import Batches, Ordered, task_program
 from compiler.resolve.expressions import evaluate, spend
 from compiler.resolve.spec import GreedyOrder, Spec
 
-_F, _X, _W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
+F, X, W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
 
 
 @dataclass(slots=True)
-class _Counter:
-    """One limit on one scope. kept: the places that are left free for all its (pipe, stage) pairs; all: how many pairs."""
+class Counter:
+    """One limit on one scope. kept: the places that are left free for all its (pipe, stage) pairs."""
 
     weights: tuple[int, int, int]
     bound: int
     span: Span
     value: int = 0
-    all: int = 0
     kept: int = 0
 
 
 @dataclass(slots=True)
-class _Scheduler:
+class Scheduler:
     """The state of the simulation. A task is number kind x keys + key, key = stage x micro-batches + id; a forward over
     a group has the key of its first micro-batch."""
 
@@ -56,18 +55,28 @@ class _Scheduler:
     priority: list[int]  # by task
     cost: list[int]  # by task
     size: list[int]  # by id: micro-batches of the forward that it leads, 0 if it leads none
-    counters: list[list[_Counter]]  # by (rank, cell): rank x cells + cell
+    counters: list[list[Counter]]  # by (rank, cell): rank x cells + cell
     left: list[int]  # by cell: forwards to do
     alive: list[int]  # by cell
     kept: list[int]  # by cell: places left free for it
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        leaders = sum(size > 0 for size in self.size)
+        return self.keys * (2 if Op.BWD_WEIGHT in self.order.kinds else 1) + leaders * self.spec.header.stages
+
 
 def order_greedily(spec: Spec, order: GreedyOrder) -> Ordered:
     """Return the order in which the scheduler starts tasks. Raises ChimeraError E305 where it can start nothing."""
     h = spec.header
-    scheduler = _scheduler(spec, order)
-    sequence = _run(scheduler)
+    scheduler = scheduler_of(spec, order)
+    sequence = run(scheduler)
+    if sum(map(len, sequence)) < scheduler.tasks:
+        from compiler.order.stuck import explain_stuck
+
+        raise ChimeraError([explain_stuck(scheduler, sequence)])
     tasks = np.array([t for stream in sequence for t in stream], np.int64)
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
@@ -75,7 +84,7 @@ def order_greedily(spec: Spec, order: GreedyOrder) -> Ordered:
     forward_of = np.array(
         [batches.number(tuple(range(m, m + max(size, 1)))) for m, size in enumerate(scheduler.size)], np.int64
     )
-    batch = np.where(kind == _F, forward_of[ids], ids)
+    batch = np.where(kind == F, forward_of[ids], ids)
     split = Op.BWD_WEIGHT in order.kinds
     op = np.array([Op.FWD, Op.BWD_INPUT if split else Op.BWD, Op.BWD_WEIGHT])[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
@@ -92,7 +101,7 @@ def _pipe_of(spec: Spec) -> Ints:
     return pipe
 
 
-def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
+def scheduler_of(spec: Spec, order: GreedyOrder) -> Scheduler:
     h = spec.header
     keys = h.stages * h.micro_batches
     stage, ids = np.divmod(np.arange(keys), h.micro_batches)
@@ -114,7 +123,7 @@ def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
     size = np.where(local % order.group == 0, np.minimum(order.group, count - local), 0)
     costs[Op.FWD] = costs[Op.FWD] * size
     cell = pipe * h.stages + stage
-    return _Scheduler(
+    return Scheduler(
         spec,
         order,
         keys,
@@ -131,46 +140,45 @@ def _scheduler(spec: Spec, order: GreedyOrder) -> _Scheduler:
     )
 
 
-def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[_Counter]]:
+def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[Counter]]:
     """Return, by cell, the counters of every limit that its tasks count in; cells of one scope share one."""
     h = spec.header
-    result: list[list[_Counter]] = [[] for _ in range(len(h.pipes) * h.stages)]
+    result: list[list[Counter]] = [[] for _ in range(len(h.pipes) * h.stages)]
     for bound in order.bounds:
         weights = [bound.weights.get(op, 0) for op in parts] + [0]
-        shared: dict[tuple[int, ...], _Counter] = {}
+        shared: dict[tuple[int, ...], Counter] = {}
         for p, pipe in enumerate(h.pipes):
             for s, r in enumerate(pipe.placement):
                 scope = {"rank": (r,), "stage": (r, s), "pipe": (r, p)}[bound.scope]
                 if scope not in shared:
                     value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p})
-                    shared[scope] = _Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
+                    shared[scope] = Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
                 if pipe.micro_batches:
                     shared[scope].kept += order.group
-                    shared[scope].all += 1
                 result[p * h.stages + s].append(shared[scope])
     return result
 
 
-def _refusing(x: _Scheduler, task: int, kind: int, cell: int) -> _Counter | None:
+def refusing(x: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
     """Return the limit that has no room for a task and for the places that it leaves free, if there is one."""
-    size = x.size[task % len(x.size)] if kind == _F else 1
+    size = x.size[task % len(x.size)] if kind == F else 1
     for c in x.counters[cell]:
         weight = c.weights[kind]
         if weight > 0:
-            free = c.kept - x.kept[cell] if kind == _F else 0
+            free = c.kept - x.kept[cell] if kind == F else 0
             if c.value + weight * (size + free) > c.bound:
                 return c
     return None
 
 
-def _pick(x: _Scheduler, rank: int) -> int | None:
+def _pick(x: Scheduler, rank: int) -> int | None:
     """Return the task that a free rank starts, taken off its heap."""
     best: tuple[int, int] | None = None
     where = -1
     cells = len(x.counters)
     spend(len(x.heaps[rank]) // 8, x.order.span)
     for index, heap in x.heaps[rank].items():
-        if heap and (best is None or heap[0] < best) and not _refusing(x, heap[0][1], index // cells, index % cells):
+        if heap and (best is None or heap[0] < best) and not refusing(x, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index
     if best is None:
         return None
@@ -178,14 +186,14 @@ def _pick(x: _Scheduler, rank: int) -> int | None:
     return best[1]
 
 
-def _start(x: _Scheduler, task: int, kind: int, cell: int) -> None:
+def _start(x: Scheduler, task: int, kind: int, cell: int) -> None:
     """Count a task that starts."""
     size = 1
-    if kind == _F:
+    if kind == F:
         size = x.size[task % len(x.size)]
         x.left[cell] -= size
         x.alive[cell] += size
-    elif kind == _W or (kind == _X and Op.BWD_WEIGHT not in x.order.kinds):
+    elif kind == W or (kind == X and Op.BWD_WEIGHT not in x.order.kinds):
         x.alive[cell] -= 1
     kept = max(x.order.group - x.alive[cell], 0) if x.left[cell] else 0
     for c in x.counters[cell]:
@@ -194,12 +202,11 @@ def _start(x: _Scheduler, task: int, kind: int, cell: int) -> None:
     x.kept[cell] = kept
 
 
-def _run(x: _Scheduler) -> list[list[int]]:
-    """Simulate; return every rank's tasks in the order of their starts."""
+def run(x: Scheduler) -> list[list[int]]:
+    """Simulate; return every rank's tasks in the order of their starts: not all of them where limits forbid every one."""
     h, keys, n = x.spec.header, x.keys, x.spec.header.micro_batches
     split = Op.BWD_WEIGHT in x.order.kinds
     leaders = [m for m in range(n) if x.size[m]]
-    total = keys * (2 if split else 1) + len(leaders) * h.stages
     last_stage = keys - n  # keys from here on are of the last stage
     missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys if split else 0)
     missing[:n] = [0] * n
@@ -209,7 +216,7 @@ def _run(x: _Scheduler) -> list[list[int]]:
     heapq.heapify(events)
     busy = [False] * h.ranks
     sequence: list[list[int]] = [[] for _ in range(h.ranks)]
-    cells, hop, done = len(x.counters), h.costs.hop, 0
+    cells, hop = len(x.counters), h.costs.hop
     while events:
         now = events[0][0]
         concerned: set[int] = set()
@@ -232,14 +239,13 @@ def _run(x: _Scheduler) -> list[list[int]]:
             kind, key = divmod(task, keys)
             _start(x, task, kind, x.cell[key])
             sequence[rank].append(task)
-            done += 1
             busy[rank] = True
             end = now + x.cost[task]
             heapq.heappush(events, (end, 0, rank))
-            if kind == _F:
+            if kind == F:
                 following = [task + n] if key < last_stage else []
                 following += range(task + keys, task + keys + x.size[task % n])
-            elif kind == _X:
+            elif kind == X:
                 following = [task - n] if key >= n else []
                 following += [task + keys] if split else []
             else:
@@ -250,30 +256,4 @@ def _run(x: _Scheduler) -> list[list[int]]:
                 missing[t] -= 1
                 if not missing[t]:
                     heapq.heappush(events, (arrival[t], 1, t))
-    if done < total:
-        raise ChimeraError([_stuck(x, sequence, done, total)])
     return sequence
-
-
-def _stuck(x: _Scheduler, sequence: list[list[int]], done: int, total: int) -> Diagnostic:
-    """Return the finding that shows the ranks whose limits are full."""
-    h, cells, notes, full = x.spec.header, len(x.counters), [], []
-    letters = {_F: "F", _X: "I" if Op.BWD_WEIGHT in x.order.kinds else "B", _W: "W"}
-    for rank, heaps in enumerate(x.heaps):
-        waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
-        if waiting:
-            index, task = min(waiting, key=lambda w: x.priority[w[1]])
-            kind, cell = divmod(index, cells)
-            limit = _refusing(x, task, kind, cell)
-            assert limit is not None, "a task that no limit forbids has started"
-            full.append(limit)
-            name = f"{letters[kind]} {h.pipes[cell // h.stages].name} s{cell % h.stages} m{task % h.micro_batches}"
-            kept = limit.kept - x.kept[cell] if kind == _F else 0
-            reserve = f", {kept} kept for other stages" if kept else ""
-            notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
-    message = f"the scheduler is stuck after {done} of {total} tasks: limits forbid every task that is ready"
-    help = "bound F - B or F - W, which every micro-batch gives back"
-    if full[0].weights[_F] == 1 and sum(full[0].weights) == 0:
-        each = "one" if x.order.group == 1 else f"a group of {x.order.group}"
-        help = f"at least {full[0].all * x.order.group} never gets stuck: {each} for every pipe and stage it bounds together"
-    return Diagnostic("E305", message, full[0].span, "this limit", tuple(notes[:8]), help)

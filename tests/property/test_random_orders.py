@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 from hypothesis import given
@@ -42,6 +43,17 @@ def test_a_scheduler_with_a_place_for_every_stage_is_never_stuck(case: GreedyCas
     case.check(right(case.text))
 
 
+def with_limits(text: str, help: str) -> str:
+    """Return the text of a stuck order with the limits that its finding says have been tried."""
+    lines = text.split("\n")
+    edits = re.findall(r"line (\d+): write '(limit [^']*)'", help)
+    assert edits and "tried: the scheduler then ends" in help
+    for number, limit in edits:
+        assert lines[int(number) - 1].strip().startswith(limit.split("<=")[0])
+        lines[int(number) - 1] = limit
+    return "\n".join(lines)
+
+
 @given(greedy_schedules(roomy=False))
 @examples(100)
 def test_a_scheduler_with_any_limits_works_or_says_that_it_is_stuck(case: GreedyCase) -> None:
@@ -49,7 +61,8 @@ def test_a_scheduler_with_any_limits_works_or_says_that_it_is_stuck(case: Greedy
         p = compile_text(case.text).program
     except ChimeraError as error:
         [d] = error.diagnostics
-        assert d.code == "E305" and d.notes and d.help
+        assert d.code == "E305" and d.notes
+        right(with_limits(case.text, d.help))
     else:
         case.check(p)
         assert not wrong(p, range(1))

@@ -91,7 +91,7 @@ def test_a_place_is_kept_for_the_other_direction() -> None:
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
     d = stuck("prefer F, B", "limit F - B <= 1", pipes=TWO)
     assert d.notes[0] == "rank 0 has 0 of 1, 1 kept for other stages: F a s0 m0 may not start"
-    assert d.help == "at least 2 never gets stuck: one for every pipe and stage it bounds together"
+    assert d.help == "line 5: write 'limit F - B <= 2'; tried: the scheduler then ends"
 
 
 def test_no_place_is_kept_for_a_pipe_without_micro_batches() -> None:
@@ -106,6 +106,21 @@ def test_stuck_names_the_limit_that_refuses() -> None:
     assert d.span is not None and d.span.source.text.split("\n")[d.span.line - 1].strip() == "limit F <= 2"
 
 
+def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> None:
+    three = TWO.replace("D - 1 - k", "2 - k")
+    d = stuck("prefer B, F", "limit F - B <= 1 per stage", pipes=three, D=3, N=2)  # rank 1 counts two pipes as one stage
+    assert d.help == "line 5: write 'limit F - B <= 2 per stage'; tried: the scheduler then ends"
+    d = stuck("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO, N=2)
+    assert d.help == "line 5: write 'limit F - B <= r + 1 - D + 3'; tried: the scheduler then ends"
+    d = stuck("prefer B, F", "limit F <= 1", "limit F - B <= 0", N=3)
+    assert d.help.startswith("line 5: write 'limit F <= 3'; line 6: write 'limit F - B <= 2'; tried: the scheduler then ends")
+
+
+def test_what_cannot_be_tried_within_bounds_gets_the_rule() -> None:
+    d = stuck("prefer B, F", "limit F <= 1", D=10, N=26_000)
+    assert d.help.startswith("bound F - B, which every micro-batch gives back, with room for a forward of every pipe and stage")
+
+
 def test_groups_of_forwards() -> None:
     p = greedy("prefer B, F", "group F by 2", N=5)
     ids = [i.micro_batches for i in p.stream(0) if i.op == "FWD"]
@@ -114,7 +129,7 @@ def test_groups_of_forwards() -> None:
     assert [i.micro_batches for i in p.stream(0) if i.op == "SEND"] == ids  # one message for a group
     assert [i.micro_batches for i in p.stream(1) if i.op == "SEND"] == [(m,) for m in range(5)]
     d = stuck("prefer B, F", "group F by 2", "limit F - B <= 1")
-    assert d.help == "at least 2 never gets stuck: a group of 2 for every pipe and stage it bounds together"
+    assert d.help == "line 6: write 'limit F - B <= 2'; tried: the scheduler then ends"
 
 
 def test_a_group_larger_than_everything_is_one_task() -> None:

@@ -3,7 +3,7 @@ tried (E304)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from chimera_ir.program import OVERLAP, Ints, Program
 from compiler.blame import ordered_by
 from compiler.draw.timeline import draw_timeline
 from compiler.order.ordered import Ordered
-from compiler.suggest import MAX_TRIED, suggest_edit
+from compiler.suggest import MAX_TRIED, Trials, suggest_edit
 from compiler.syntax import nodes as n
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
 from compiler.verify.circle import closed, shortest_circle
@@ -21,10 +21,10 @@ from compiler.verify.circle import closed, shortest_circle
 MAX_SHOWN = 12
 
 
-def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, runs: Callable[[str], bool]) -> ChimeraError:
+def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
     """Return the finding for a program of tasks whose streams wait for each other in a circle.
 
-    runs: says of a changed text of the schedule whether its order can run, to try changes.
+    trials: to try changes of the schedule's text.
     """
     program = ordered.program
     target, source, alone = _waits(program, timing)
@@ -49,7 +49,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, run
     concerned = sorted(set(ranks))[:MAX_SHOWN]
     stops = {rank: f"then {_name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
     far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
-    help = suggest_edit(schedule, spans[1::2], runs, len(program)) or _another_place(program, swaps)
+    help = suggest_edit(schedule, spans[1::2], trials) or _another_place(program, swaps)
     return ChimeraError(
         [
             Diagnostic(
@@ -58,7 +58,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, run
                 spans[1],
                 f"orders {_name(program, rows[1])}",
                 ("\n".join(notes[:MAX_SHOWN]), *ordered_by(spans), f"as far as these ranks get:\n{far}"),
-                help or "on one of these ranks, let the task that is needed come first",
+                help or "let the task that is needed come first" + (" on one of these ranks" if len(set(ranks)) > 1 else ""),
                 tuple(rows),
             )
         ]

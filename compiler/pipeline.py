@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +36,13 @@ from compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, TicksOrder
 from compiler.syntax.nodes import Schedule, SyncPolicy
 from compiler.syntax.parse import parse
 from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
-from compiler.verify import verify
+from compiler.verify import peaks, verify
+
+if TYPE_CHECKING:
+    from compiler.suggest import Trials
+
+
+LARGE = 20_000  # tasks from which on changes are not tried at a larger size too
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,12 @@ def compile_source(
     excess = replace(spec.header, width=width).excess()
     if excess:
         raise refuse("E211", f"{source.name} asks for {excess}", help=smaller)
-    runs = partial(_can_run, source.name, parameters)
     try:
         ordered = order_tasks(spec)
     except ChimeraError as error:
         from compiler.suggest import suggest_shift
 
-        raise suggest_shift(error, schedule, runs, spec.header.stages * spec.header.micro_batches * 2) from None
+        raise suggest_shift(error, schedule, _trials(source.name, schedule, spec)) from None
     tasks = ordered.program
     if width * len(tasks) > limits.TASKS:
         message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
@@ -82,7 +87,7 @@ def compile_source(
     if timing.stuck:
         from compiler.deadlock import explain_deadlock
 
-        raise explain_deadlock(ordered, timing, schedule, runs)
+        raise explain_deadlock(ordered, timing, schedule, _trials(source.name, schedule, spec))
     program = _lower(tasks, timing, spec.sync, width, machine, arrange)
     try:
         verify(program)
@@ -99,12 +104,38 @@ def _times(tasks: Program) -> Timing:
     return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
 
 
-def _can_run(name: str, parameters: Mapping[str, int], text: str) -> bool:
-    """Return whether this text has no findings up to its order, and its order does not deadlock."""
-    try:
-        return not _times(order_tasks(resolve(parse(Source(name, text)), parameters)).program).stuck
-    except ChimeraError:
-        return False
+def _trials(name: str, schedule: Schedule, spec: Spec) -> Trials:
+    """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size."""
+    from compiler.suggest import Trials
+    from compiler.verify.hang import remaining
+
+    given = spec.header.parameters
+
+    def attempt(text: str, parameters: Mapping[str, int]) -> tuple[int, int] | None:
+        try:
+            changed = resolve(parse(Source(name, text)), parameters)
+            tasks = order_tasks(changed).program
+        except ChimeraError:
+            return None
+        timing = _times(tasks)
+        if timing.stuck:
+            return None
+        program = _lower(tasks, timing, changed.sync, 1, "window", arrange=False)
+        # A schedule's own limits may be meant for its own size.
+        if remaining(program if parameters == given else program.with_header(limits={})) is not None:
+            return None
+        return int(timing.end.max(initial=0)), max(peaks(program).activations)
+
+    tasks = 2 * spec.header.stages * spec.header.micro_batches
+    larger = () if tasks > LARGE else ({k: v + (v if v > least else 0) for k, v in given.items()} for least in (0, 2))
+    for parameters in larger:
+        try:
+            if parameters != given:
+                resolve(schedule, parameters)
+                return Trials(attempt, (given, parameters), tasks)
+        except ChimeraError:
+            pass
+    return Trials(attempt, (given,), tasks)
 
 
 def _lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:

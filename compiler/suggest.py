@@ -1,104 +1,221 @@
-"""Changes to the text of an order that deadlocks, or has two tasks on one tick, each tried before one is suggested."""
+"""Changes to the text of an order that deadlocks, or has two tasks on one tick, each tried before one is suggested.
+
+What researchers get wrong is tried first: a sign, a stage or rank counted from the wrong end, a few too many or too
+few. Of those that work the
+one with the least makespan is suggested, of those the one that holds the fewest activations. Then come larger amounts.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, product
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Span
 from compiler.resolve.expressions import spent
 from compiler.syntax import nodes as n
 
-MAX_EDITS = 100
-MAX_TRIED = 2_000_000  # tasks ordered, and characters read, for the sake of a suggestion
-_AMOUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
-# What is added to a tick, or taken away: a constant, else a multiple of the stage.
-SHIFTS = [("+", str(k)) for k in _AMOUNTS] + [(sign, f"{k}*s") for sign in "+-" for k in _AMOUNTS]
-SMALL_SHIFTS = [(sign, str(k)) for k in _AMOUNTS[:6] for sign in "-+"] + [(sign, f"{k}*s") for k in (1, 2) for sign in "-+"]
+MAX_TRIED = 1_000_000  # tasks ordered for the sake of a suggestion; a character of the text is worth as much as many tasks
+A_CHARACTER = 10
+NEAR = ("1", "2", "3", "4", "5", "6", "1*", "2*")
+FAR = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
 
-Edit = tuple[Span, str]
+Edit = tuple[tuple[Span, str], ...]  # what to write where
+Sizes = Mapping[str, int]
 
 
-def suggest_edit(schedule: n.Schedule, early: Sequence[Span], runs: Callable[[str], bool], tasks: int) -> str:
-    """Return the first small edit under which a deadlocked order runs, having tried it; nothing if none that was tried does.
+@dataclass
+class Trials:
+    """What is tried, and how often. attempt: makespan and activations of a changed text under these parameters, None where
+    it is refused; sizes: the parameters as given, then others under which the schedule should work too; tasks: how many."""
 
-    early: what orders the tasks that come too early; tasks: how many there are, which bounds what is tried.
+    attempt: Callable[[str, Sizes], tuple[int, int] | None]
+    sizes: Sequence[Sizes]
+    tasks: int
+    spent: int = 0
+    work: int = 0
+
+    def costs(self, text: str, size: Sizes) -> tuple[int, int] | None:
+        """Return makespan and activations of a text, None where it is refused, or too much has been tried."""
+        self.spent += self.tasks + A_CHARACTER * len(text)
+        if self.spent > MAX_TRIED or self.work > limits.WORK // 4:
+            return None
+        result = self.attempt(text, size)
+        self.work += spent()
+        return result
+
+    def best(self, edits: Iterator[Edit], first: bool) -> str:
+        """Return the edit under which the order runs at all sizes in the least time, or the first one; else nothing."""
+        found: list[tuple[tuple[int, int], Edit]] = []
+        for edit in edits:
+            text = _edited(edit)
+            costs = self.costs(text, self.sizes[0])
+            if costs is not None and all(self.costs(text, size) is not None for size in self.sizes[1:]):
+                found.append((costs, edit))
+                if first:
+                    break
+        if not found:
+            return ""
+        (makespan, held), edit = min(found, key=lambda x: x[0])
+        said = [f"{span.source.name}:{span.line}: write '{new}' instead of '{_written(span)}'" for span, new in edit]
+        sizes = " and with ".join(" ".join(f"{k}={v}" for k, v in size.items()) for size in self.sizes)
+        return (
+            "\n".join(said)
+            + f"; tried{' with ' if sizes else ''}{sizes}: it then runs, makespan {makespan}, activations {held}"
+        )
+
+
+def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials) -> str:
+    """Return an edit under which a deadlocked order runs, having tried it; nothing if none that was tried does.
+
+    early: what orders the tasks that come too early.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
-    edits: Iterator[Edit] = iter(())
     match order:
         case n.Ticks():
-            edits = _other_ticks([rule for rule in order.rules if rule.span in early], SHIFTS)
+            rules = [rule for rule in order.rules if rule.span in early]
+            near = chain(_turned_ticks(schedule, order.rules), _shifted_ticks(rules, _near(schedule), "+"))
+            return trials.best(near, False) or trials.best(_shifted_ticks(rules, FAR, "+"), True)
         case n.Listing():
-            ranks = next(s.value for s in schedule.statements if isinstance(s, n.Setting) and s.what == "ranks")
-            edits = _other_counts(order, ranks)
-    return _first(edits, runs, tasks)
+            return trials.best(_turned_counts(schedule, order), False) or trials.best(_shifted_counts(order), True)
+        case n.Greedy():
+            return ""
 
 
-def suggest_shift(error: ChimeraError, schedule: n.Schedule, runs: Callable[[str], bool], tasks: int) -> ChimeraError:
+def suggest_shift(error: ChimeraError, schedule: n.Schedule, trials: Trials) -> ChimeraError:
     """Return the findings of an order that puts two tasks of a rank on one tick, the first with an edit that was tried."""
-    rules = [rule for order in schedule.statements if isinstance(order, n.Ticks) for rule in order.rules]
     first, *others = error.diagnostics
-    help = _first(_other_ticks(rules[::-1], SMALL_SHIFTS), runs, tasks) if first.code == "E303" else ""
+    if first.code != "E303":
+        return error
+    rules = [rule for order in schedule.statements if isinstance(order, n.Ticks) for rule in order.rules]
+    near = chain(_turned_ticks(schedule, rules), _shifted_ticks(rules, _near(schedule), "-+"))
+    help = trials.best(near, False) or trials.best(_shifted_ticks(rules, FAR, "-+"), True)
     return ChimeraError([replace(first, help=help or first.help), *others])
 
 
-def _first(edits: Iterator[Edit], runs: Callable[[str], bool], tasks: int) -> str:
-    work = 0
-    for tried, (span, new) in enumerate(islice(edits, MAX_EDITS), 1):
-        if tried * max(tasks, len(span.source.text)) > MAX_TRIED or work > limits.WORK // 4:
-            break
-        lines = span.source.text.split("\n")
+# --- the text -------------------------------------------------------------------------------------------------------
+
+
+def _edited(edit: Edit) -> str:
+    lines = edit[0][0].source.text.split("\n")
+    for span, new in sorted(edit, key=lambda x: -x[0].column):  # from the right, so that columns stay
         line = lines[span.line - 1]
-        old = line[span.column - 1 : span.end_column - 1]
         lines[span.line - 1] = line[: span.column - 1] + new + line[span.end_column - 1 :]
-        found = runs("\n".join(lines))
-        work += spent()
-        if found:
-            return f"{span.source.name}:{span.line}: write '{new}' instead of '{old}'; tried: the order then runs"
-    return ""
+    return "\n".join(lines)
+
+
+def _written(span: Span) -> str:
+    return span.source.line(span.line)[span.column - 1 : span.end_column - 1]
 
 
 def _text(e: n.Expr, inside: bool = False) -> str:
-    """Return the text of an expression on one line, in parentheses where an operator beside it would tear it apart."""
-    text = e.span.source.line(e.span.line)[e.span.column - 1 : e.span.end_column - 1]
-    return f"({text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else text
+    """Return the text of an expression, in parentheses where an operator beside it would tear it apart."""
+    return f"({_written(e.span)})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else _written(e.span)
 
 
-def _other_ticks(rules: list[n.Rule], shifts: Sequence[tuple[str, str]]) -> Iterator[Edit]:
-    """Yield ticks with something added or taken away."""
-    for sign, amount in shifts:
-        for rule in (rule for rule in rules if rule.tick.span.line == rule.tick.span.end_line):
-            tick = _text(rule.tick, inside=isinstance(rule.tick, n.IfElse))
-            yield rule.tick.span, f"{tick} {sign} {amount.replace('s', rule.stage.name)}"
+def _setting(schedule: n.Schedule, what: str) -> n.Expr:
+    return next(s.value for s in schedule.statements if isinstance(s, n.Setting) and s.what == what)
 
 
-def _other_counts(listing: n.Listing, ranks: n.Expr) -> Iterator[Edit]:
-    """Yield the counts of loops, and what is given a name, counted from the other end of the ranks, one more, one less."""
-    found = [e for e in _counts(listing.actions) if e.span.line == e.span.end_line]
-    mirrored = f"({ranks.value - 1 if isinstance(ranks, n.Int) else f'{_text(ranks, inside=True)} - 1'} - {listing.rank.name})"
-    for e in found:
-        turned = re.sub(rf"\b{listing.rank.name}\b", mirrored, _text(e))
-        if turned != _text(e):
-            yield e.span, turned
-    for sign in "+-":
-        for e in found:
-            yield e.span, f"{_text(e, inside=isinstance(e, n.IfElse))} {sign} 1"
+def _from_the_end(total: n.Expr, name: str) -> str:
+    """Return `D - 1 - s` for a name that counts to D - 1."""
+    return f"({total.value - 1 if isinstance(total, n.Int) else f'{_text(total, inside=True)} - 1'} - {name})"
+
+
+def _renamed(text: str, name: str, new: str) -> str:
+    return re.sub(rf"\b{re.escape(name)}\b", lambda _: new, text)
+
+
+def _signs(e: n.Expr) -> Iterator[str]:
+    """Yield the text of an expression with one of its + and - turned round."""
+    text, begin = _text(e), e.span.column
+    todo = [e]
+    while todo:
+        match todo.pop():
+            case n.Binary(op, left, right) if op in "+-":
+                todo += [left, right]
+                at = text.find(op, left.span.end_column - begin, right.span.column - begin)
+                if at >= 0:
+                    yield text[:at] + ("-" if op == "+" else "+") + text[at + 1 :]
+            case n.Binary(_, left, right):
+                todo += [left, right]
+            case n.Unary(_, operand):
+                todo.append(operand)
+            case n.IfElse(_, then, otherwise):
+                todo += [then, otherwise]
+            case n.Call(_, arguments):
+                todo += arguments
+            case _:
+                pass
+
+
+# --- orders of ticks ------------------------------------------------------------------------------------------------
+
+
+def _on_one_line(rules: Sequence[n.Rule]) -> list[n.Rule]:
+    return [rule for rule in rules if rule.tick.span.line == rule.tick.span.end_line]
+
+
+def _turned_ticks(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
+    """Yield ticks with one sign turned round, or the stage counted from the other end."""
+    for rule in _on_one_line(rules):
+        tick, stage = rule.tick, rule.stage.name
+        for new in _signs(tick):
+            yield ((tick.span, new),)
+        other = _renamed(_text(tick), stage, _from_the_end(_setting(schedule, "stages"), stage))
+        if other != _text(tick):
+            yield ((tick.span, other),)
+
+
+def _near(schedule: n.Schedule) -> list[str]:
+    """Return small amounts, and those that grow with a parameter."""
+    names = [s.name.name for s in schedule.statements if isinstance(s, n.Param)][:3]
+    return [*NEAR, *(amount for name in names for amount in (name, f"({name} - 1)"))]
+
+
+def _shifted_ticks(rules: Sequence[n.Rule], amounts: Sequence[str], signs: str) -> Iterator[Edit]:
+    """Yield ticks with something added or taken away; `4*` stands for a multiple of the stage."""
+    for amount, sign, rule in product(amounts, signs, _on_one_line(rules)):
+        tick = _text(rule.tick, inside=isinstance(rule.tick, n.IfElse))
+        yield ((rule.tick.span, f"{tick} {sign} {amount}" + rule.stage.name * amount.endswith("*")),)
+
+
+# --- listings -------------------------------------------------------------------------------------------------------
 
 
 def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
+    """Yield the counts of loops, and what is given a name, where it stands on one line."""
     for a in actions:
+        found: list[n.Expr] = []
         match a:
             case n.Let():
-                yield a.value
+                found = [a.value]
             case n.Repeat():
-                yield a.count
+                found = [a.count]
                 yield from _counts(a.body)
             case n.Choice():
-                yield from _counts(a.then)
-                yield from _counts(a.otherwise)
+                yield from _counts(a.then + a.otherwise)
             case n.TaskAction():
                 pass
+        yield from (e for e in found if e.span.line == e.span.end_line)
+
+
+def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
+    """Yield counts with a sign turned round, or the rank counted from the other end: in one of them, or in all."""
+    rank, counts = listing.rank.name, list(_counts(listing.actions))
+    ranks = _setting(schedule, "ranks")
+    for other in (_from_the_end(ranks, rank), f"({_text(ranks, inside=True)} - {rank})"):
+        turned = tuple((e.span, new) for e in counts if (new := _renamed(_text(e), rank, other)) != _text(e))
+        yield from ((edit,) for edit in turned)
+        if len(turned) > 1:
+            yield turned
+    for e in counts:
+        yield from (((e.span, new),) for new in _signs(e))
+
+
+def _shifted_counts(listing: n.Listing) -> Iterator[Edit]:
+    for sign in "+-":
+        for e in _counts(listing.actions):
+            yield ((e.span, f"{_text(e, inside=isinstance(e, n.IfElse))} {sign} 1"),)

@@ -19,6 +19,7 @@ from compiler.verify.circle import closed, shortest_circle
 from compiler.verify.progress import hang_on
 from compiler.verify.view import View
 from tests.helpers import SMALL, moved, program, streams, with_streams
+from tests.helpers import makespan as makespan_of
 
 MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 
@@ -74,15 +75,22 @@ def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
 
 
 def mended(text: str, help: str) -> str:
-    """Return the text with the edit made that a help describes; nothing if it describes none."""
-    found = re.fullmatch(r"broken.sched:(\d+): write '(.*)' instead of '(.*)'; tried: the order then runs", help)
-    if not found:
-        return ""
+    """Return the text with the edits made that a help describes; nothing if it describes none."""
+    edits, tried, _ = help.partition("; tried with ")
     lines = text.split("\n")
-    assert lines[int(found[1]) - 1].count(found[3]) >= 1
-    before, after = lines[int(found[1]) - 1].rsplit(found[3], 1)
-    lines[int(found[1]) - 1] = before + found[2] + after
-    return "\n".join(lines)
+    for edit in edits.split("\n")[::-1] if tried else []:  # from the right, so that what is left of it stays where it is
+        found = re.fullmatch(r"broken.sched:(\d+): write '(.*)' instead of '(.*)'", edit)
+        assert found
+        k = int(found[1]) - 1
+        before, after = re.split(rf"(?<!\w){re.escape(found[3])}(?!\w)(?!.*(?<!\w){re.escape(found[3])}(?!\w))", lines[k])
+        lines[k] = before + found[2] + after
+    return "\n".join(lines) if tried else ""
+
+
+def sizes_tried(help: str) -> list[dict[str, int]]:
+    found = re.search(r"; tried with (.*): it then runs, makespan \d+, activations \d+$", help)
+    assert found
+    return [{k: int(v) for k, v in (x.split("=") for x in size.split())} for size in found[1].split(" and with ")]
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "dapple", "chimera", "interleaved", "zb_h1", "gems"])
@@ -94,9 +102,42 @@ def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
             broken = text[:end] + change + text[end:]
             code, help = refused(broken, parameters)
             if code == "E304" and mended(broken, help):
-                assert refused(mended(broken, help), parameters) == ("", "")
+                for size in sizes_tried(help):
+                    assert refused(mended(broken, help), size) == ("", "")
                 suggested += 1
     assert suggested >= 2
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "makespan"),
+    [
+        ("s + 2*m", "2*D - s + 2*m", 33),  # one too late
+        ("D - 1 - s + 2*m", "2*D - 1 - s + 2*m", 33),  # forwards from the last stage to the first
+        ("s + 2*m", "2*D - 1 - s - 2*m", 33),  # a sign
+        ("s + 2*m", "D - s + 2*m", 33),  # a warm-up that is too short
+    ],
+)
+def test_a_slip_in_1f1b_is_mended_to_1f1b(forward: str, backward: str, makespan: int) -> None:
+    text = f"""schedule slip
+param D = 4
+param N = 8
+ranks D   stages D
+pipe main {{ stage s on rank s   micro_batches N }}
+order ticks {{
+    F(s, m) at {forward}
+    B(s, m) at {backward}
+}}
+"""
+    code, help = refused(text, {})
+    assert code in ("E303", "E304")
+    assert help.endswith(f"; tried with D=4 N=8 and with D=8 N=16: it then runs, makespan {makespan}, activations 4"), help
+    assert makespan_of(compile_text(mended(text, help)).program) == makespan
+
+
+def test_a_suggestion_keeps_to_the_limits_of_the_schedule() -> None:
+    text = find("1f1b").text.replace("2*D - 1 - s + 2*m", "2*D - 1 - s - 2*m") + "limit activations <= 4\n"
+    code, help = refused(text, {"D": 4, "N": 8})
+    assert code == "E304" and compile_text(mended(text, help), {"D": 4, "N": 8})
 
 
 @pytest.mark.parametrize("name", ["1f1b", "dapple", "chimera", "zb_h1"])
@@ -107,7 +148,8 @@ def test_the_shift_that_is_suggested_parts_two_tasks(name: str) -> None:
             broken = text[:end] + change + text[end:]
             code, help = refused(broken, SMALL[name][1])
             if code == "E303":
-                assert refused(mended(broken, help), SMALL[name][1]) == ("", ""), help
+                for size in sizes_tried(help):
+                    assert refused(mended(broken, help), size) == ("", ""), help
                 return
     pytest.fail("no change puts two tasks on one tick")
 
@@ -126,13 +168,23 @@ order listing for rank r {
 """
 
 
-def test_the_count_that_is_suggested_mends_a_listing() -> None:
-    assert refused(LISTING, {}) == ("", "")
-    for wrong, right in (("min(N, r + 1)", "min(N, (D - 1 - r) + 1)"), ("min(N, D - 1 - r)", "min(N, D - 1 - r) + 1")):
-        broken = LISTING.replace("min(N, D - r)", wrong)
-        code, help = refused(broken, {})
-        assert (code, help) == ("E304", f"broken.sched:7: write '{right}' instead of '{wrong}'; tried: the order then runs")
-        assert refused(mended(broken, help), {}) == ("", "")
+@pytest.mark.parametrize("wrong", ["min(N, r + 1)", "min(N, D - 1 - r)", "min(N, D + r)"])
+def test_the_count_that_is_suggested_mends_a_listing(wrong: str) -> None:
+    right = compile_text(LISTING)
+    broken = LISTING.replace("min(N, D - r)", wrong)
+    code, help = refused(broken, {})
+    assert code in ("E304", "")
+    if code:
+        for size in sizes_tried(help):
+            assert refused(mended(broken, help), size) == ("", "")
+        assert makespan_of(compile_text(mended(broken, help)).program) == makespan_of(right.program)
+
+
+def test_a_rank_counted_from_the_wrong_end_is_mended_everywhere() -> None:
+    broken = LISTING.replace("    let warm_up = min(N, D - r)\n", "").replace("warm_up", "r")
+    code, help = refused(broken, {})
+    assert code == "E304" and help.count("write ") == 3
+    assert refused(mended(broken, help), {"D": 5, "N": 7}) == ("", "")
 
 
 def test_the_task_that_is_suggested_mends_a_listing() -> None:

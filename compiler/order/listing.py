@@ -230,7 +230,7 @@ def _missing(spec: Spec, order: ListingOrder, rank: _Rank) -> list[Diagnostic]:
         bits = np.frombuffer(cell.listed, np.uint8)
         forward, full, inputs, weights = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
         for what, wrong in (("F", ~forward), ("B", ~full & ~inputs & ~weights),
-                            ("W", inputs & ~weights), ("I", weights & ~inputs)):  # fmt: skip
+                            ("W", inputs & ~weights & ~full), ("I", weights & ~inputs & ~full)):  # fmt: skip
             if wrong.any():
                 more = f" ({wrong.sum()} such micro-batches)" if wrong.sum() > 1 else ""
                 message = f"rank {rank.number} never lists {what} of {name} s{cell.stage}, micro-batch {wrong.argmax()}{more}"

@@ -123,8 +123,8 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
             (~full & ~inputs & ~weights, "B", "B(s, m) at ..., or I and W"),
-            (inputs & ~weights, "W", "W(s, m) at ..., the weight gradient that belongs to I"),
-            (weights & ~inputs, "I", "I(s, m) at ..., the input gradient that belongs to W"),
+            (inputs & ~weights & ~full, "W", "W(s, m) at ..., the weight gradient that belongs to I"),
+            (weights & ~inputs & ~full, "I", "I(s, m) at ..., the input gradient that belongs to W"),
         ):
             if missing.any():
                 s, m = np.argwhere(missing)[0]

@@ -157,3 +157,10 @@ def test_pairs_in_loops_and_joined_by_name() -> None:
     assert [i.overlap for i in tasks(p.stream(0))] == [False, True, False, True, False, False]
     for body in ("& F", "F &", "F & repeat 2 { B }", "F & F & F", "F & & F", "F let x = 1 & F"):
         assert refused(body).code in ("E102", "E101"), body
+
+
+def test_a_full_backward_beside_half_of_a_split_one_is_one_finding() -> None:
+    for body in ("F B W(0, 0)", "F B I(0, 0)"):
+        with pytest.raises(ChimeraError) as caught:
+            listing(body, N=1)
+        assert [d.code for d in caught.value.diagnostics] == ["E302"]

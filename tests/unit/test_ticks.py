@@ -57,6 +57,8 @@ def test_every_task_needs_one_formula() -> None:
     assert [d.code for d in refused(B="W(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
     both = "B(s, m) at 90 + m  I(s, m) at 190 + m  W(s, m) at 290 + m"
     assert [d.code for d in refused(B=both)] == ["E302"]
+    for half in "IW":  # the half that is absent is not asked for: with it there would still be two backwards
+        assert [d.code for d in refused(B=f"B(s, m) at 9 + m  {half}(s, m) at 99 + m")] == ["E302"]
     [d] = refused(F="F(s, m) at s + 2*m   F(s, m) when m == 1 at 77")
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 1")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from chimera_ir.diagnostics import Span
 from chimera_ir.instructions import Op
 from chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program, Table
 from compiler.resolve.spec import Spec
+from compiler.syntax import nodes as n
+from compiler.syntax.printer import expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,19 @@ def task_program(
     again = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
     table = Table.of(op, pipe=pipe, stage=stage, batch=batch, flags=again * RECOMPUTE + overlap * OVERLAP)
     return Program(spec.header, table, offsets, batches.all(), ())
+
+
+def plus(e: n.Expr, amount: int) -> n.Expr:
+    """Return the expression that a help suggests instead of one that is too small by this amount."""
+    match e:
+        case n.Int():
+            return replace(e, value=e.value + amount)
+        case n.Binary(op="+", right=n.Int()):
+            return replace(e, right=plus(e.right, amount))
+        case _:
+            return n.Binary("+", e, n.Int(amount, span=e.span), span=e.span)
+
+
+def formatted(e: n.Expr) -> str:
+    """Return the text of an expression with products as `fmt` writes them."""
+    return expression(e).replace(" * ", "*")

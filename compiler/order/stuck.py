@@ -8,9 +8,8 @@ from dataclasses import replace
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimera_ir.instructions import Op
 from compiler.order.greedy import Counter, F, Scheduler, W, X, refusing, run, scheduler_of
+from compiler.order.ordered import formatted, plus
 from compiler.resolve.spec import LETTERS, Bound
-from compiler.syntax import nodes as n
-from compiler.syntax.printer import expression
 
 MAX_TRIED = 500_000  # tasks ordered for the sake of a suggestion
 MAX_RUNS = 40
@@ -87,20 +86,10 @@ def _with_room(x: Scheduler, first: Span) -> list[Bound]:
 
 
 def _raised(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
-    return replace(bound, value=_plus(bound.value, amount)) if bound.span in raised else bound
-
-
-def _plus(e: n.Expr, amount: int) -> n.Expr:
-    match e:
-        case n.Int():
-            return replace(e, value=e.value + amount)
-        case n.Binary(op="+", right=n.Int()):
-            return replace(e, right=_plus(e.right, amount))
-        case _:
-            return n.Binary("+", e, n.Int(amount, span=e.span), span=e.span)
+    return replace(bound, value=plus(bound.value, amount)) if bound.span in raised else bound
 
 
 def _text(bound: Bound) -> str:
     counts = " ".join(f"{'+-'[weight < 0]} {LETTERS[op]}" for op, weight in bound.weights.items()).removeprefix("+ ")
     scope = "" if bound.scope == "rank" else f" per {bound.scope}"
-    return f"limit {counts} <= {expression(bound.value)}{scope}"
+    return f"limit {counts} <= {formatted(bound.value)}{scope}"

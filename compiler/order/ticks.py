@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
-from compiler.order.ordered import Batches, Ordered, task_program
+from compiler.order.ordered import Batches, Ordered, formatted, plus, task_program
 from compiler.resolve.expressions import evaluate, spend, subset
-from compiler.resolve.spec import LETTERS, Formula, Spec, TicksOrder
+from compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
+from compiler.syntax.nodes import Range
 
 MAX_FOUND = 20  # pairs of formulas that collide
+MAX_NAMED = 8  # micro-batches that are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,11 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
                 s, m = np.argwhere(missing)[0]
                 many = f" ({missing.sum()} such tasks)" if missing.sum() > 1 else ""
                 message = f"no formula places {what} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
-                found.append(Diagnostic("E301", message, order.span, help=f"add: {example}"))
+                grouped = [f for f in order.formulas if f.pipe == p and f.kind == KINDS[what] and f.group]
+                if grouped:
+                    found.append(_left_out(message, grouped, count, np.flatnonzero(missing[s])))
+                else:
+                    found.append(Diagnostic("E301", message, order.span, help=f"add: {example}"))
         both = full & (inputs | weights)
         if both.any():
             s, m = np.argwhere(both)[0]
@@ -138,6 +144,22 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
             found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
     if found:
         raise ChimeraError(found)
+
+
+def _left_out(message: str, formulas: list[Formula], count: int, missing: Ints) -> Diagnostic:
+    """Return the finding of groups that leave micro-batches out; groups that would not are tried before they are named."""
+    first, group = formulas[0], formulas[0].group
+    assert group is not None
+    more = ", ..." if len(missing) > MAX_NAMED else ""
+    help = f"the groups leave out {first.micro_batch} = {', '.join(map(str, missing[:MAX_NAMED]))}{more}"
+    low, high, _ = _groups(first, count)
+    if len(formulas) == 1 and first.condition is None and len(low):
+        gap = int((low[1] if len(low) > 1 else count) - high[0]) - 1
+        longer = Range(group.low, plus(group.high, gap), span=group.span)
+        low, high, _ = _groups(replace(first, group=longer), count)
+        if low[0] == 0 and high[-1] == count - 1 and (low[1:] == high[:-1] + 1).all():
+            help += f": write {first.micro_batch} = {formatted(longer.low)} .. {formatted(longer.high)}"
+    return Diagnostic("E301", message, group.span, "these groups", help=help)
 
 
 def _twice(spec: Spec, order: TicksOrder, mine: list[_Placed], counts: Ints, pipe: int) -> list[Diagnostic]:

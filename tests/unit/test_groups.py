@@ -90,6 +90,21 @@ def test_groups_that_are_no_partition() -> None:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
+def test_groups_that_leave_some_out_are_made_longer_where_that_was_tried() -> None:
+    for rule, wanted in (
+        ("m = 3*g .. 3*g + 1", "the groups leave out m = 2, 5: write m = 3*g .. 3*g + 2"),
+        ("m = 2*g .. 2*g", "the groups leave out m = 1, 3, 5: write m = 2*g .. 2*g + 1"),
+        ("m = 9*g .. 3", "the groups leave out m = 4, 5: write m = 9*g .. 5"),
+        ("m = 2*g + 1 .. 2*g + 2", "the groups leave out m = 0"),
+        ("m = g*g .. g*g", "the groups leave out m = 2, 3, 5"),
+    ):
+        [d, *_] = refused({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
+        assert (d.code, d.help, d.label) == ("E301", wanted, "these groups")
+        if ": write " in wanted:
+            longer = wanted.split(": write ")[1]
+            assert small({"N": 6}, F=f"F(s, {longer}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
+
+
 def test_a_size_is_kept_in_the_program() -> None:
     assert small(more="size 1/2").header.micro_batch_size == (1, 2)
     assert small(more="size 3/1").header.micro_batch_size == (3, 1)

@@ -147,6 +147,10 @@ def _turned(view: View, first: int, second: int) -> str:
     """Return the change that puts `second` right before `first`, if then every check of sums holds; or nothing."""
     p = view.program
     order = np.insert(np.delete(np.arange(len(p)), second), first, second)
-    if _judge(View(replace(p, table=p.table.take(order)))) != ([], {}):
+    changed = replace(p, table=p.table.take(order))
+    if _judge(View(changed)) != ([], {}):
         return ""
-    return f"move {p.place(second)}, right before {p.text(first)}; tried: then there is one order"
+    from compiler.verify.hang import remaining
+
+    rest = "it is right" if remaining(changed) is None else "there is one order, and something else is left"
+    return f"move {p.place(second)}, right before {p.text(first)}; tried: then {rest}"

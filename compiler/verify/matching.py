@@ -46,10 +46,10 @@ def check_matching(view: View) -> list[Diagnostic]:
         if wrong is not None:
             notes = (p.place(a[wrong]), p.place(b[wrong]))
             message = f"{name}: message {wrong} is sent as one value and received as another"
-            found.append(Diagnostic("E430", message, notes=notes, help="order the receives as the sends"))
+            found.append(Diagnostic("E430", message, notes=notes, help=_help(view, a[wrong], b[wrong])))
         elif len(a) != len(b):
             extra = max(a, b, key=len)[min(len(a), len(b))]
-            message = f"{name}: {len(a)} sends, {len(b)} receives"
+            message = f"{name}: {_times(len(a), 'send')}, {_times(len(b), 'receive')}"
             found.append(
                 Diagnostic("E430", message, notes=(f"without a partner: {p.place(extra)}",), help="give it one, or remove it")
             )
@@ -70,6 +70,18 @@ def _suspects(view: View, sent: Ints, send: Ints, received: Ints, receive: Ints)
 def _count(at: Ints, channels: Ints) -> Ints:
     """Return how many entries each channel has; `at` is sorted."""
     return np.searchsorted(at, channels, side="right") - np.searchsorted(at, channels)
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _help(view: View, send: int, receive: int) -> str:
+    """Return the way out of two ends that differ: another order, or the same micro-batches in one message."""
+    p, (value, stage, sent), (other, elsewhere, received) = view.program, _what(view, send), _what(view, receive)
+    if (value, stage) == (other, elsewhere) and set(p.batches[sent]) & set(p.batches[received]):
+        return f"receive m{','.join(map(str, p.batches[sent]))} as one message, as it is sent"
+    return "order the receives as the sends"
 
 
 def _what(view: View, row: int) -> tuple[int, int, int]:

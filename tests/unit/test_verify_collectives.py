@@ -74,7 +74,7 @@ def test_two_orders_that_differ_are_named() -> None:
     assert code == "E453"
     assert len(notes) == 2
     # What is suggested is the way back, on one of the two ranks.
-    found = re.fullmatch(r"move rank (\d), instruction (\d+): .*, right before .*; tried: then there is one order", help)
+    found = re.fullmatch(r"move rank (\d), instruction (\d+): .*, right before .*; tried: then it is right", help)
     assert found
     turned = list(changed[int(found[1])])
     changed[int(found[1])] = moved(turned, int(found[2]), int(found[2]) - 1)

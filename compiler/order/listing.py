@@ -19,6 +19,7 @@ from compiler.order.ordered import Batches, Ordered, task_program
 from compiler.resolve.expressions import Env, evaluate, names_in, scalar, spend, values_of
 from compiler.resolve.spec import KINDS, LETTERS, ListingOrder, Spec
 from compiler.syntax import nodes as n
+from compiler.syntax.printer import expression
 
 MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
 
@@ -109,14 +110,25 @@ class _Lister:
             first = last = next(iter(cell.pending))
         else:
             if len(cells) != 1:
-                names = ", ".join(f"{self.spec.header.pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
-                message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
-                raise refuse("E306", message, a.span, help="name the pipe and the stage, for instance F main(s)")
+                raise self._several(rank, a, kind, cells)
             (cell,) = cells
             first = last = cell.next[_TURN[kind]]
             if a.first is not None or first == len(cell.micro_batches):
                 first, last = self._ids(rank, a, kind, cell, env)
         self._add(rank, a, kind, cell, first, last)
+
+    def _several(self, rank: _Rank, a: n.TaskAction, kind: int, cells: list[_Cell]) -> ChimeraError:
+        """Return the finding of a task that means no stage, or several, with one that it can mean here."""
+        pipes = self.spec.header.pipes
+        names = ", ".join(f"{pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
+        message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
+        known = cells or rank.cells
+        if not known:
+            return refuse("E306", message, a.span, help=f"no stage lives on rank {rank.number}; list nothing there")
+        c = next((c for c in known if c.next[_TURN[kind]] < len(c.micro_batches)), known[0])
+        ids = " .. ".join(expression(e) for e in (a.first, a.last) if e)
+        example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{', ' * bool(ids)}{ids})"
+        return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
 
     def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[_Cell]:
         """Return the cells of a rank that an action could mean."""

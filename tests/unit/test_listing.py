@@ -74,12 +74,25 @@ def test_every_rank_reads_the_same_text() -> None:
     assert [tasks_of(p, r) for r in range(3)] == ["F0 F1 F2 B0 B1 B2"] * 2 + ["F0 B0 F1 B1 F2 B2"]
 
 
+def test_what_could_be_several_gets_an_example_that_works() -> None:
+    for wrong, before, after, wanted in (
+        ("F", "", "F p[1] I p[0] I p[1] W W", "F p[0](0)"),
+        ("F(0, 0)", "", "F p[1] I p[0] I p[1] W W", "F p[0](0, 0)"),
+        ("I", "F p[0] F p[1] ", "W I p[1] W", "I p[0](0)"),
+        ("I", "F p[0] F p[1] I p[0] ", "W W", "I p[1](0)"),
+        ("B(0, N - 1 .. N - 1)", "F p[0] F p[1] ", "B p[1]", "B p[0](0, N - 1 .. N - 1)"),
+    ):
+        help = refused(f"{before}{wrong} {after}", pipes=TWO, N=1).help
+        assert help == f"name the pipe and the stage, for instance {wanted}"
+        assert listing(f"{before}{wanted} {after}", pipes=TWO, N=1)
+
+
 def test_what_is_not_determined_is_refused() -> None:
     d = refused("F", pipes=TWO)
     assert (d.code, d.message) == ("E306", "F could mean 2 stages of rank 0: p[0] s0, p[1] s0")
     assert refused("F p", pipes=TWO).message == d.message  # the family is two pipes
     d = refused("F", D=2, pipes="pipe main { stage k on rank 1 micro_batches N }", stages="1")
-    assert d.message == "F could mean 0 stages of rank 0: none"
+    assert (d.message, d.help) == ("F could mean 0 stages of rank 0: none", "no stage lives on rank 0; list nothing there")
     assert refused("F p[2]", pipes=TWO).message == "there is no pipe p[2]"
     assert refused("F q", pipes=TWO).code == "E201"
     assert refused("F main[0]").code == "E202"

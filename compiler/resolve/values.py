@@ -10,7 +10,14 @@ from compiler.syntax import nodes as n
 from compiler.syntax.printer import expression
 
 SEARCHED = 64  # how far a help looks for a parameter value that meets a requirement
+SEARCHED_TOGETHER = 8  # how far for two parameters that change at once, added up
+MAX_PAIRS = 4
 MAX_SEARCH = 2**20  # operations of such a search; of a text with many requirements, few are searched for
+_NEAR = range(-SEARCHED_TOGETHER, SEARCHED_TOGETHER + 1)
+_SHIFTS = sorted(
+    ((a, b) for a in _NEAR for b in _NEAR if a and b and abs(a) + abs(b) <= SEARCHED_TOGETHER),
+    key=lambda shift: (abs(shift[0]) + abs(shift[1]), shift),
+)
 
 
 def values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, Variable]:
@@ -63,7 +70,7 @@ def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
 
 
 def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int]) -> str:
-    """Return the nearest values of one parameter that meet every requirement, found by trying."""
+    """Return the nearest values of one parameter, else of two, that meet every requirement, found by trying."""
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     # The last parameter a requirement names is the one it is about: `N % D == 0` is about N.
     names, end = set(names_in(s.condition)), spent() + MAX_SEARCH
@@ -75,7 +82,20 @@ def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
         lower, higher = [v for v in good if v < now][-1:], [v for v in good if v > now][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
+    known = {name: value for name, value in {**given, **env}.items() if name in params}
+    for pair in _pairs(about, [name for name in params if name in known]):
+        for shift in _SHIFTS:
+            changed = {name: int(known[name]) + by for name, by in zip(pair, shift, strict=True)}
+            if spent() < end and min(changed.values()) >= 0 and _holds(schedule, {**given, **changed}):
+                return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
     return ""
+
+
+def _pairs(about: list[str], params: list[str]) -> list[tuple[str, str]]:
+    """Return pairs of parameters to change together, in the order of the text; a requirement is about its last first."""
+    others = [*about[1:], *(name for name in params if name not in about)]
+    pairs = [(a, b) for a in about[:1] for b in others[:MAX_PAIRS]]
+    return [(a, b) if params.index(a) < params.index(b) else (b, a) for a, b in pairs]
 
 
 def _holds(schedule: n.Schedule, given: Mapping[str, int]) -> bool:

@@ -44,6 +44,17 @@ def test_a_requirement_that_is_not_met_says_what_would_meet_it() -> None:
     assert len(refused({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
 
 
+def test_two_parameters_are_changed_at_once_where_one_is_not_enough() -> None:
+    param = "param D = 2 require D % 2 == 0  param k = 1  param N = 2 require N % D == 0 and N > D"
+    for given, wanted in (({"D": 5, "N": 3}, {"D": 2, "N": 4}), ({"D": 7, "N": 15}, {"D": 8, "N": 16})):
+        found = refused(given, param=param)
+        assert [d.code for d in found] == ["E210"] * 2
+        assert {d.help for d in found} == {"give " + " ".join(f"-p {name}={v}" for name, v in wanted.items())}
+        small(wanted, param=param)
+    [d] = refused({"D": 3, "N": 4}, param="param D = 2  param N = 2 require D + N == 1000")
+    assert d.help == ""  # nothing near by does
+
+
 def test_names_are_known_from_their_place_on() -> None:
     assert codes(param="let E = D   param D = 2   param N = 3") == ["E201"]
     assert codes(param="param D = N   param N = 3") == ["E201"]

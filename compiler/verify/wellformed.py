@@ -5,21 +5,26 @@ E401: the header; E402: an instruction names what does not exist; E403: it makes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.diagnostics import Diagnostic
+from chimera_ir.diagnostics import Diagnostic, did_you_mean
 from chimera_ir.instructions import Op, Value, stage_group
-from chimera_ir.program import OVERLAP, Ints, Program
+from chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from compiler.verify.view import MAX_FOUND
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
     """Return findings about ids out of range. The other checks rely on there being none."""
-    return [Diagnostic("E401", message) for message in _header(program)] or _rows(program)
+    found = [Diagnostic("E401", message) for message in _header(program)]
+    for name in program.header.limits:
+        if name not in LIMITS:
+            found.append(Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)))
+    return found or _rows(program)
 
 
 def _header(program: Program) -> Iterator[str]:
@@ -35,7 +40,7 @@ def _header(program: Program) -> Iterator[str]:
             yield f"pipe {pipe.name} places a stage on rank {outside[0]}, but ranks are 0 .. {h.ranks - 1}"
         seen += pipe.micro_batches
     if sorted(seen) != list(range(h.micro_batches)):
-        yield f"the pipes' micro-batch ids must be 0 .. {h.micro_batches - 1}, each in one pipe; found {len(seen)}"
+        yield _ids(seen, h.micro_batches)
     names = [pipe.name for pipe in h.pipes]
     if len(set(names)) < len(names):
         yield f"pipe {next(x for x in names if names.count(x) > 1)} is defined twice"
@@ -51,6 +56,17 @@ def _header(program: Program) -> Iterator[str]:
             yield f"tied {tied.name} names stages {tied.stages}, but stages are 0 .. {h.stages - 1}"
     if h.kind == "evaluation" and np.isin(program.table.op, (Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.ALLREDUCE)).any():
         yield "an evaluation program holds only forwards and their transfers"
+
+
+def _ids(seen: list[int], micro_batches: int) -> str:
+    """Say what is wrong with the micro-batches that all pipes list."""
+    count = Counter(seen)
+    for m in count:
+        if not 0 <= m < micro_batches:
+            return f"a pipe lists micro-batch {m}, but micro-batches are 0 .. {micro_batches - 1}"
+        if count[m] > 1:
+            return f"the pipes list micro-batch {m} {_times(count[m])}; each belongs to one pipe"
+    return f"no pipe lists micro-batch {next(m for m in range(micro_batches) if m not in count)} of 0 .. {micro_batches - 1}"
 
 
 def _rows(program: Program) -> list[Diagnostic]:
@@ -77,7 +93,9 @@ def _rows(program: Program) -> list[Diagnostic]:
     say("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
     say("E402", ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
     own_pipe = batch_pipe[np.where(collective, len(program.batches), t.batch)]
-    say("E402", ~collective & (own_pipe != t.pipe), "these micro-batches are not of this pipe")
+    for row in np.flatnonzero(~collective & (own_pipe != t.pipe) & (t.pipe < len(h.pipes)))[:MAX_FOUND].tolist():
+        fact, help = _batch_fault(program, row, pipe_of)
+        found.append(Diagnostic("E402", f"{_place(program, row)}: {fact}", help=help, about=(row,)))
     transfer = (t.op == Op.SEND) | (t.op == Op.RECV)
     say("E402", transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
     say(
@@ -128,6 +146,23 @@ def _rows(program: Program) -> list[Diagnostic]:
                 "remove it, or add this rank to its ranks",
             )
     return found
+
+
+def _batch_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
+    """Say what is wrong with the micro-batches of a row, and how to mend it. pipe_of: micro-batch -> its pipe."""
+    p, batch = int(program.table.pipe[row]), program.batches[program.table.batch[row]]
+    for m, times in Counter(batch).items():
+        if not 0 <= m < len(pipe_of) or pipe_of[m] != p:
+            own = program.header.pipes[p].micro_batches
+            known = f"{', '.join(map(str, own[:8]))}{', ...' if len(own) > 8 else ''}" or "none"
+            return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {known}"
+        if times > 1:
+            return f"micro-batch {m} stands {_times(times)}", "name it once"
+    raise AssertionError("a batch without a fault")
+
+
+def _times(count: int) -> str:
+    return "twice" if count == 2 else f"{count} times"
 
 
 def _place(program: Program, row: int) -> str:

@@ -237,6 +237,8 @@ PROGRAMS = {
     "header_streams": field(width=2),
     "header_placement": change(TEXT, ("on 0 1", "on 0 2")),
     "stage_unknown": change(TEXT, ("BWD main s0 m0", "BWD main s7 m0")),
+    "micro_batch_twice": change(TEXT, ("BWD main s0 m0", "BWD main s0 m0,0")),
+    "header_limit": change(TEXT, ("\npipe main", "\nlimits activation=1\npipe main")),
     "peer_unknown": change(TEXT, ("s1 m0 -> 1", "s1 m0 -> 5")),
     "peer_itself": change(TEXT, ("s1 m0 -> 1", "s1 m0 -> 0")),
     "task_missing": change(TEXT, ("  BWD main s0 m1\n", "")),

@@ -64,10 +64,10 @@ def test_groups_and_split_backwards_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("code", "old", "new", "said"),
     [
-        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,2", "these micro-batches are not of this pipe"),
-        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "these micro-batches are not of this pipe"),
-        ("E402", "FWD a s0 m0,1", "FWD b s0 m0,1", "these micro-batches are not of this pipe"),
-        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,9", "these micro-batches are not of this pipe"),
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,2", "micro-batch 2 is not of this pipe"),
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "micro-batch 0 stands twice"),
+        ("E402", "FWD a s0 m0,1", "FWD b s0 m0,1", "micro-batch 0 is not of this pipe"),
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,9", "micro-batch 9 is not of this pipe"),
         ("E402", "FWD a s0 m0,1", "FWD a s2 m0,1", "stages are 0 .. 1"),
         ("E410", "FWD a s1 m0\n", "FWD a s1 m1\n", "the forward of a s1 m0 is missing"),
         ("E411", "FWD a s1 m1", "FWD a s1 m0,1", "the forward of a s1 m0 is there 2 times"),
@@ -148,7 +148,8 @@ def test_limits() -> None:
     assert verify(RIGHT.with_header(limits={"activations": 2, "receive_buffers": 2}))
     [d] = found(RIGHT.with_header(limits={"activations": 1}))
     assert (d.code, d.message) == ("E460", "rank 0 holds 2 activations at its peak; the limit is 1")
-    assert found(RIGHT.with_header(limits={"bytes": 1}))[0].help == "known: activations, receive_buffers, weight_copies"
+    [d] = found(RIGHT.with_header(limits={"activation": 1}))
+    assert (d.code, d.message, d.help) == ("E401", "unknown limit 'activation'", "did you mean 'activations'?")
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,9 @@ def test_limits() -> None:
     [
         ({"width": 3}, "the program has 2 streams, but 3 replicas x 2 ranks = 6"),
         ({"stages": 3}, "pipe main places 2 stages, but the program has 3"),
-        ({"micro_batches": 3}, "the pipes' micro-batch ids must be 0 .. 2, each in one pipe; found 2"),
-        ({"pipes": RIGHT.header.pipes * 2}, "each in one pipe; found 4"),
+        ({"micro_batches": 3}, "no pipe lists micro-batch 2 of 0 .. 2"),
+        ({"pipes": RIGHT.header.pipes * 2}, "the pipes list micro-batch 0 twice; each belongs to one pipe"),
+        ({"micro_batches": 1}, "a pipe lists micro-batch 1, but micro-batches are 0 .. 0"),
         ({"kind": "evaluation"}, "an evaluation program holds only forwards and their transfers"),
     ],
 )
@@ -165,6 +167,20 @@ def test_headers(changes: dict[str, object], said: str) -> None:
     diagnostics = found(RIGHT.with_header(**changes))
     assert {d.code for d in diagnostics} == {"E401"}
     assert any(said in d.message for d in diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("batch", "fact", "help"),
+    [
+        ("m0,0", "micro-batch 0 stands twice", "name it once"),
+        ("m0,0,0", "micro-batch 0 stands 3 times", "name it once"),
+        ("m9", "micro-batch 9 is not of this pipe", "the micro-batches of a: 0, 1"),
+        ("m0,2", "micro-batch 2 is not of this pipe", "the micro-batches of a: 0, 1"),
+    ],
+)
+def test_micro_batches_of_an_instruction(batch: str, fact: str, help: str) -> None:
+    [d] = found(changed(("FWD a s0 m0,1", f"FWD a s0 {batch}"), text=SPLIT_PIPES))
+    assert (d.code, d.message, d.help) == ("E402", f"rank 0, instruction 0: FWD a s0 {batch}: {fact}", help)
 
 
 def test_an_evaluation_program_has_forwards_only() -> None:

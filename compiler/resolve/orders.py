@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from chimera_ir import limits
 from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import Op
+from compiler.resolve.counts import limit_weights
 from compiler.resolve.expressions import Env, scalar
-from compiler.resolve.scope import counter_of, index_binder, limit_weights, needed_lets
+from compiler.resolve.scope import counter_of, index_binder, needed_lets
 from compiler.resolve.sizes import Declared, size
 from compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
 from compiler.syntax import nodes as n

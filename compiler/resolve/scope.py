@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from chimera_ir import limits
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimera_ir.program import LIMITS
-from compiler.resolve.expressions import LIMIT, Type, check, inside, names_in, spend, spine
+from compiler.resolve.counts import limit_weights, no_limit
+from compiler.resolve.expressions import LIMIT, Type, check, inside, names_in, spend
 from compiler.resolve.spec import KINDS
 from compiler.syntax import nodes as n
 
@@ -245,8 +246,7 @@ def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) 
     for limit in s.limits:
         e = limit.condition
         if not (isinstance(e, n.Binary) and e.op == "<=" and limit_weights(e.left)):
-            help = "write counts of F, B, I, W on the left: limit F - W <= D"
-            found.append(Diagnostic("E202", "a limit is counts <= an integer", limit.span, help=help))
+            found.append(no_limit(e, limit.span))
         else:
             absent = [k for k in limit_weights(e.left) or () if names and k not in names]
             if absent:
@@ -254,20 +254,6 @@ def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) 
                 found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
             check(e.right, scope | dict.fromkeys(named, "integer"), "integer", found)
-
-
-def limit_weights(e: n.Expr) -> dict[str, int] | None:
-    """Return kind -> factor of a sum like `F - W`, or None for anything else."""
-    match e:
-        case n.Name() if e.name in KINDS:
-            return {e.name: 1}
-        case n.Binary(op="+" | "-") if len(spine(e)[1]) < len(KINDS):
-            left, right = limit_weights(e.left), limit_weights(e.right)
-            if left is None or right is None or set(left) & set(right):
-                return None
-            return left | {k: v if e.op == "+" else -v for k, v in right.items()}
-        case _:
-            return None
 
 
 def _check_actions(

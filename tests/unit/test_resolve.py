@@ -140,3 +140,23 @@ def test_a_name_means_one_thing_at_a_place() -> None:
     assert "E207" in codes(pipe="pipe main { stage N on rank N micro_batches N }")
     assert codes(param="param D = 2 param N = 3 param D = 2") == ["E207"]
     assert "E207" in codes(order="order ticks { let m = 3", F="F(s, m) at s + 2*m + m")
+
+
+@pytest.mark.parametrize(
+    ("limit", "message", "help"),
+    [
+        ("F - B < D", "a limit is written with <=, not <", "a limit is an upper bound: limit F - B <= D - 1"),
+        ("F - B > 2*D", "a limit is written with <=, not >", "a limit is an upper bound: limit F - B <= 2 * D"),
+        ("F == N", "a limit is written with <=, not ==", "a limit is an upper bound: limit F <= N"),
+        ("D + 1 >= F - B", "a limit is written with <=, not >=", "a limit is an upper bound: limit F - B <= D + 1"),
+        ("D > F - B", "a limit is written with <=, not >", "a limit is an upper bound: limit F - B <= D - 1"),
+        ("B - B <= 2*D", "the limit counts B twice", "name each kind once: limit F - W <= D"),
+        ("F - D <= 2", "a limit is counts <= an integer", "write counts of F, B, I, W on the left: limit F - W <= D"),
+        ("F - B", "a limit is counts <= an integer", "write counts of F, B, I, W on the left: limit F - W <= D"),
+    ],
+)
+def test_a_limit_that_is_none_says_what_is_wrong_with_it(limit: str, message: str, help: str) -> None:
+    [d] = refused(order="order greedy {", F="prefer B, F", B=f"limit {limit}")
+    assert (d.code, d.message, d.help) == ("E202", message, help)
+    if "upper bound: " in help:
+        small(order="order greedy {", F="prefer B, F", B=help.split("upper bound: ")[1])

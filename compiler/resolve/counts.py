@@ -1,0 +1,41 @@
+"""What a greedy limit bounds: counts of kinds of tasks, on the left of <=."""
+
+from __future__ import annotations
+
+from chimera_ir.diagnostics import Diagnostic, Span
+from compiler.resolve.expressions import inside, spine
+from compiler.resolve.spec import KINDS
+from compiler.syntax import nodes as n
+from compiler.syntax.printer import expression
+
+
+def no_limit(e: n.Expr, span: Span) -> Diagnostic:
+    """Return the finding of a limit that is not one: by its sign, by what it counts, or altogether."""
+    if isinstance(e, n.Binary) and e.op in (">", ">=", "<", "==", "!="):
+        turned = e.op in (">", ">=") and limit_weights(e.right)
+        if turned or limit_weights(e.left):
+            counts, bound = (e.right, e.left) if turned else (e.left, e.right)
+            less = " - 1" if e.op == "<" or (turned and e.op == ">") else ""
+            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if less else 0)}{less}"
+            return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
+    if isinstance(e, n.Binary) and e.op == "<=":
+        names = [part.name for part in inside(e.left) if isinstance(part, n.Name)]
+        twice = next((k for k in KINDS if names.count(k) > 1), None)
+        if twice and set(names) <= set(KINDS):
+            return Diagnostic("E202", f"the limit counts {twice} twice", span, help="name each kind once: limit F - W <= D")
+    help = "write counts of F, B, I, W on the left: limit F - W <= D"
+    return Diagnostic("E202", "a limit is counts <= an integer", span, help=help)
+
+
+def limit_weights(e: n.Expr) -> dict[str, int] | None:
+    """Return kind -> factor of a sum like `F - W`, or None for anything else."""
+    match e:
+        case n.Name() if e.name in KINDS:
+            return {e.name: 1}
+        case n.Binary(op="+" | "-") if len(spine(e)[1]) < len(KINDS):
+            left, right = limit_weights(e.left), limit_weights(e.right)
+            if left is None or right is None or set(left) & set(right):
+                return None
+            return left | {k: v if e.op == "+" else -v for k, v in right.items()}
+        case _:
+            return None

@@ -54,20 +54,22 @@ def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list
             )
 
 
-def _define(scope: dict[str, Type], binder: n.Binder, kind: Type, seen: dict[str, Span], found: list[Diagnostic]) -> None:
+class Scope(dict[str, Type]):
+    """Names and their types. seen: where each is defined."""
+
+    def __init__(self, outer: Scope | None = None) -> None:
+        super().__init__(outer or {})
+        self.seen: dict[str, Span] = dict(outer.seen) if outer is not None else {}
+
+
+def _define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
     if binder.name in scope:
-        note = f"first at {seen[binder.name]}" if binder.name in seen else ""
+        notes = (f"first at {scope.seen[binder.name]}",)
         found.append(
-            Diagnostic(
-                "E207",
-                f"'{binder.name}' is defined twice",
-                binder.span,
-                notes=(note,) if note else (),
-                help="choose another name",
-            )
+            Diagnostic("E207", f"'{binder.name}' is defined twice", binder.span, notes=notes, help="choose another name")
         )
     scope[binder.name] = kind
-    seen[binder.name] = binder.span
+    scope.seen[binder.name] = binder.span
 
 
 def _kind(e: n.Expr, scope: Mapping[str, Type]) -> Type:
@@ -85,20 +87,19 @@ def _kind(e: n.Expr, scope: Mapping[str, Type]) -> Type:
             return "integer"
 
 
-def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, Type]:
+def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
     """Return the names of params and lets; each sees only those above it."""
-    scope: dict[str, Type] = {}
-    seen: dict[str, Span] = {}
+    scope = Scope()
     for s in schedule.statements:
         match s:
             case n.Param():
                 if s.default is not None:
                     check(s.default, scope, "integer", found)
-                _define(scope, s.name, "integer", seen, found)
+                _define(scope, s.name, "integer", found)
             case n.Let():
                 kind = _kind(s.value, scope)
                 check(s.value, scope, kind, found)
-                _define(scope, s.name, kind, seen, found)
+                _define(scope, s.name, kind, found)
             case n.Require():
                 check(s.condition, scope, "truth value", found)
             case _:
@@ -106,15 +107,15 @@ def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, Ty
     return scope
 
 
-def _local(scope: Mapping[str, Type], binders: list[n.Binder], found: list[Diagnostic]) -> dict[str, Type]:
+def _local(scope: Scope, binders: list[n.Binder], found: list[Diagnostic]) -> Scope:
     """Return the scope with names bound here; a name means one thing at a place."""
-    inner = dict(scope)
+    inner = Scope(scope)
     for binder in binders:
-        _define(inner, binder, "integer", {}, found)
+        _define(inner, binder, "integer", found)
     return inner
 
 
-def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[Diagnostic]) -> None:
+def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]) -> None:
     """Check every expression that is not a param, let or require of the top level."""
     families: dict[str, n.PipeDecl] = {}
     costs: dict[str, Span] = {}
@@ -184,7 +185,7 @@ def check_statements(schedule: n.Schedule, scope: dict[str, Type], found: list[D
                 pass
 
 
-def _check_costs(s: n.CostStatement, scope: dict[str, Type], seen: dict[str, Span], found: list[Diagnostic]) -> None:
+def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:
     for cost in s.costs:
         if cost.kind.name in seen:
             note = f"first at {seen[cost.kind.name]}"
@@ -217,7 +218,7 @@ def _check_pipe(ref: n.PipeRef, families: Mapping[str, n.PipeDecl], found: list[
     return decl is not None
 
 
-def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) -> None:
+def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     if not s.prefer:
         found.append(Diagnostic("E208", "the greedy order has no 'prefer'", s.span, help="add: prefer B, F"))
     for kind in s.prefer:
@@ -257,15 +258,15 @@ def _check_greedy(s: n.Greedy, scope: dict[str, Type], found: list[Diagnostic]) 
 
 
 def _check_actions(
-    actions: tuple[n.Action, ...], scope: dict[str, Type], families: Mapping[str, n.PipeDecl], found: list[Diagnostic]
+    actions: tuple[n.Action, ...], scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]
 ) -> None:
-    inner = dict(scope)
+    inner = Scope(scope)
     for a in actions:
         match a:
             case n.Let():
                 kind = _kind(a.value, inner)
                 check(a.value, inner, kind, found)
-                _define(inner, a.name, kind, {}, found)
+                _define(inner, a.name, kind, found)
             case n.Repeat():
                 check(a.count, inner, "integer", found)
                 if a.low is not None:
@@ -284,8 +285,9 @@ def _check_actions(
                         check(e, inner, "integer", found)
 
 
-def _check_ticks(ticks: n.Ticks, scope: dict[str, Type], families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> None:
+def _check_ticks(ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> None:
     used: set[str] = set()
+    told: set[tuple[str, Span | None]] = set()
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
         binders = [rule.stage, rule.micro_batch]
@@ -296,7 +298,7 @@ def _check_ticks(ticks: n.Ticks, scope: dict[str, Type], families: Mapping[str, 
                 check(rule.pipe.index, scope, "integer", found)
         counter = counter_of(rule, scope)
         if rule.group is not None:
-            group_scope = _local(scope, [counter], found) if counter else dict(scope)
+            group_scope = _local(scope, [counter], found) if counter else scope
             check(rule.group.low, group_scope, "integer", found)
             check(rule.group.high, group_scope, "integer", found)
             if counter is None:
@@ -308,8 +310,12 @@ def _check_ticks(ticks: n.Ticks, scope: dict[str, Type], families: Mapping[str, 
         for let in needed_lets(ticks.lets, expressions):
             used.add(let.name.name)
             kind = _kind(let.value, inner)
-            check(let.value, inner, kind, found)
-            _define(inner, let.name, kind, {}, found)
+            wrong: list[Diagnostic] = []
+            check(let.value, inner, kind, wrong)
+            _define(inner, let.name, kind, wrong)
+            for d in (d for d in wrong if (d.message, d.span) not in told):  # what is wrong for several rules is told once
+                told.add((d.message, d.span))
+                found.append(d)
         if rule.condition is not None:
             check(rule.condition, inner, "truth value", found)
         check(rule.tick, inner, "integer", found)

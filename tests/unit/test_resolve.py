@@ -142,6 +142,21 @@ def test_a_name_means_one_thing_at_a_place() -> None:
     assert "E207" in codes(order="order ticks { let m = 3", F="F(s, m) at s + 2*m + m")
 
 
+def test_what_is_defined_twice_says_where_it_was_first() -> None:
+    for changes, first in (
+        ({"order": "order ticks { let s = 1", "F": "F(s, m) at s + 2*m"}, "<text>:8:3"),  # once, not for each rule
+        ({"order": "order ticks { let D = 1", "F": "F(s, m) at D + s + 2*m"}, "<text>:2:7"),
+        ({"F": "F(s, N) at s"}, "<text>:2:21"),
+        ({"F": "F(s, s) at s"}, "<text>:8:3"),
+        ({"pipe": "pipe main { stage D on rank D   micro_batches N }"}, "<text>:2:7"),
+        ({"order": "order listing for rank r {", "F": "let k = 1", "B": "repeat k in 0 .. 1 { F B }"}, "<text>:8:5"),
+    ):
+        [d] = refused(**changes)  # type: ignore[arg-type]
+        assert (d.code, len(d.notes)) == ("E207", 1)
+        assert d.notes[0] == f"first at {first}"
+    assert codes(order="order ticks { let k = q", F="F(s, m) at k + s", B="B(s, m) at k + 9 + m") == ["E201"]
+
+
 @pytest.mark.parametrize(
     ("limit", "message", "help"),
     [

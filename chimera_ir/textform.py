@@ -74,15 +74,24 @@ def _stages(costs: tuple[int, ...]) -> str:
     return str(costs[0]) if len(set(costs)) == 1 else ",".join(map(str, costs))
 
 
-_N = r"-?\d+"
+_N = r"(?:0|[1-9]\d*)"  # one way to write a number
+_INT = rf"-?{_N}"
 _INSTRUCTION = re.compile(
-    r"""(?P<op>[A-Z_]+)\s+(?:
-      (?:(?P<value>act|grad)\s+)? (?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?) \s+ s(?P<stage>\d+) \s+ m(?P<ids>\d+(?:,\d+)*)
-      (?:\s*(?:->|<-)\s*(?P<peer>\d+))? (?P<flags>(?:\s+(?:recompute|overlap))*)
-    | (?:(?P<group>[A-Za-z_]\w*)\s+)? s(?P<gstage>\d+) \s+ over \s+ (?P<ranks>\d+(?:,\d+)*)
+    rf"""(?P<op>[A-Z_]+)\s+(?:
+      (?:(?P<value>act|grad)\s+)? (?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?) \s+ s(?P<stage>{_N}) \s+ m(?P<ids>{_N}(?:,{_N})*)
+      (?:\s*(?P<arrow>->|<-)\s*(?P<peer>{_N}))? (?P<flags>(?:\s+(?:recompute|overlap))*)
+    | (?:(?P<group>[A-Za-z_]\w*)\s+)? s(?P<gstage>{_N}) \s+ over \s+ (?P<ranks>{_N}(?:,{_N})*)
     )""",
     re.VERBOSE | re.ASCII,
 )
+_ARROWS = {"SEND": "->", "RECV": "<-"}
+_FORMS = {op: f"{op} PIPE sS mIDS" for op in Op.__members__} | {
+    "FWD": "FWD PIPE sS mIDS, then recompute or overlap or both",
+    "SEND": "SEND act PIPE sS mIDS -> PEER",
+    "RECV": "RECV act PIPE sS mIDS <- PEER",
+    "ALLREDUCE": "ALLREDUCE sS over RANKS",
+    "FREE": "FREE act PIPE sS mIDS",
+}
 
 
 def program_from_text(text: str, name: str = "<streams>") -> Program:
@@ -113,8 +122,9 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
                 _header_line(words, file)
         except (ValueError, LookupError, AttributeError) as error:
             known = "a header line, 'rank G:' or instructions joined by ';'"
-            message = str(error) if isinstance(error, _UnreadableError) else f"line {number} does not read as {known}"
-            raise refuse("E605", message, _span(source, number, line)) from None
+            if not isinstance(error, _UnreadableError):
+                error = _UnreadableError(f"line {number} does not read as {known}")
+            raise refuse("E605", str(error), _span(source, number, line), help=error.help) from None
     file.pop("lines", None)
     stages = file.get("stages")
     for kind, costs in file.get("costs", {}).items():
@@ -124,7 +134,11 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
 
 
 class _UnreadableError(ValueError):
-    """A line whose fault is known better than that it does not read."""
+    """A line whose fault is known better than that it does not read. help: how to mend it."""
+
+    def __init__(self, message: str, help: str = ""):
+        super().__init__(message)
+        self.help = help
 
 
 def _span(source: Source, number: int, line: str) -> Span:
@@ -133,7 +147,7 @@ def _span(source: Source, number: int, line: str) -> Span:
 
 
 def _rank_line(line: str, file: dict[str, Any]) -> None:
-    found = re.fullmatch(r"rank\s+(\d+):\s*", line, re.ASCII)
+    found = re.fullmatch(rf"rank\s+({_N}):\s*", line, re.ASCII)
     if not found or int(found[1]) != len(file["streams"]):
         raise _UnreadableError(f"expected 'rank {len(file['streams'])}:', the streams stand in the order of their ranks")
     file["streams"].append([])
@@ -152,7 +166,7 @@ def _header_line(words: list[str], file: dict[str, Any]) -> None:
                 if k not in (*_SIZES, "micro_batch_size"):
                     raise _UnreadableError(f"unknown size '{k}': {did_you_mean(k, _SIZES)}")
                 size: Any = [_int(x) for x in v.split("/")] if k == "micro_batch_size" else v
-                file[k] = _int(v) if re.fullmatch(_N, v, re.ASCII) else size
+                file[k] = _int(v) if re.fullmatch(_INT, v, re.ASCII) else size
         case "costs":
             file["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in _split(rest)}
         case "limits":
@@ -177,18 +191,17 @@ def _split(words: list[str]) -> list[tuple[str, str]]:
 
 def _int(text: str) -> int:
     """Return a number of the text: digits, perhaps with a minus sign, and no more of them than any number has."""
-    if not re.fullmatch(_N, text, re.ASCII) or len(text) > 20:
+    if not re.fullmatch(_INT, text, re.ASCII) or len(text) > 20:
         raise _UnreadableError(f"'{text}' is not a number that a program has")
     return int(text)
 
 
 def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     found = _INSTRUCTION.fullmatch(text)
-    if not found:
-        raise _UnreadableError(f"'{text}' does not read as an instruction")
-    part = found.groupdict()
-    if part["op"] not in Op.__members__:
-        raise _UnreadableError(f"unknown instruction '{part['op']}': {did_you_mean(part['op'], Op.__members__)}")
+    part = found.groupdict() if found else {}
+    flags = part["flags"].split() if part.get("flags") else []
+    if not part or part["op"] not in _FORMS or part["arrow"] != _ARROWS.get(part["op"]) or len(set(flags)) < len(flags):
+        raise _misspelt(text)
     if part["ranks"]:
         stage = int(part["gstage"])
         ranks = [int(x) for x in part["ranks"].split(",")]
@@ -201,4 +214,24 @@ def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
         result["value"] = part["value"]
     if part["peer"]:
         result["peer"] = int(part["peer"])
-    return result | dict.fromkeys(part["flags"].split(), True)
+    return result | dict.fromkeys(flags, True)
+
+
+def _misspelt(text: str) -> _UnreadableError:
+    """Return what is wrong with the text of an instruction."""
+    op = text.split(maxsplit=1)[0] if text else ""
+    if text and op not in _FORMS:
+        return _UnreadableError(f"unknown instruction '{op}': {did_you_mean(op, _FORMS)}")
+    help = f"write {_FORMS[op]}" if op else "an instruction stands between two ';'"
+    found = _INSTRUCTION.fullmatch(text)
+    if not found:
+        shorter = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text)
+        if _INSTRUCTION.fullmatch(shorter):
+            return _UnreadableError(f"a number of '{text}' begins with 0", f"write {shorter}")
+        return _UnreadableError(f"'{text}' does not read as an instruction", help)
+    arrow, wanted = found["arrow"], _ARROWS.get(op)
+    if arrow == wanted:
+        return _UnreadableError(f"a word of '{text}' stands twice", help)
+    if arrow and wanted:
+        return _UnreadableError(f"the arrow of {op} is '{wanted}', not '{arrow}'", help)
+    return _UnreadableError(f"'{text}' names no peer" if wanted else f"{op} has no peer, but '{text}' names one", help)

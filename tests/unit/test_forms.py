@@ -103,6 +103,36 @@ def test_texts_that_do_not_read(old: str, new: str) -> None:
     assert codes(program_from_text, text.replace(old, new, 1)) <= {"E602", "E603", "E605"}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message", "help"),
+    [
+        ("m0 -> 1", "m0 <- 1", "the arrow of SEND is '->', not '<-'", "write SEND act PIPE sS mIDS -> PEER"),
+        ("m0 <- 1", "m0 -> 1", "the arrow of RECV is '<-', not '->'", "write RECV act PIPE sS mIDS <- PEER"),
+        ("m0 -> 1", "m0", "'SEND act down[0] s1 m0' names no peer", "write SEND act PIPE sS mIDS -> PEER"),
+        ("BWD down[0] s0 m0", "BWD down[0] s0 m0 -> 1", "BWD has no peer, but 'BWD down[0] s0 m0 -> 1' names one",
+         "write BWD PIPE sS mIDS"),
+        ("FWD down[0] s0 m0", "FWD down[0] s0 m0 overlap overlap",
+         "a word of 'FWD down[0] s0 m0 overlap overlap' stands twice",
+         "write FWD PIPE sS mIDS, then recompute or overlap or both"),
+        ("FWD down[0] s0 m0", "FWD down[0] s0 m00",
+         "a number of 'FWD down[0] s0 m00' begins with 0", "write FWD down[0] s0 m0"),
+        ("s1 over 0,1", "s1 over 00,1", "a number of 'ALLREDUCE s1 over 00,1,2,3' begins with 0",
+         "write ALLREDUCE s1 over 0,1,2,3"),
+        ("FWD down[0] s0 m0", "FWT down[0] s0 m0", "unknown instruction 'FWT': did you mean 'FWD'?", ""),
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' does not read as an instruction",
+         "an instruction stands between two ';'"),
+        ("on 0 1", "on 00 1", "'00' is not a number that a program has", ""),
+    ],
+)  # fmt: skip
+def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help: str) -> None:
+    text = program_to_text(RIGHT)
+    assert old in text
+    with pytest.raises(ChimeraError) as raised:
+        program_from_text(text.replace(old, new, 1))
+    [d] = raised.value.diagnostics
+    assert (d.code, d.message, d.help) == ("E605", message, help)
+
+
 def test_text_may_be_spaced_and_commented() -> None:
     text = program_to_text(RIGHT).replace("; ", "\n    ").replace("\n\n", "\n# a remark\n\n   \n")
     assert program_from_text(text) == RIGHT

@@ -168,7 +168,27 @@ _HINTS = {
     '"': "the language has no strings",
     "'": "the language has no strings",
     ";": "statements need no separator",
+    ":": "write no colon: a block stands in braces, and a value right behind its word",
+    "^": "there are no powers; write a product, such as m*m",
 }
+
+
+def _slip(token: Token, expected: set[str], source: Source) -> str:
+    """Return a help for what other languages write here."""
+    before = source.line(token.line or 1)[: (token.column or 1) - 1].split()
+    if token == "=" and "COMPARE" in expected:
+        return "equality is written =="
+    if token == "=" and "INT" in expected and before and before[-1] in keywords():
+        return f"write no '=': a value stands right behind the word {before[-1]}"
+    if token == "*" and before and before[-1].endswith("*"):
+        return _HINTS["^"]
+    if token == "&":
+        return "conditions are joined with 'and'; & stands between two tasks of a listing"
+    if token == "for" and "REPEAT" in expected:
+        return "a loop is written: repeat i in 0 .. 3 { ... }"
+    if token == "for":
+        return "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
+    return ""
 
 
 def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
@@ -189,8 +209,8 @@ def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
     help = ""
     if error.expected == {"NAME"} and token in keywords():
         help = f"'{token}' is a word of the language; choose another name"
-    elif token == "=" and "COMPARE" in error.expected:
-        help = "equality is written =="
+    elif slip := _slip(token, error.expected, source):
+        help = slip
     elif token in ("<", ">", "==", "!=", "<=", ">=") and "COMPARE" not in error.expected:
         help = "comparisons do not chain; join them with 'and'"
     return Diagnostic("E102", f"unexpected '{token}'", span, label, help=help or _meant(token, error.expected, source))

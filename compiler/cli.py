@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chimera_ir.arguments import Parser
-from chimera_ir.diagnostics import ChimeraError, refuse, render
+from chimera_ir.diagnostics import ChimeraError, Source, refuse, render
 from compiler.usage import GRAPHML, GRAPHVIZ, costs_of, integer, make_parser, number_of_bytes, pairs
 
 if TYPE_CHECKING:
@@ -50,9 +50,15 @@ def _compile(argv: Sequence[str]) -> int:
 
 def _refused(error: ChimeraError, colour: str = "auto") -> int:
     """Print findings; return the exit status. On a terminal the last line says where there is more to read."""
-    sys.stderr.write(render(error.diagnostics, _colour(colour, sys.stderr)))
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\nfor more: chimerac explain {' '.join(sorted({d.code for d in error.diagnostics}))}\n")
+    text = render(error.diagnostics, _colour(colour, sys.stderr))
+    if sys.stderr is not None and sys.stderr.isatty():
+        text += f"\nfor more: chimerac explain {' '.join(sorted({d.code for d in error.diagnostics}))}\n"
+    try:
+        if sys.stderr is not None:  # None where the shell closed it: the status still tells
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
 
 
@@ -72,20 +78,19 @@ def _format(argv: Sequence[str]) -> int:
 
 
 def _format_one(name: str, check: bool) -> int:
-    from chimera_ir.diagnostics import Source
     from compiler.format import format_schedule
     from compiler.library import read
 
-    source = Source("<stdin>", _stdin()) if name == "-" else Source(name, read(Path(name)))
+    source = _stdin() if name == "-" else Source(name, read(Path(name)))
     text = format_schedule(source)
     if check:
-        sys.stdout.write("" if text == source.text else f"{source.name} is not formatted\n")
+        _write("" if text == source.text else f"{source.name} is not formatted\n", None)
         return int(text != source.text)
     if name == "-":
-        sys.stdout.write(text)
+        _write(text, None)
     elif text != source.text:
         _write(text, os.path.realpath(name))
-        sys.stdout.write(f"formatted {name}\n")
+        _write(f"formatted {name}\n", None)
     return 0
 
 
@@ -105,11 +110,12 @@ def _explain(argv: Sequence[str]) -> int:
 VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {"fmt": _format, "explain": _explain}
 
 
-def _stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise refuse("E001", f"<stdin> is not text: byte {error.start} is not UTF-8") from None
+def _stdin() -> Source:
+    from compiler.library import read
+
+    if sys.stdin is None:
+        raise refuse("E001", "<stdin> is closed")
+    return Source("<stdin>", read(Path("<stdin>"), sys.stdin.buffer))
 
 
 def _suffix(path: str | None) -> str:
@@ -147,7 +153,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
     from compiler.library import find
     from compiler.pipeline import compile_source, verified
 
-    source = find(options.schedule)
+    source = _stdin() if options.schedule == "-" else find(options.schedule, VERBS)
     if is_program(source):
         if parameters or options.width is not None:
             raise refuse("E002", "a compiled program is as it is; -p and --width are for schedules")
@@ -236,6 +242,8 @@ def _columns(options: argparse.Namespace) -> int | None:
 
 def _write(product: str, path: str | None) -> None:
     if path is None or path == "-":
+        if sys.stdout is None:
+            raise refuse("E003", "the output cannot be written: stdout is closed")
         try:
             sys.stdout.write(product)
             sys.stdout.flush()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import BinaryIO
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import Source, did_you_mean, refuse
@@ -52,35 +54,48 @@ def _library_text(name: str) -> str:
     return _SCHEDULES.joinpath(f"{name}.sched").read_text(encoding="utf-8")
 
 
-def read(path: Path) -> str:
-    """Return the text of a file. Raises ChimeraError E001 where it cannot be read."""
+def read(path: Path, opened: BinaryIO | None = None) -> str:
+    """Return the text of a file. opened: it, where it is open already; then `path` is only what findings call it.
+
+    Raises ChimeraError E001 where it cannot be read.
+    """
     try:
-        if path.is_file() and path.stat().st_size > limits.FILE:
+        if opened is None and path.is_file() and path.stat().st_size > limits.FILE:
             raise refuse("E001", f"{path} has {path.stat().st_size} bytes; at most {limits.FILE} are read")
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(limits.FILE + 1)
-        if len(text) > limits.FILE:  # a pipe or a device: its size is known only now
-            raise refuse("E001", f"{path} has more than {limits.FILE} characters")
-        return text
+        with path.open("rb") if opened is None else nullcontext(opened) as file:
+            data = file.read(limits.FILE + 1)
+        if len(data) > limits.FILE:  # a pipe or a device: its size is known only now
+            raise refuse("E001", f"{path} has more than {limits.FILE} bytes")
+        text = data.decode("utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     except UnicodeDecodeError as error:
         raise refuse("E001", f"{path} is not text: byte {error.start} is not UTF-8") from None
     except OSError as error:
         raise refuse("E001", f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
-def find(wanted: str | os.PathLike[str]) -> Source:
-    """Return the text of a file, or of the library's schedule of that name.
+def _meant(name: str, others: Iterable[str]) -> str:
+    near = did_you_mean(name, [*names(), *others])
+    return near if near.startswith("did you mean") else did_you_mean(name, names())
+
+
+def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
+    """Return the text of a file, or of the library's schedule of that name. others: words that may have been meant too.
 
     A path into schedules/ that does not exist here means the library's file, so commands work outside the checkout.
     Raises ChimeraError E001: no such file, or one that cannot be read.
     """
+    if not os.fspath(wanted):
+        raise refuse("E001", "the name of the schedule is empty", help="chimerac --list names the library's schedules")
     path = Path(wanted)
     if not path.is_file() and (not path.exists() or str(path) in names()):
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
             return Source(f"schedules/{name}.sched", _library_text(name))
-        beside = {file.stem: file for file in path.parent.glob("*") if file.suffix in (".sched", path.suffix)}
+        beside = {
+            file.stem: file for file in path.parent.glob("*") if file.suffix in (".sched", path.suffix) and file.is_file()
+        }
         near = difflib.get_close_matches(path.stem, beside, n=1, cutoff=0.7)
-        help = f"did you mean '{beside[near[0]]}'?" if near else did_you_mean(name, names())
+        help = f"did you mean '{beside[near[0]]}'?" if near else _meant(name, others)
         raise refuse("E001", f"there is no file {path}, and no schedule of that name", help=help)
     return Source(str(path), read(path))

@@ -47,7 +47,9 @@ exit status: 0; 1 if the schedule or program has findings; 2 if the command line
 
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("schedule", nargs="?", help="a .sched file, the name of a schedule of the library, or a compiled program")
+    p.add_argument(
+        "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
+    )
     p.add_argument(
         "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -87,6 +88,14 @@ def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
     ran = subprocess.run([*COMMAND, "/dev/stdin", "-p", "D=2"], cwd=tmp_path, input=text, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
+    # `-` is stdin, for a schedule and for a program.
+    for given in (text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + text.encode()):
+        again = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=given, capture_output=True)
+        assert again.stdout.decode() == ran.stdout
+    read = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input=ran.stdout, capture_output=True, text=True)
+    assert read.stdout == ran.stdout
+    wrong = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input="schedule", capture_output=True, text=True)
+    assert wrong.returncode == 1 and " --> <stdin>:1:" in wrong.stderr
 
 
 @pytest.mark.parametrize("emit", ["streams", "json"])
@@ -154,6 +163,40 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
         )
     assert run.returncode == 2
     assert "error[E003]: the output cannot be written: No space left on device" in run.stderr and "Traceback" not in run.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("fmt - < ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
+        ("fmt --check ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
+        ("fmt ugly.sched >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),
+        ("chimera >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),
+        ("explain E401 >&-", 2, "error[E003]: the output cannot be written: stdout is closed"),
+        ("- <&-", 2, "error[E001]: <stdin> is closed"),
+        ("nosuch 2> /dev/full", 2, ""),
+        ("nosuch 2>&-", 2, ""),
+    ],
+)
+def test_streams_that_are_full_or_closed(command: str, status: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "ugly.sched").write_text((Path(__file__).parents[2] / "schedules/1f1b.sched").read_text() + "\n\n\n")
+    line = f"{shlex.join(COMMAND)} {command}"
+    ran = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (status, "")
+    assert ran.stderr.startswith(said) and "Traceback" not in ran.stderr and "Exception" not in ran.stderr
+
+
+def test_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    for given, help in (
+        ("explian", "did you mean 'explain'?"),
+        ("fmtt", "did you mean 'fmt'?"),
+        ("chimara", "did you mean 'chimera'?"),
+    ):
+        assert main([given]) == 2
+        assert help in capsys.readouterr().err
+    assert main([""]) == 2
+    assert "the name of the schedule is empty" in capsys.readouterr().err
 
 
 def test_a_timeline_needs_room(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -149,8 +149,12 @@ def _explain(error: ValidationError, kind: Kind, text: str, name: str, known: se
     for key, wanted in (("format", kind.format), ("version", kind.version)):
         wrong = by_place.get((key,))
         if wrong:
-            given = "is missing" if wrong["type"] == "missing" else f"is {_short(wrong.get('input', 'another'))}"
-            message = f"{name} is not a {kind.what} of version {kind.version}: '{key}' {given}, not {wanted!r}"
+            given = (
+                "is missing"
+                if wrong["type"] == "missing"
+                else f"is {_short(wrong['input']) if 'input' in wrong else 'another'}"
+            )
+            message = f"{name} is not a {kind.what} of version {kind.version}: '{key}' {given}, not {_short(wanted)}"
             return refuse(kind.codes[1], message, help=kind.help)
     if () in by_place:
         return refuse(kind.codes[1], f"{name} is not a {kind.what}: {_reason(by_place[()])}", help=kind.help)
@@ -158,7 +162,8 @@ def _explain(error: ValidationError, kind: Kind, text: str, name: str, known: se
     around = {e["loc"][:k] for e in found for k in range(len(e["loc"]))}
     own = [e for e in found if e["loc"] not in around]
     return ChimeraError(
-        Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}", help=_near(e, known)) for e in own[:MAX_FINDINGS]
+        Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}", help=_near(e, known), about=e["loc"])
+        for e in own[:MAX_FINDINGS]
     )
 
 
@@ -181,16 +186,43 @@ def _not_json(kind: Kind, text: str, name: str) -> ChimeraError:
         return refuse(kind.codes[0], f"{name} is not JSON: {e.msg[0].lower()}{e.msg[1:]}", span, label="here")
     except (RecursionError, ValueError):
         pass
+    depth = 0
+    for found in _EXTREME.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        fault = help = ""
+        if depth > MAX_DEPTH:
+            fault, help = f"brackets are nested more than {MAX_DEPTH} deep", f"a {kind.what} nests less than 10 deep"
+        elif found[1]:
+            fault, help = f"a number has {len(found[0].lstrip('-'))} digits", f"no number of a {kind.what} has more than 19"
+        elif _LONE.search(found[0]):
+            fault, help = "half of a surrogate pair stands alone, which is no character", "write the character itself"
+        if fault:
+            start = found.start() + (half.start() if (half := _LONE.search(found[0])) else 0)
+            return refuse(
+                kind.codes[0], f"{name} cannot be read: {fault}", Source(name, text).span(start, start + 1), "here", help=help
+            )
     return refuse(kind.codes[0], f"{name} is not JSON that a {kind.what} can be read from")
 
 
+MAX_DEPTH = 200  # of brackets, as pydantic reads
+_EXTREME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|(-?\d{4300,})', re.DOTALL)
+_LONE = re.compile(r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..")
+
+
 def _place(loc: tuple[int | str, ...]) -> str:
-    """Return a path into the file. The value of a discriminator, which pydantic adds to the path, is left out."""
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc if not str(p).isupper()).lstrip(".")
+    """Return a path into the file. The value of a discriminator, which pydantic adds to a path, is left out."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in _path(loc)).lstrip(".")
+
+
+def _path(loc: tuple[int | str, ...]) -> Iterator[int | str]:
+    for k, p in enumerate(loc):
+        # An instruction stands at two indices, and its op after them. What pydantic says of a key ends in [key].
+        if p != "[key]" and not (k > 2 and isinstance(loc[k - 1], int) and isinstance(loc[k - 2], int) and str(p).isupper()):
+            yield p
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -201,9 +233,43 @@ def _reason(e: Any) -> str:
         case unknown if unknown in _UNKNOWN:
             return "this field is unknown"
         case "union_tag_invalid":
-            return f"unknown {e['ctx']['discriminator'].strip(chr(39))} {e['ctx']['tag']!r}; known: {e['ctx']['expected_tags']}"
+            field, given, known = (e["ctx"][key] for key in ("discriminator", "tag", "expected_tags"))
+            return f"unknown {field.strip(chr(39))} {_short(given)}; known: {known.replace(chr(39), chr(34))}"
         case "union_tag_not_found":
             return f"this has no {e['ctx']['discriminator']}"
+        case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:
+            return f"expected a text without control characters{_found(e)}"
+        case "string_pattern_mismatch":
+            return f"expected a name, at most 64 letters, digits and _, not a digit first{_found(e)}"
+        case word if word in _EXPECTED:
+            return f"expected {_EXPECTED[word].format(**e.get('ctx', {})).replace(chr(39), chr(34))}{_found(e)}"
         case _:
-            found = f", found {_short(e['input'])}" if "input" in e else ""
-            return f"{e['msg'][0].lower()}{e['msg'][1:]}{found}"
+            return f"{e['msg'][0].lower()}{e['msg'][1:]}{_found(e)}"
+
+
+def _found(e: Any) -> str:
+    return f", found {_short(e['input'])}" if "input" in e else ""
+
+
+# What was expected, by pydantic's name of the error, in JSON's words.
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer of at most 19 digits",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "dataclass_type": "an object",
+    "dataclass_exact_type": "an object",
+    "dict_type": "an object",
+    "mapping_type": "an object",
+    "literal_error": "{expected}",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+    "less_than": "less than {lt}",
+    "too_short": "a list with {min_length} or more items",
+    "too_long": "a list with {max_length} or fewer items",
+    "string_too_short": "a string of at least {min_length} characters",
+    "string_too_long": "a string of at most {max_length} characters",
+}

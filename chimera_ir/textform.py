@@ -19,11 +19,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from chimera_ir import limits
-from chimera_ir.diagnostics import Source, Span, did_you_mean, refuse
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse
 from chimera_ir.instructions import Op, Task, instruction_text, stage_group
 from chimera_ir.jsonform import program_from_json
 from chimera_ir.program import FORMAT, VERSION, Program
@@ -85,6 +85,9 @@ _INSTRUCTION = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _ARROWS = {"SEND": "->", "RECV": "<-"}
+_FLAGS = {"FWD": {"recompute", "overlap"}} | {op: {"overlap"} for op in ("BWD", "BWD_INPUT", "BWD_WEIGHT")}
+# Whether an instruction has a value, which arrow, and whether it has ranks.
+_SHAPES = {op: (op in ("SEND", "RECV", "FREE"), _ARROWS.get(op), op == "ALLREDUCE") for op in Op.__members__}
 _FORMS = {op: f"{op} PIPE sS mIDS" for op in Op.__members__} | {
     "FWD": "FWD PIPE sS mIDS, then recompute or overlap or both",
     "SEND": "SEND act PIPE sS mIDS -> PEER",
@@ -130,7 +133,53 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
     for kind, costs in file.get("costs", {}).items():
         if kind != "hop" and len(costs) == 1 and isinstance(stages, int):
             file["costs"][kind] = costs * max(1, min(stages, limits.RANKS))
-    return program_from_json(json.dumps(file), name)
+    try:
+        return program_from_json(json.dumps(file), name)
+    except ChimeraError as error:
+        raise ChimeraError(_placed(d, source) for d in error.diagnostics) from None
+
+
+def _placed(d: Diagnostic, source: Source) -> Diagnostic:
+    """Return a finding about the JSON form with its place in the text."""
+    if not d.about:
+        return d
+    field, *inner = d.about
+    rank, number, nth = -1, -1, -1
+    for at, line in enumerate(source.text.split("\n")[1:], 2):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        span = _span(source, at, line)
+        if words[0] == "rank":
+            rank, number = rank + 1, -1
+        elif line[0].isspace():
+            end = -1
+            for part in line.split(";"):
+                number, end = number + 1, end + 1 + len(part)
+                if (field, inner[:2]) == ("streams", [rank, number]):
+                    text = part.strip()
+                    column = end - len(part.lstrip()) + 1
+                    fault = d.message.removeprefix(f"{source.name}: streams[{rank}][{number}]").lstrip(".: ")
+                    return replace(d, message=f"'{text}': {fault}", span=Span(source, at, column, at, column + len(text)))
+        elif _LINES.get(str(field), "sizes") == words[0]:
+            nth += 1
+            if words[0] not in ("pipe", "tied") or inner[:1] == [nth]:
+                key = str(inner[0]) if field in ("costs", "parameters", "limits") and inner else str(field)
+                found = re.search(rf"(?<!\S){re.escape(key)}=\S*", line)
+                return replace(d, span=Span(source, at, found.start() + 1, at, found.end() + 1) if found else span)
+    return d
+
+
+# The line of the header in which a field stands; the others stand in `sizes`.
+_LINES = {
+    "streams": "",
+    "schedule": "schedule",
+    "parameters": "schedule",
+    "costs": "costs",
+    "limits": "limits",
+    "pipes": "pipe",
+    "tied": "tied",
+}
 
 
 class _UnreadableError(ValueError):
@@ -200,7 +249,8 @@ def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     found = _INSTRUCTION.fullmatch(text)
     part = found.groupdict() if found else {}
     flags = part["flags"].split() if part.get("flags") else []
-    if not part or part["op"] not in _FORMS or part["arrow"] != _ARROWS.get(part["op"]) or len(set(flags)) < len(flags):
+    shape = part and (part["value"] is not None, part["arrow"], part["ranks"] is not None)
+    if not part or _SHAPES.get(part["op"]) != shape or not _fit(part["op"], flags):
         raise _misspelt(text)
     if part["ranks"]:
         stage = int(part["gstage"])
@@ -217,6 +267,10 @@ def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     return result | dict.fromkeys(flags, True)
 
 
+def _fit(op: str, flags: list[str]) -> bool:
+    return not flags or (len(set(flags)) == len(flags) and _FLAGS.get(op, set()).issuperset(flags))
+
+
 def _misspelt(text: str) -> _UnreadableError:
     """Return what is wrong with the text of an instruction."""
     op = text.split(maxsplit=1)[0] if text else ""
@@ -231,7 +285,9 @@ def _misspelt(text: str) -> _UnreadableError:
         return _UnreadableError(f"'{text}' does not read as an instruction", help)
     arrow, wanted = found["arrow"], _ARROWS.get(op)
     if arrow == wanted:
-        return _UnreadableError(f"a word of '{text}' stands twice", help)
+        twice = next((flag for flag in ("recompute", "overlap") if text.split().count(flag) > 1), "")
+        fault = f"'{twice}' stands twice in '{text}'" if twice else f"'{text}' does not read as an instruction"
+        return _UnreadableError(fault, help)
     if arrow and wanted:
         return _UnreadableError(f"the arrow of {op} is '{wanted}', not '{arrow}'", help)
     return _UnreadableError(f"'{text}' names no peer" if wanted else f"{op} has no peer, but '{text}' names one", help)

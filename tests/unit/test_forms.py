@@ -112,12 +112,16 @@ def test_texts_that_do_not_read(old: str, new: str) -> None:
         ("BWD down[0] s0 m0", "BWD down[0] s0 m0 -> 1", "BWD has no peer, but 'BWD down[0] s0 m0 -> 1' names one",
          "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWD down[0] s0 m0 overlap overlap",
-         "a word of 'FWD down[0] s0 m0 overlap overlap' stands twice",
+         "'overlap' stands twice in 'FWD down[0] s0 m0 overlap overlap'",
          "write FWD PIPE sS mIDS, then recompute or overlap or both"),
         ("FWD down[0] s0 m0", "FWD down[0] s0 m00",
          "a number of 'FWD down[0] s0 m00' begins with 0", "write FWD down[0] s0 m0"),
         ("s1 over 0,1", "s1 over 00,1", "a number of 'ALLREDUCE s1 over 00,1,2,3' begins with 0",
          "write ALLREDUCE s1 over 0,1,2,3"),
+        ("BWD down[0] s0 m0", "BWD down[0] s0 m0 recompute",
+         "'BWD down[0] s0 m0 recompute' does not read as an instruction", "write BWD PIPE sS mIDS"),
+        ("BWD down[0] s0 m0", "BWD act down[0] s0 m0",
+         "'BWD act down[0] s0 m0' does not read as an instruction", "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWT down[0] s0 m0", "unknown instruction 'FWT': did you mean 'FWD'?", ""),
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' does not read as an instruction",
          "an instruction stands between two ';'"),
@@ -131,6 +135,70 @@ def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help:
         program_from_text(text.replace(old, new, 1))
     [d] = raised.value.diagnostics
     assert (d.code, d.message, d.help) == ("E605", message, help)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"costs": {"FWD": [1]}}, ["costs.BWD: this field is missing", "costs.BWD_INPUT: this field is missing",
+                                   "costs.BWD_WEIGHT: this field is missing"]),
+        ({"pipes": []}, ["pipes: expected a list with 1 or more items, found []"]),
+        ({"width": True}, ["width: expected an integer, found true"]),
+        ({"width": None}, ["width: expected an integer, found null"]),
+        ({"width": float("nan")}, ["width: expected an integer, found NaN"]),
+        ({"schedule": "no name"},
+         ['schedule: expected a name, at most 64 letters, digits and _, not a digit first, found "no name"']),
+        ({"kind": "test"}, ['kind: expected "training" or "evaluation", found "test"']),
+        ({"streams": [[{"op": "FWD", "FOO": 1}]]},
+         [f"streams[0][0].{f}: this field is missing" for f in ("pipe", "stage", "micro_batches")]
+         + ["streams[0][0].FOO: this field is unknown"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_told_in_the_words_of_json(change: dict[str, object], said: list[str]) -> None:
+    with pytest.raises(ChimeraError) as raised:
+        program_from_json(json.dumps(json.loads(program_to_json(RIGHT)) | change), "p.json")
+    assert [d.message for d in raised.value.diagnostics] == [f"p.json: {fact}" for fact in said]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "column"),
+    [
+        ("[" * 100_000, "brackets are nested more than 200 deep", 201),
+        ('{"a": ' + "[" * 300 + "]" * 300 + "}", "brackets are nested more than 200 deep", 206),
+        ('{"a": ' + "1" * 6000 + "}", "a number has 6000 digits", 7),
+        ('{"a": "x\\ud800"}', "half of a surrogate pair stands alone, which is no character", 9),
+    ],
+)
+def test_json_that_cannot_be_read_says_why_and_where(text: str, said: str, column: int) -> None:
+    with pytest.raises(ChimeraError) as raised:
+        program_from_json(text, "p.json")
+    [d] = raised.value.diagnostics
+    assert d.span is not None
+    assert (d.code, d.message, d.span.column) == ("E601", f"p.json cannot be read: {said}", column) and d.help
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "caret"),
+    [
+        ("costs FWD=1", "costs FWD=-1", "<streams>: costs.FWD[0]: expected 0 or more, found -1", "FWD=-1"),
+        ("width=2", "width=0", "<streams>: width: expected 1 or more, found 0", "width=0"),
+        ("D=2", "D=" + "9" * 19, f"<streams>: parameters.D: expected {2**62} or less, found {'9' * 19}", "D=" + "9" * 19),
+        ("up[0]  on 1", "up[0]  on -1", "<streams>: pipes[1].placement[0]: expected 0 or more, found -1",
+         "pipe up[0]  on -1 0  micro_batches 1"),
+        ("SEND act up[0] s1 m1 -> 0", "SEND act up[0] s1 m1 -> 9999999999",
+         "'SEND act up[0] s1 m1 -> 9999999999': peer: expected 2147483647 or less, found 9999999999",
+         "SEND act up[0] s1 m1 -> 9999999999"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_of_a_text_has_its_line(old: str, new: str, message: str, caret: str) -> None:
+    text = program_to_text(RIGHT)
+    assert old in text
+    with pytest.raises(ChimeraError) as raised:
+        program_from_text(text.replace(old, new, 1))
+    d = raised.value.diagnostics[0]
+    assert d.span is not None
+    assert (d.code, d.message) == ("E603", message)
+    assert d.span.source.line(d.span.line)[d.span.column - 1 : d.span.end_column - 1] == caret
 
 
 def test_text_may_be_spaced_and_commented() -> None:

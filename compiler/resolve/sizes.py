@@ -26,7 +26,8 @@ def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
     for s in schedule.statements:
         if isinstance(s, n.Size):
             if not (1 <= s.numerator <= limits.RANKS and 1 <= s.denominator <= limits.RANKS):
-                raise refuse("E211", f"both parts of a size lie between 1 and {limits.RANKS}", s.span)
+                message = f"the size {s.numerator}/{s.denominator}: both parts lie between 1 and {limits.RANKS}"
+                raise refuse("E211", message, s.span)
             return s.numerator, s.denominator
     return 1, 1
 
@@ -171,10 +172,13 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int) -> Costs:
         at = np.arange(stages, dtype=np.int64)
         inner = {**env, cost.stage.name: at} if cost.stage else env
         value = np.broadcast_to(np.asarray(evaluate(cost.value, inner)), at.shape)
-        if (value < 0).any() or (value > limits.COST).any():
-            raise refuse(
-                "E211", f"the cost of {cost.kind.name} must lie between 0 and 2^{limits.COST.bit_length() - 1}", cost.value.span
-            )
+        outside = (value < 0) | (value > limits.COST)
+        if outside.any():
+            s = int(np.argmax(outside))
+            of = f" at stage {s}" if cost.stage else ""
+            allowed = f"allowed are 0 to 2^{limits.COST.bit_length() - 1}"
+            label = values_of(cost.value, {**env, cost.stage.name: s} if cost.stage else env)
+            raise refuse("E211", f"the cost of {cost.kind.name} is {value[s]}{of}; {allowed}", cost.value.span, label)
         values[cost.kind.name] = tuple(value.tolist())
     one = (1,) * stages
     inputs, weights = values.get("I", one), values.get("W", one)

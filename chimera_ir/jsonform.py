@@ -110,8 +110,7 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
     """Return the program that a JSON text holds. Its streams are not verified yet.
 
     name: what the user calls the text. Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1,
-    E603 a field that is missing, unknown or out of range, E604 sizes that no reader should allocate, E401 pipes that list
-    more or fewer micro-batches than there are.
+    E603 a field that is missing, unknown or out of range, E604 sizes that no reader should allocate.
     """
     if len(text) > limits.FILE:
         raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
@@ -122,8 +121,5 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
     excess = file.excess()
     if excess:
         raise refuse("E604", f"{name} has {excess}", help="docs/language.md lists the limits; compile a smaller program")
-    ids = sum(len(pipe.micro_batches) for pipe in file.pipes)
-    if ids != file.micro_batches:
-        raise refuse("E401", f"{name}: micro_batches is {file.micro_batches}, but the pipes list {ids} of them")
     header = Header(**{f.name: getattr(file, f.name) for f in fields(Header)})
     return program_of(header, file.streams)

@@ -21,6 +21,7 @@ _LETTER = {Op.FWD: "F", Op.BWD: "B", Op.BWD_INPUT: "I", Op.BWD_WEIGHT: "W"}
 _PALETTE = ((117, 32, 38, 66), (222, 172, 178, 137), (157, 34, 71, 65), (218, 162, 169, 132), (189, 98, 104, 60))
 
 
+MAX_WIDTH = 50_000  # characters of a whole timeline
 Cell = tuple[str, int]  # a character and its background colour, 0 for none
 
 
@@ -43,7 +44,7 @@ def draw_timeline(
     labels = _labels(program, np.concatenate([*rows.values(), np.zeros(0, np.int64)]))
     margin = len(f"rank {max(chosen, default=0)} |")
     end = max((int(timing.end[x].max(initial=0)) for x in rows.values()), default=0)
-    per_unit, step = _scale(timing, rows, labels)
+    per_unit, step = _scale(timing, rows, labels, end)
     width = int(end * per_unit)
     lines = {r: _line(program, timing, x, labels, per_unit, width, colour) for r, x in rows.items()}
     room = width if columns is None else max(columns - margin - 1, 20)
@@ -86,15 +87,22 @@ def _labels(program: Program, rows: Ints) -> dict[int, str]:
     return {row: label(row) + (f"&{label(row + 1)}" if t.flags[row] & OVERLAP else "") for row in rows.tolist()}
 
 
-def _scale(timing: Timing, rows: dict[int, Ints], labels: dict[int, str]) -> tuple[Fraction, int]:
-    """Return the characters per unit of time, the fewest at which every label fits and every task has whole ones, and
-    the characters of the longest time that divides all starts and ends."""
+def _scale(timing: Timing, rows: dict[int, Ints], labels: dict[int, str], end: int) -> tuple[Fraction, int]:
+    """Return the characters per unit of time, and the characters of the longest time that divides all starts and ends.
+
+    They are the fewest at which every label fits and every task has whole ones. Where that makes a drawing too wide,
+    since costs have no common measure, tasks are rounded to whole characters, and labels may be cut.
+    """
     every = np.concatenate([*rows.values(), np.zeros(0, np.int64)])
     step = gcd(*timing.start[every].tolist(), *timing.end[every].tolist()) or 1
     length = (timing.end[every] - timing.start[every]).tolist()
-    wanted = (Fraction((len(labels[row]) + 1) * step, n) for row, n in zip(every.tolist(), length, strict=True) if n)
-    characters = ceil(max(wanted, default=Fraction(1)))
-    return Fraction(characters, step), characters
+    fits = max(
+        (Fraction(len(labels[row]) + 1, n) for row, n in zip(every.tolist(), length, strict=True) if n), default=Fraction(1)
+    )
+    exact = Fraction(ceil(fits * step), step)
+    if exact <= 3 * fits and end * exact <= MAX_WIDTH:
+        return exact, int(exact * step)
+    return min(fits, Fraction(MAX_WIDTH, end)), 1
 
 
 def _line(

@@ -10,7 +10,7 @@ import pytest
 from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.instructions import Op
 from chimera_ir.program import OVERLAP, Program
-from compiler.draw.timeline import draw_timeline
+from compiler.draw.timeline import MAX_WIDTH, draw_timeline
 from compiler.library import entries, find, names
 from compiler.simulate import simulate
 from tests.helpers import CASES, compiled, program
@@ -97,3 +97,19 @@ def test_schedules_are_found_by_name_and_by_path(tmp_path: pytest.TempPathFactor
             with pytest.raises(ChimeraError) as caught:
                 find(wanted)
             assert caught.value.diagnostics[0].code == "E001"
+
+
+def test_costs_without_a_common_measure_are_rounded() -> None:
+    """1000 and 1999 have none but 1: exact, a character would be a unit."""
+    p = program("1f1b", D=4, N=8)
+    exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})
+    one, other = (draw_timeline(p, s.timing, s.scale).split("\n")[1] for s in (exact, rounded))
+    assert abs(len(one) - len(other)) < 10
+    assert other.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in other
+
+
+def test_a_timeline_is_never_wider_than_a_person_can_scroll() -> None:
+    p = program("1f1b", D=2, N=2)
+    for costs in ({"hop": 14_064_140}, {"B": 2**40}, {"F": Fraction(1, 999_983)}):
+        s = simulate(p, costs)
+        assert max(map(len, draw_timeline(p, s.timing, s.scale).split("\n"))) <= MAX_WIDTH + 20

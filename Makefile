@@ -33,7 +33,7 @@ test-all: $(READY) ## run everything, the tests that need root, a browser or a G
 	$(BIN)/python -m pytest -n $(JOBS) --everything $(ARGS)
 
 proof: $(READY) ## prove the prover anew, write docs/proof.md: FUZZ_MINUTES (60) and about half an hour
-	CHIMERA_EXAMPLES=40 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
+	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
 	$(MAKE) -j$(JOBS) proof-explorer proof-kills
 	$(MAKE) proof-fuzz
 

@@ -29,7 +29,7 @@ def test_every_part_has_a_block_a_script_and_a_place_in_make_proof() -> None:
         assert find_spec(f"tests.proof.{name}"), name
 
 
-@pytest.mark.parametrize("name", ["explorer", "kills"])
+@pytest.mark.parametrize("name", ["explorer", "kills", "fuzz"])
 def test_what_is_shown_has_been_run(name: str) -> None:
     assert re.match(r"\nRecorded \d{4}-\d\d-\d\d, in \d+ minutes?\. Seed .*Python 3", recorded(name)), f"run make proof-{name}"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import platform
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -56,7 +57,8 @@ def record(name: str, body: str, page: Path = PAGE) -> None:
 def stamp(seconds: float, seed: object, packages: Sequence[str] = ("numpy", "torch", "hypothesis")) -> str:
     """Return the line that says when, with what and for how long a part ran."""
     versions = ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)])
-    return f"Recorded {datetime.now(UTC):%Y-%m-%d}, in {max(1, round(seconds / 60))} minutes. Seed {seed}. {versions}.\n\n"
+    line = f"Recorded {datetime.now(UTC):%Y-%m-%d}, in {max(1, round(seconds / 60))} minutes. Seed {seed}. {versions}."
+    return textwrap.fill(line, 120) + "\n\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

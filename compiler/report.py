@@ -11,7 +11,7 @@ from compiler.graph import critical_path, dependency_graph
 from compiler.memory import memory
 from compiler.simulate import Simulation
 from compiler.verify import peaks
-from compiler.verify.progress import machines
+from compiler.verify.progress import machine_name, machines
 from compiler.verify.view import View
 
 
@@ -41,7 +41,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     more = ", ..." if len(s.synced) > 16 else ""
     yield f"gradients done  stage {ends}{more}"
     lives = machines(View(program))
-    names = {m: f"window({h.window})" if m == "window" else m for m in lives}
+    names = {m: machine_name(m, h.window) for m in lives}
     yield f"ends on         {', '.join(names[m] for m, ok in lives.items() if ok)}"
     if not all(lives.values()):
         yield f"hangs on        {', '.join(names[m] for m, ok in lives.items() if not ok)}   (--for MACHINE arranges for one)"

@@ -28,7 +28,7 @@ from compiler.verify.collectives import check_gradient_sync
 from compiler.verify.dataflow import check_dataflow
 from compiler.verify.matching import check_matching
 from compiler.verify.memory import check_limits
-from compiler.verify.progress import hang_on, machines
+from compiler.verify.progress import hang_on, machine_name, machines
 from compiler.verify.tasks import check_exactly_once
 from compiler.verify.view import View
 from compiler.verify.waits import END, POST, READ, WINDOW, Hang
@@ -44,11 +44,6 @@ _WHY = {
     END: "needs this end of it",
     WINDOW: "is held up, the window of its channel being full, by",
 }
-
-
-def machine_name(machine: str, window: int) -> str:
-    """Return what messages call a machine."""
-    return f"window({window})" if machine == "window" else machine
 
 
 def explain_hang(view: View, hang: Hang) -> Diagnostic:

@@ -33,6 +33,11 @@ def check_progress(view: View) -> list[Diagnostic]:
     return [explain_hang(view, hang)]
 
 
+def machine_name(machine: str, window: int) -> str:
+    """Return what messages call a machine."""
+    return f"window({window})" if machine == "window" else machine
+
+
 def machines(view: View) -> dict[str, bool]:
     """Return for every machine whether the program ends on it. The window is the program's own."""
     return {machine: hang_on(view, machine) is None for machine in get_args(Machine)}

@@ -269,7 +269,3 @@ def _write(product: str, path: str | None) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise refuse("E003", f"{path} cannot be written: {error.strerror}") from None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

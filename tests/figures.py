@@ -147,11 +147,13 @@ ROOMS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
 def modules(_: str) -> str:
     """Return the table of all modules: path, and the first sentence of the docstring."""
     rows = ["| file | what it is for |", "|---|---|"]
+    files = [ROOT / "chimerac.py"]
     for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py"), key=lambda p: (p.parent != ROOT / room, p.parent, p.name)):
-            doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-            if doc:
-                rows.append(f"| {path.relative_to(ROOT)} | {_first_sentence(doc)} |")
+        files += sorted((ROOT / room).rglob("*.py"), key=lambda p: (p.parent != ROOT / room, p.parent, p.name))
+    for path in files:
+        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if doc:
+            rows.append(f"| {path.relative_to(ROOT)} | {_first_sentence(doc)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -19,7 +19,10 @@ from compiler.cli import main
 
 # The script that installing made, where there is one: not under a bare checkout.
 SCRIPT = Path(sysconfig.get_path("scripts")) / "chimerac"
-COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "compiler.cli"]
+COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "chimerac"]
+
+# What a shell starts in the background ignores interrupts, and so would what it starts.
+HEED = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
 
 
 def chimerac(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -60,14 +63,20 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
-    # What a shell starts in the background ignores interrupts, and so would what it starts.
-    heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=heed)
+    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=HEED)
     assert ran.stdin is not None and ran.stderr is not None
     waiting_on_stdin(ran.pid)
     ran.send_signal(signal.SIGINT)
     out, err = ran.communicate(timeout=20)
     assert (ran.returncode, out, err) == (130, b"", b"")
+
+
+def test_an_interrupt_ends_quietly_while_the_command_is_loaded(tmp_path: Path) -> None:
+    """What stands in for numpy is interrupted where it is imported."""
+    (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, preexec_fn=HEED)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", b"")
 
 
 def waiting_on_stdin(pid: int) -> None:
@@ -158,9 +167,7 @@ def test_a_schedule_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        run = subprocess.run(
-            [sys.executable, "-m", "compiler.cli", "chimera"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
-        )
+        run = subprocess.run([*COMMAND, "chimera"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert run.returncode == 2
     assert "error[E003]: the output cannot be written: No space left on device" in run.stderr and "Traceback" not in run.stderr
 

@@ -45,13 +45,21 @@ def machines(view: View) -> dict[str, bool]:
 
 def hang_on(view: View, machine: Machine) -> Hang | None:
     """Return how far the program gets on a machine on which it cannot end; None where it ends."""
-    if machine in ("posted", "window", "rendezvous"):
-        waits = _direct(view, {"posted": None, "rendezvous": 0}.get(machine, view.header.window))
-        done = _in_turn(view, waits)
-    else:
-        waits = _queued(view, machine)
-        done = _one_by_one(view, waits)
+    waits = waits_on(view, machine)
+    done = executed(view, machine, waits)
     return None if done.all() else Hang(machine, waits, done)
+
+
+def waits_on(view: View, machine: Machine) -> Waits:
+    """Return the waits of a program on a machine."""
+    if machine in ("paired", "serial"):
+        return _queued(view, machine)
+    return _direct(view, {"posted": None, "rendezvous": 0}.get(machine, view.header.window))
+
+
+def executed(view: View, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
+    """Return by node of these waits, the machine's own or some of them, whether it is ever executed."""
+    return _one_by_one(view, waits) if machine in ("paired", "serial") else _in_turn(view, waits)
 
 
 def _reads(view: View) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.figures import ROOT
 from tests.proof.drawn import MACHINES
-from tests.proof.explorer import KINDS
+from tests.proof.explorer import FORGOTTEN, HIDES, KINDS
 from tests.proof.mutations import MUTATIONS
 from tests.proof.record import PAGE, PARTS, block, record, recorded, rows, stamp, table
 
@@ -35,7 +35,7 @@ def test_what_is_shown_has_been_run(name: str) -> None:
 
 
 def test_the_explorers_and_the_verifier_agree_on_more_than_ten_thousand_programs() -> None:
-    programs, by_machine = rows("explorer")
+    programs, by_machine, _ = rows("explorer")
     counts = {row["programs"]: number(row["number"]) for row in programs}
     total = counts.pop("all, no two of them equal")
     assert set(counts) == set(KINDS.values()) and sum(counts.values()) == total >= 10_000
@@ -44,6 +44,15 @@ def test_the_explorers_and_the_verifier_agree_on_more_than_ten_thousand_programs
         assert number(row["accepted"]) + number(row["refused"]) == total, row
         assert number(row["accepted"]) > 1000 and number(row["refused"]) > 1000, row
     assert all(row["disagreements"] == "0" for row in by_machine)
+
+
+def test_the_explorers_would_notice_a_kind_of_wait_that_is_forgotten() -> None:
+    *_, forgotten = rows("explorer")
+    assert [row.pop("wait that is forgotten") for row in forgotten] == [*FORGOTTEN.values()]
+    for row, why in zip(forgotten, FORGOTTEN, strict=True):
+        assert [*row] == [*MACHINES]
+        for machine, cell in row.items():
+            assert cell == HIDES[machine][why] or number(cell) > 0, (machine, FORGOTTEN[why])
 
 
 def test_the_kill_table_has_every_class_and_nothing_unexplained() -> None:

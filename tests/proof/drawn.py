@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from chimera_ir.instructions import (
-    AllReduce,
     Bwd,
     BwdInput,
     BwdWeight,
@@ -21,7 +20,6 @@ from chimera_ir.instructions import (
     Recv,
     Send,
     Task,
-    stage_group,
 )
 from chimera_ir.program import Costs, Header, Machine, Pipe, Program, Tied, program_of
 from compiler.lower.sync import gradient_sync
@@ -156,88 +154,33 @@ def reads(task: Instruction, i: Recv) -> bool:
     return (task.pipe, task.stage) == (i.pipe, i.stage) and bool({*task.micro_batches} & {*i.micro_batches})
 
 
-def late(stream: list[Instruction]) -> None:
-    """Post every receive as late as its reader and its channel allow."""
+def late(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
+    """Post every receive as late as its reader allows, and its channel. past: what of the same two ranks it may pass."""
     for n in reversed(range(len(stream))):
         i = stream[n]
         if isinstance(i, Recv):
             readers = (Fwd,) if i.value == "act" else (Bwd, BwdInput)
             while n + 1 < len(stream):
                 after = stream[n + 1]
-                if (isinstance(after, readers) and reads(after, i)) or (isinstance(after, Recv) and after.peer == i.peer):
+                if isinstance(after, readers) and reads(after, i):
+                    break
+                if isinstance(after, Send | Recv) and after.peer == i.peer and not isinstance(after, past):
                     break
                 stream[n], stream[n + 1], n = after, i, n + 1
 
 
 def disturbed(r: random.Random, p: Program) -> Program:
     """Return a drawn program with its RECVs moved: all as late as can be, or some a little; it may be wrong by now."""
-    changed, is_late = streams(p), r.random() < 0.5
+    changed, is_late, past = streams(p), r.random() < 0.5, r.choice([(), (Send,), (Send,)])
     for stream in changed:
         if is_late:
-            late(stream)
+            late(stream, past)
             continue
         receives = [n for n, i in enumerate(stream) if isinstance(i, Recv)]
         for n in r.sample(receives, min(len(receives), 2)):
             stream[:] = moved(stream, n, max(0, min(len(stream) - 1, n + r.randint(-3, 3))))
     bad = with_streams(p, changed)
     return bad.with_header(window=r.randint(0, 1)) if is_late else bad
-
-
-def disorderly(r: random.Random, tasks: Program, width: int = 2) -> Program:
-    """Return a program of these tasks in which every rank has an order of its own, and each channel one at both ends.
-
-    Its values flow as they should. Whether it ends is another question.
-    """
-    h = tasks.header
-    groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
-    if r.random() < 0.4:
-        r.shuffle(groups)
-    lines: Streams = []
-    for g in range(h.ranks):
-        own = [replace(i, overlap=False) for i in tasks.stream(g) if isinstance(i, Task)]
-        line: list[Instruction] = [*one_order(r, own, h.stages)]
-        for n in reversed(range(len(line))):
-            if (i := sent(h, g, line[n])) is not None:  # type: ignore[arg-type]
-                line.insert(min(len(line), n + 1 + r.choice([0, 0, 0, 1, 2, 4])), i)
-        place = 0
-        for stages, name in groups if r.random() < 0.9 else groups[::-1]:
-            holders = h.holders(stages)
-            if g in holders:
-                last = max(n for n, i in enumerate(line) if isinstance(i, Bwd | BwdWeight) and i.stage in stages)
-                place = r.randint(max(last + 1, place), len(line))
-                line.insert(place, AllReduce(name, min(stages), holders))
-                place += 1
-        lines.append(line)
-    return widen(program_of(h, [received(r, h, g, lines) for g in range(h.ranks)]), r.choice([1, 1, 1, width]))
-
-
-def sent(h: Header, g: int, i: Task) -> Send | None:
-    """Return the SEND of what a task makes, if another rank reads it."""
-    forward = isinstance(i, Fwd)
-    stage = i.stage + 1 if forward else i.stage - 1
-    if isinstance(i, BwdWeight) or not 0 <= stage < h.stages or h.pipes[i.pipe].placement[stage] == g:
-        return None
-    return Send("act" if forward else "grad", i.pipe, stage, i.micro_batches, h.pipes[i.pipe].placement[stage])
-
-
-def received(r: random.Random, h: Header, g: int, lines: Streams) -> list[Instruction]:
-    """Return a rank's line with its RECVs, in the order of the SENDs of each channel and before their readers."""
-    places: list[tuple[int, int, float, Recv]] = []
-    for peer in range(h.ranks):
-        messages = [
-            Recv(i.value, i.pipe, i.stage, i.micro_batches, peer) for i in lines[peer] if isinstance(i, Send) and i.peer == g
-        ]
-        readers = {"act": (Fwd,), "grad": (Bwd, BwdInput)}
-        first = [next(n for n, x in enumerate(lines[g]) if isinstance(x, readers[i.value]) and reads(x, i)) for i in messages]
-        place = 0
-        for number, i in enumerate(messages):
-            latest = min(first[number:])
-            place = max(place, r.choice([latest, r.randint(0, latest)]))
-            places.append((place, number, r.random(), i))
-    line = list(lines[g])
-    for place, _, _, i in sorted(places, key=lambda x: x[:3], reverse=True):
-        line.insert(place, i)
-    return line
 
 
 MACHINES: tuple[Machine, ...] = get_args(Machine)

@@ -17,12 +17,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chimera_ir.program import Program
+from chimera_ir.program import Machine, Program
 from chimera_ir.textform import program_to_text
-from compiler.verify.progress import machines
+from compiler.verify.progress import executed, machines, waits_on
 from compiler.verify.view import View
+from compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
 from tests.proof import model, scheduler
-from tests.proof.drawn import MACHINES, Sizes, disorderly, disturbed, drawn_tasks, lowered
+from tests.proof.disorder import disorderly
+from tests.proof.drawn import MACHINES, Sizes, disturbed, drawn_tasks, lowered
 from tests.proof.mutations import MUTATIONS, codes, mutants
 from tests.proof.record import record, stamp, table
 
@@ -38,6 +40,24 @@ KINDS = {
     "receives moved": "the same with RECVs posted elsewhere",
     "mutants": "the same with one instruction changed, where every value still flows",
     "own orders": "every rank in an order of its own",
+}
+
+FORGOTTEN = {
+    READ: "a task, for the value that it reads",
+    POST: "a SEND, for an earlier RECV of its channel",
+    WINDOW: "a SEND, for an earlier transfer of its channel",
+    END: "a transfer or sum, for its ends to be posted",
+    QUEUE: "a transfer or sum, for the one before it in a queue",
+}
+
+_DIRECT = {READ: "", POST: "", WINDOW: "none", END: "none", QUEUE: "none"}
+# What forgetting a kind of wait can do on a machine: hide a hang (""), or nothing, since there are none or others imply it.
+HIDES: dict[Machine, dict[int, str]] = {
+    "posted": {**_DIRECT, POST: "none"},
+    "window": _DIRECT,
+    "rendezvous": _DIRECT,
+    "paired": {READ: "", POST: "none", WINDOW: "", END: "", QUEUE: ""},
+    "serial": {READ: "implied", POST: "none", WINDOW: "implied", END: "implied", QUEUE: ""},
 }
 
 
@@ -72,6 +92,19 @@ def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
         yield kind, p, {machine: ends[machine] and "E453" not in found for machine in MACHINES}
 
 
+def forgettable(p: Program, machine: Machine) -> Iterator[int]:
+    """Yield the kinds of waits without which the verifier would let a program that hangs run on a machine."""
+    view = View(p)
+    waits = waits_on(view, machine)
+    if executed(view, machine, waits).all():
+        return
+    for why in FORGOTTEN:
+        kept = waits.why != why
+        fewer = Waits(waits.nodes, waits.target[kept], waits.source[kept], waits.why[kept])
+        if executed(view, machine, fewer).all():
+            yield why
+
+
 @dataclass
 class Tally:
     """What was found, by machine unless said otherwise. limit, large: as STATES and LARGE."""
@@ -86,6 +119,7 @@ class Tally:
     states: Counter[str] = field(default_factory=Counter)  # of loopback
     model_states: Counter[str] = field(default_factory=Counter)
     disagreements: Counter[str] = field(default_factory=Counter)
+    forgotten: Counter[tuple[int, str]] = field(default_factory=Counter)  # by kind of wait too: it alone hangs the program
 
     def add(self, kind: str, p: Program, says: dict[str, bool]) -> None:
         """Explore a program on every machine, unless it is too large."""
@@ -99,6 +133,7 @@ class Tally:
         self.thorough += thorough
         for machine, found in by_model.items():
             (self.accepted if says[machine] else self.refused)[machine] += 1
+            self.forgotten.update((why, machine) for why in forgettable(p, machine))
             opinions = {"model": found.finals, "verifier": (says[machine],)}
             self.model_states[machine] += found.states
             if largest <= self.limit:
@@ -122,7 +157,11 @@ class Tally:
             table(("programs", "number"), [*kinds, ("all, no two of them equal", self.kinds.total())])
             + table(head, [*rows, total])
             + f"{self.model_only:,} of them are large and were explored by the model alone. On {self.thorough:,} small ones "
-            + "loopback took\nevery choice of every state, and what its world held there was compared.\n"
+            + "loopback took\nevery choice of every state, and what its world held there was compared.\n\n"
+            + table(
+                ("wait that is forgotten", *MACHINES),
+                [(FORGOTTEN[k], *(self.forgotten[k, m] for m in MACHINES)) for k in FORGOTTEN],
+            )
         )
 
 

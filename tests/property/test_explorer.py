@@ -6,25 +6,29 @@ A few hundred programs; `make proof` explores thousands (tests/proof/explorer.py
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 from torch import Tensor
 
 from chimera_ir.instructions import AllReduce, Instruction, Recv, Send
-from chimera_ir.program import Program
+from chimera_ir.program import Machine, Program
+from compiler import compile_text
+from compiler.verify.waits import END, POST, READ, WINDOW
 from interpreter.transport.machines import Channel, Deed, Queue
 from tests.helpers import program, streams, with_streams
 from tests.proof import model, scheduler
-from tests.proof.drawn import MACHINES
-from tests.proof.explorer import Tally, explored
+from tests.proof.drawn import MACHINES, late
+from tests.proof.explorer import HIDES, Tally, explored, forgettable
 
 
 def test_the_verifier_loopback_and_the_model_agree() -> None:
     tally = explored(seed=2, count=240, limit=60, large=400)
     assert not tally.disagreements
-    assert tally.thorough > 3 and tally.model_only < 100
+    assert tally.thorough > 2 and tally.model_only < 100
     for machine in MACHINES:
-        assert tally.accepted[machine] > 30 and tally.refused[machine] > 30
+        assert tally.accepted[machine] > 20 and tally.refused[machine] > 20
+    assert {HIDES[machine][why] for why, machine in tally.forgotten} == {""}
 
 
 def crossing() -> Program:
@@ -56,6 +60,52 @@ def test_a_wrong_verdict_is_seen() -> None:
     tally = Tally()
     tally.add("own orders", crossing(), {"posted": True, "window": True, "rendezvous": True, "paired": True, "serial": True})
     assert tally.disagreements == {"rendezvous": 1, "paired": 1, "serial": 1}
+
+
+def circle() -> Program:
+    """Return three ranks in a circle, each of which does first what the one before it has to send it."""
+    text = """schedule circle ranks 3 stages 2
+    pipe p[i in 0 .. 2] { stage k on rank (i + k) % 3   micro_batches 1 }
+    order listing for rank r { F p[r]  F p[(r + 2) % 3]  B p[(r + 2) % 3]  B p[r] }"""
+    p = compile_text(text).program
+    order = [sorted(s, key=lambda i: 2 if isinstance(i, AllReduce) else i.pipe == g) for g, s in enumerate(streams(p))]
+    for stream in order:
+        late(stream, (Send,))
+    return with_streams(p, order)
+
+
+def triangle() -> Program:
+    """Return three ranks, the first of which sends to the second, then to the third; the second waits for the third first."""
+    text = """schedule triangle ranks 3 stages 3 window 0
+    pipe short { stage k on rank if k == 0 then 0 else 1   micro_batches 1 }
+    pipe long { stage k on rank 2 * k % 3   micro_batches 1 }
+    order listing for rank r {
+        if r == 0 { F short  F long  B long  B short }
+        if r == 1 { F long  B long  F short(1, 0)  F short(2, 0)  B short(2, 0)  B short(1, 0) }
+        if r == 2 { F long  B long }
+    }"""
+    p = compile_text(text).program
+    changed = streams(p)
+    for stream in changed:
+        late(stream, (Send,))
+    return with_streams(p, changed)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "machine", "decide"),
+    [
+        (circle, "window", {READ}),
+        (circle, "paired", {READ, END}),
+        (triangle, "rendezvous", {READ, POST}),
+        (triangle, "paired", {READ, WINDOW, END}),
+    ],
+)
+def test_every_kind_of_wait_decides_where_some_program_ends(
+    drawn: Callable[[], Program], machine: Machine, decide: set[int]
+) -> None:
+    p = drawn()
+    assert {*forgettable(p, machine)} == decide
+    assert model.explore(p, machine).finals == scheduler.explore(p, machine).finals == (False,)
 
 
 def test_a_channel_that_is_not_first_in_first_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

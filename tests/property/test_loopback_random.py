@@ -41,7 +41,7 @@ def hanging(r: random.Random) -> Program | None:
 
 def test_a_program_hangs_in_loopback_exactly_where_the_verifier_says() -> None:
     said = []
-    for seed in range(90):
+    for seed in range(150):
         p = hanging(random.Random(1000 + seed))
         if p is None:
             continue

@@ -11,13 +11,19 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimera_ir.instructions import Op
 from chimera_ir.program import Program
 from compiler.order.ordered import Ordered
+from compiler.repair import in_words, repaired
 from compiler.resolve.spec import Spec
-from compiler.verify.hang import remaining
+from compiler.verify.hang import NOTHING_FOUND, remaining
 
 
 def blame(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
     """Return the findings of the verifier about `program`, each with the text that made what it is about."""
     return ChimeraError([_with_text(d, spec, ordered, program) for d in error.diagnostics])
+
+
+def about_order(d: Diagnostic) -> bool:
+    """Return whether a finding is about nothing but the order of transfers and sums."""
+    return d.code in ("E440", "E453")
 
 
 def suggest_arranging(error: ChimeraError, arranged: Program | None, keep: bool = False) -> ChimeraError:
@@ -28,8 +34,18 @@ def suggest_arranging(error: ChimeraError, arranged: Program | None, keep: bool 
         return error
     help = f"--for {arranged.header.machine} puts its transfers and sums in one order; tried: it then ends there"
     return ChimeraError(
-        [replace(d, help=f"{d.help}\nor {help}" if keep else help) if d.code == "E440" else d for d in error.diagnostics]
+        [replace(d, help=f"{d.help}\nor {help}" if keep else help) if about_order(d) else d for d in error.diagnostics]
     )
+
+
+def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
+    """Return the findings of a program that hangs; where no other way out was found and its tasks alone wait for each other,
+    with what could come earlier."""
+    found = repaired(tasks)
+    if found is None or not found[1]:
+        return error
+    help = f"its tasks alone wait in a circle: {in_words(tasks, found[1])} the tasks then run; move their transfers with them"
+    return ChimeraError([replace(d, help=help) if d.help == NOTHING_FOUND else d for d in error.diagnostics])
 
 
 def _with_text(d: Diagnostic, spec: Spec, ordered: Ordered, program: Program) -> Diagnostic:

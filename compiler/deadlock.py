@@ -13,9 +13,10 @@ from chimera_ir.program import OVERLAP, Ints, Program
 from compiler.blame import ordered_by
 from compiler.draw.timeline import draw_timeline
 from compiler.order.ordered import Ordered
-from compiler.suggest import MAX_TRIED, Trials, suggest_edit
+from compiler.repair import in_words, name, repaired
+from compiler.suggest import Trials, suggest_edit
 from compiler.syntax import nodes as n
-from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
+from compiler.tasks import TaskIndex, Timing, data_edges
 from compiler.verify.circle import closed, shortest_circle
 
 MAX_SHOWN = 12
@@ -29,34 +30,33 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     program = ordered.program
     target, source, alone = _waits(program, timing)
     if alone is not None:
-        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {_name(program, alone)} does"
-        help = "overlap two tasks of which neither needs the other"
+        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name(program, alone)} does"
+        help = suggest_edit(schedule, [], trials) or "overlap two tasks of which neither needs the other"
         return refuse("E304", message, ordered.span(alone), "begins the pair", help=help)
     circle = closed(shortest_circle(target, source, program.rank_of))
-    notes, swaps, ranks = [], [], []
+    notes, ranks = [], []
     for wait, following in circle:  # what the wait is for comes after what waits next
         first, needed = int(target[following]), int(source[wait])
-        names = [_name(program, first), *([_name(program, needed)] if first != needed else [])]
+        names = [name(program, first), *([name(program, needed)] if first != needed else [])]
         rank = int(program.rank_of[needed])
-        notes.append(f"rank {rank} runs {' before '.join(names)}, which {_name(program, int(target[wait]))} needs")
+        notes.append(f"rank {rank} runs {' before '.join(names)}, which {name(program, int(target[wait]))} needs")
         ranks.append(rank)
-        swaps += [(first, needed)] if first != needed else []
     rows = [int(row) for wait, following in circle for row in (source[wait], target[following])]
     spans = [ordered.span(row) for row in rows]
     who = f"rank {ranks[0]} waits for itself"
     if len(set(ranks)) > 1:
         who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
     concerned = sorted(set(ranks))[:MAX_SHOWN]
-    stops = {rank: f"then {_name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
+    stops = {rank: f"then {name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
     far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
-    help = suggest_edit(schedule, spans[1::2], trials) or _another_place(program, swaps)
+    help = suggest_edit(schedule, spans[1::2], trials) or _another_order(program)
     return ChimeraError(
         [
             Diagnostic(
                 "E304",
                 f"the order deadlocks: {who}",
                 spans[1],
-                f"orders {_name(program, rows[1])}",
+                f"orders {name(program, rows[1])}",
                 ("\n".join(notes[:MAX_SHOWN]), *ordered_by(spans), f"as far as these ranks get:\n{far}"),
                 help or "let the task that is needed come first" + (" on one of these ranks" if len(set(ranks)) > 1 else ""),
                 tuple(rows),
@@ -79,24 +79,17 @@ def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
     return target - second[target], source + pair[source], int(source[own[0]]) if len(own) else None
 
 
-def _name(program: Program, row: int) -> str:
-    """Return what messages call a task: a pair that overlaps is one."""
-    text = program.text(row)
-    return f"{text.removesuffix(' overlap')} & {program.text(row + 1)}" if program.table.flags[row] & OVERLAP else text
-
-
 def _stops(program: Program, timing: Timing) -> Iterator[int]:
     """Yield the row that each rank cannot start; its last one where it gets to the end."""
     for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
         yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
 
 
-def _another_place(program: Program, swaps: list[tuple[int, int]]) -> str:
-    """Return a task that may come before another so that the order runs, having tried it; or nothing."""
-    for first, needed in swaps[: MAX_TRIED // max(len(program), 1)]:
-        rows = np.insert(np.delete(np.arange(len(program)), needed), first, needed)
-        changed = replace(program, table=program.table.take(rows))
-        if not earliest(changed, task_costs(changed), data_edges(changed, TaskIndex.of(changed), 0)).stuck:
-            rank = program.rank_of[first]
-            return f"let rank {rank} run {program.text(needed)} before {program.text(first)}; tried: the order then runs"
+def _another_order(program: Program) -> str:
+    """Return which tasks may come earlier so that the order runs, having tried it; or nothing."""
+    alone = replace(program, table=replace(program.table, flags=program.table.flags & ~OVERLAP))
+    for tasks, before in (program, ""), (alone, "overlap no tasks\n"):
+        found = repaired(tasks)
+        if found is not None:
+            return f"{before}{in_words(tasks, found[1])} the order then runs"
     return ""

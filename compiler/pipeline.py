@@ -175,14 +175,18 @@ def arranged(program: Program, machine: Machine) -> Program | None:
 
 def verified(program: Program) -> Program:
     """Return a program that comes from elsewhere if every check holds. Where it hangs, the finding says whether arranging
-    it helps."""
+    it helps, or what tasks could come earlier."""
     try:
         return verify(program)
     except ChimeraError as error:
-        from compiler.blame import suggest_arranging
+        from compiler.blame import about_order, suggest_arranging, suggest_order
 
-        hangs = all(d.code == "E440" for d in error.diagnostics)
-        raise suggest_arranging(error, arranged(program, program.header.machine), keep=True) if hangs else error from None
+        if not all(map(about_order, error.diagnostics)):
+            raise
+        result = arranged(program, program.header.machine)
+        if result is None:
+            raise suggest_order(error, tasks_only(program)) from None
+        raise suggest_arranging(error, result, keep=True) from None
 
 
 def order_tasks(spec: Spec) -> Ordered:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import chain, pairwise, product
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Span
@@ -59,7 +59,11 @@ class Trials:
         if not found:
             return ""
         (makespan, held), edit = min(found, key=lambda x: x[0])
-        said = [f"{span.source.name}:{span.line}: write '{new}' instead of '{_written(span)}'" for span, new in edit]
+        said = [
+            f"{span.source.name}:{span.line}: "
+            + (f"write '{new}' instead of '{_written(span)}'" if new else f"remove '{_written(span)}'")
+            for span, new in edit
+        ]
         sizes = " and with ".join(" ".join(f"{k}={v}" for k, v in size.items()) for size in self.sizes)
         return (
             "\n".join(said)
@@ -79,7 +83,8 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials) ->
             near = chain(_turned_ticks(schedule, order.rules), _shifted_ticks(rules, _near(schedule), "+"))
             return trials.best(near, False) or trials.best(_shifted_ticks(rules, FAR, "+"), True)
         case n.Listing():
-            return trials.best(_turned_counts(schedule, order), False) or trials.best(_shifted_counts(order), True)
+            near = chain(_turned_counts(schedule, order), _regrouped(order.actions))
+            return trials.best(near, False) or trials.best(_shifted_counts(order), True)
         case n.Greedy():
             return ""
 
@@ -219,3 +224,42 @@ def _shifted_counts(listing: n.Listing) -> Iterator[Edit]:
     for sign in "+-":
         for e in _counts(listing.actions):
             yield ((e.span, f"{_text(e, inside=isinstance(e, n.IfElse))} {sign} 1"),)
+
+
+def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
+    """Yield a loop split in two, and two neighbours made one: `repeat N { F  B }` is not `repeat N { F }  repeat N { B }`.
+    And an overlapped pair as two tasks."""
+    for a in actions:
+        match a:
+            case n.Repeat():
+                yield from _regrouped(a.body)
+                if a.span.line == a.span.end_line:
+                    head, body, end = _parts(a)
+                    for cut in a.body[1:]:
+                        at = cut.span.column - a.span.column - len(head)
+                        yield ((a.span, f"{head}{body[:at].rstrip()}{end}  {head} {body[at:]}{end}"),)
+            case n.Choice():
+                yield from _regrouped(a.then)
+                yield from _regrouped(a.otherwise)
+            case _:
+                pass
+    for a, b in pairwise(actions):
+        both = replace(a.span, end_column=b.span.end_column)
+        if any(x.span.line != x.span.end_line for x in (a, b)):
+            continue
+        if isinstance(a, n.TaskAction) and a.overlap and a.span.line == b.span.line:
+            yield ((both, f"{_written(a.span)}  {_written(b.span)}"),)
+        if isinstance(a, n.Repeat) and isinstance(b, n.Repeat):
+            (head, body, end), (other, more, _) = _parts(a), _parts(b)
+            new = f"{head}{body}  {more.lstrip()}{end}"
+            if head == other:
+                yield ((both, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
+
+
+def _parts(loop: n.Repeat) -> tuple[str, str, str]:
+    """Return the text of a loop on one line: up to its bracket, the actions, the rest."""
+    text, begin = _written(loop.span), loop.span.column
+    if not loop.body:
+        return text[:-1], "", text[-1:]
+    head, end = text[: loop.body[0].span.column - begin].rstrip(), loop.body[-1].span.end_column - begin
+    return head, text[len(head) : end], text[end:]

@@ -34,6 +34,7 @@ from compiler.verify.view import View
 from compiler.verify.waits import END, POST, READ, WINDOW, Hang
 from compiler.verify.wellformed import check_wellformed
 
+NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
 MAX_SHOWN = 12  # instructions of a circle, and ranks of a drawing
 MAX_MOVES = 4  # of a suggestion
 MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
@@ -170,7 +171,7 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
     ends = [machine_name(m, h.window) for m, ok in machines(view).items() if ok]
     if ends:
         return f"it ends on other machines, which is proved: {', '.join(ends)}"
-    return "it ends on no machine, and no move of one instruction was found that mends it"
+    return NOTHING_FOUND
 
 
 def _moves(view: View, hang: Hang, circle: list[int]) -> Iterator[tuple[int, int]]:

@@ -43,7 +43,8 @@ def raised() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            compared = {id(x) for node in ast.walk(tree) if isinstance(node, ast.Compare) for x in node.comparators}
+            compares = [x for node in ast.walk(tree) if isinstance(node, ast.Compare) for x in node.comparators]
+            compared = {id(x) for comparator in compares for x in ast.walk(comparator)}
             for node in ast.walk(tree):
                 if (
                     id(node) not in compared

@@ -14,12 +14,17 @@ from chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv, instruction_text
 from chimera_ir.program import Ints, Program
 from compiler import compile_schedule, compile_text, verify
 from compiler.library import find
-from compiler.pipeline import arranged
+from compiler.lower.width import tasks_only
+from compiler.pipeline import arranged, verified
+from compiler.repair import in_words, repaired
+from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from compiler.verify.circle import closed, shortest_circle
 from compiler.verify.progress import hang_on
 from compiler.verify.view import View
 from tests.helpers import SMALL, moved, program, streams, with_streams
 from tests.helpers import makespan as makespan_of
+from tests.proof.disorder import disorderly
+from tests.proof.drawn import drawn_tasks
 
 MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 
@@ -79,11 +84,11 @@ def mended(text: str, help: str) -> str:
     edits, tried, _ = help.partition("; tried with ")
     lines = text.split("\n")
     for edit in edits.split("\n")[::-1] if tried else []:  # from the right, so that what is left of it stays where it is
-        found = re.fullmatch(r"broken.sched:(\d+): write '(.*)' instead of '(.*)'", edit)
+        found = re.fullmatch(r"broken.sched:(\d+): (?:write '(.*)' instead of|remove) '(.*)'", edit)
         assert found
         k = int(found[1]) - 1
         before, after = re.split(rf"(?<!\w){re.escape(found[3])}(?!\w)(?!.*(?<!\w){re.escape(found[3])}(?!\w))", lines[k])
-        lines[k] = before + found[2] + after
+        lines[k] = before + (found[2] or "") + after
     return "\n".join(lines) if tried else ""
 
 
@@ -185,6 +190,67 @@ def test_a_rank_counted_from_the_wrong_end_is_mended_everywhere() -> None:
     code, help = refused(broken, {})
     assert code == "E304" and help.count("write ") == 3
     assert refused(mended(broken, help), {"D": 5, "N": 7}) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "edits", "makespan"),
+    [
+        ("repeat N { F  B }", "repeat N { F }  repeat N { B }", 1, 15),  # a loop that should be two
+        ("F p(0, 0)  repeat N - 1 { B  F }  B", "repeat N { F }  repeat N { B }", 1, 24),  # two that should be one
+        ("F p(0, 0)  repeat N - 1 { B  F }  B", "repeat N { F }\n  repeat N { B }", 2, 24),
+        ("repeat N { F }  repeat N { B }", "repeat N { F & B }", 1, 15),  # a pair that needs its own result
+    ],
+)
+def test_loops_that_are_grouped_otherwise_mend_a_listing(first: str, second: str, edits: int, makespan: int) -> None:
+    text = f"""schedule loops
+param N = 4
+ranks 2   stages 2
+pipe p {{ stage s on rank s   micro_batches N }}
+order listing for rank r {{
+    if r == 0 {{ {first} }} else {{ {second} }}
+}}
+"""
+    code, help = refused(text, {})
+    assert code == "E304" and len(help.split("\n")) == edits
+    assert refused(mended(text, help), {"N": 7}) == ("", "")
+    assert makespan_of(compile_text(mended(text, help)).program) == makespan
+
+
+def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
+    """Every rank in an order of its own; the moves are made one by one, and nothing is lost."""
+    mended = many = 0
+    for seed in range(300):
+        r = random.Random(seed)
+        tasks = tasks_only(disorderly(r, drawn_tasks(r)))
+        found = repaired(tasks)
+        assert found is not None
+        changed, moves = found
+        rows = [*range(len(tasks))]
+        for row, before in moves:
+            assert tasks.rank_of[row] == tasks.rank_of[before] and rows.index(row) > rows.index(before)
+            rows.remove(row)
+            rows.insert(rows.index(before), row)
+        assert [tasks.text(row) for row in rows] == [changed.text(row) for row in range(len(changed))]
+        timings = [earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), 0)) for p in (tasks, changed)]
+        assert bool(timings[0].stuck) == bool(moves) and not timings[1].stuck
+        mended += bool(moves)
+        many += len(moves) > 2
+        said = in_words(tasks, moves).count("let rank")
+        assert said == min(len(moves), 4)
+    assert mended > 100 and many > 50
+
+
+def test_what_a_program_of_such_an_order_is_told() -> None:
+    told = 0
+    for seed in range(40):
+        r = random.Random(seed)
+        p = disorderly(r, drawn_tasks(r))
+        try:
+            verified(p)
+        except ChimeraError as error:
+            assert all("tried" in d.help for d in error.diagnostics if d.code == "E440"), error
+            told += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
+    assert told > 10
 
 
 def test_the_task_that_is_suggested_mends_a_listing() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
+from chimera_ir.jsonform import program_from_json, program_to_json
 from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from compiler.cli import main
 from compiler.verify import verify
 from compiler.verify.collectives import _shortest
 from tests.helpers import moved, program, streams, with_streams
@@ -79,6 +82,15 @@ def test_two_orders_that_differ_are_named() -> None:
     turned = list(changed[int(found[1])])
     changed[int(found[1])] = moved(turned, int(found[2]), int(found[2]) - 1)
     assert verify(with_streams(p, changed))
+
+
+def test_sums_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "three.json"
+    path.write_text(program_to_json(three_ranks((0, 2), (1, 0), (2, 1))))
+    assert main([str(path)]) == 1
+    assert "or --for window puts its transfers and sums in one order; tried: it then ends there" in capsys.readouterr().err
+    assert main([str(path), "--for", "window", "--emit", "json"]) == 0
+    assert verify(program_from_json(capsys.readouterr().out))
 
 
 def test_the_cycle_that_is_named_is_the_shortest() -> None:

@@ -53,6 +53,14 @@ class Span:
         """Return the span from here to the end of `other`."""
         return replace(self, end_line=other.end_line, end_column=other.end_column)
 
+    @property
+    def text(self) -> str:
+        """What stands there; of several lines, on one."""
+        lines = [self.source.line(number) for number in range(self.line, self.end_line + 1)]
+        lines[-1] = lines[-1][: self.end_column - 1]
+        lines[0] = lines[0][self.column - 1 :]
+        return " ".join(line.strip() for line in lines) if len(lines) > 1 else lines[0]
+
     def __str__(self) -> str:
         return f"{self.source.name}:{self.line}:{self.column}"
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,15 +162,18 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         if options.machine:
             program = program.with_header(machine=options.machine)
         program = _arranged(program, options.arrange) if options.arrange else verified(program)
+        recomputing = None
     else:
         width = 1 if options.width is None else options.width
         machine: Machine = options.arrange or options.machine or "window"
-        program = compile_source(source, parameters, width, machine, arrange=options.arrange is not None).program
+        arrange = options.arrange is not None
+        program = compile_source(source, parameters, width, machine, arrange).program
+        recomputing = partial(compile_source, source, parameters, width, machine, arrange, recompute=True)
     model = _model(options.model)
     if model is not None and memory_bytes is not None:
         from compiler.memory import check_memory
 
-        check_memory(program, model, memory_bytes)
+        check_memory(program, model, memory_bytes, recomputing)
     match options.emit:
         case "streams":
             from chimera_ir.textform import program_to_text
@@ -200,16 +204,18 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
 
 def _arranged(program: Program, machine: Machine) -> Program:
     """Return a program from a file with its transfers and sums arranged for a machine."""
-    from compiler.pipeline import arranged
+    from compiler.blame import about_order
+    from compiler.pipeline import arranged, verified
     from compiler.verify import verify
 
     try:
-        verify(program.with_header(machine="posted"))
+        verify(program)
     except ChimeraError as error:
-        if any(d.code != "E453" for d in error.diagnostics):  # what arranging does not mend
+        if not all(map(about_order, error.diagnostics)):  # what arranging does not mend
             raise
     result = arranged(program, machine)
     if result is None:
+        verified(program.with_header(machine=machine))  # tasks that wait for each other are told
         message = f"--for {machine}: the tasks of this program's replicas cannot stand in one order"
         raise refuse("E002", message, help="compile its schedule with --for")
     return verify(result)

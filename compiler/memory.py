@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chimera_ir.diagnostics import refuse
+from chimera_ir.diagnostics import ChimeraError, refuse
 from chimera_ir.instructions import Op, Value
 from chimera_ir.model import ModelDescription, StageSum
 from chimera_ir.program import RECOMPUTE, Ints, Program
 from compiler.tasks import TaskIndex, expand
+
+if TYPE_CHECKING:
+    from compiler.pipeline import Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,13 @@ def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
     return tuple(result)
 
 
-def check_memory(program: Program, model: ModelDescription, limit_bytes: int) -> None:
-    """Raise ChimeraError E461 where a rank needs more bytes than it has."""
+def check_memory(
+    program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Compiled] | None = None
+) -> None:
+    """Raise ChimeraError E461 where a rank needs more bytes than it has.
+
+    recomputing: compiles the same schedule with every forward run again, to say whether that helps.
+    """
     needs = memory(program, model)
     worst = max(needs, key=lambda x: x.peak)
     if worst.peak <= limit_bytes:
@@ -53,10 +63,9 @@ def check_memory(program: Program, model: ModelDescription, limit_bytes: int) ->
     parts = {"weights": worst.weights, "gradients": worst.gradients, "activations": worst.activations, "buffers": worst.buffers}
     notes = [", ".join(f"{name} {size:,}" for name, size in parts.items()) + "; optimizer state is not counted"]
     notes += [f"{over} of {len(needs)} ranks need more than there is"] if over > 1 else []
-    again = max(x.peak for x in memory(_recomputing(program), model))
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
-    if again <= limit_bytes:
-        help = f"write 'recompute' after every 'stage ... on rank ...': this order then needs {again:,} bytes"
+    if recomputing is not None and (again := _least(recomputing, model)) is not None and again <= limit_bytes:
+        help = f"write 'recompute' after every 'stage ... on rank ...'; tried: it then needs {again:,} bytes"
     raise refuse(
         "E461",
         f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its worst moment, and has {limit_bytes:,}",
@@ -65,10 +74,12 @@ def check_memory(program: Program, model: ModelDescription, limit_bytes: int) ->
     )
 
 
-def _recomputing(program: Program) -> Program:
-    """Return the program with every forward run again before its backward."""
-    flags = np.where(program.table.op == Op.FWD, program.table.flags | RECOMPUTE, program.table.flags)
-    return replace(program, table=replace(program.table, flags=flags))
+def _least(compiled: Callable[[], Compiled], model: ModelDescription) -> int | None:
+    """Return what the worst rank of a program needs; nothing where it cannot be compiled."""
+    try:
+        return max(x.peak for x in memory(compiled().program, model))
+    except ChimeraError:
+        return None
 
 
 def _alive(program: Program, born: list[tuple[Ints, Ints]], died: list[tuple[Ints, Ints]]) -> Ints:

@@ -57,16 +57,24 @@ class Compiled:
 
 
 def compile_source(
-    source: Source, parameters: Mapping[str, int], width: int = 1, machine: Machine = "window", arrange: bool = False
+    source: Source,
+    parameters: Mapping[str, int],
+    width: int = 1,
+    machine: Machine = "window",
+    arrange: bool = False,
+    recompute: bool = False,
 ) -> Compiled:
     """Return the verified program of a schedule's text, and all that came before it.
 
-    machine: on which the program is proved to end; arrange: order its transfers and collectives for that machine.
+    machine: on which the program is proved to end; arrange: order its transfers and collectives for that machine;
+    recompute: at every stage, whatever the text says.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
     schedule = parse(source)
     spec = resolve(schedule, parameters)
+    if recompute:
+        spec = replace(spec, recompute=((True,) * spec.header.stages,) * len(spec.header.pipes))
     if width < 1:
         raise refuse("E211", f"a program has at least one replica, and the width is {width}")
     smaller = "take smaller sizes or fewer replicas; docs/language.md lists the limits"
@@ -78,7 +86,7 @@ def compile_source(
     except ChimeraError as error:
         from compiler.suggest import suggest_shift
 
-        raise suggest_shift(error, schedule, _trials(source.name, schedule, spec)) from None
+        raise suggest_shift(error, schedule, _trials(source.name, schedule, spec, machine, arrange)) from None
     tasks = ordered.program
     if width * len(tasks) > limits.TASKS:
         message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
@@ -87,7 +95,7 @@ def compile_source(
     if timing.stuck:
         from compiler.deadlock import explain_deadlock
 
-        raise explain_deadlock(ordered, timing, schedule, _trials(source.name, schedule, spec))
+        raise explain_deadlock(ordered, timing, schedule, _trials(source.name, schedule, spec, machine, arrange))
     program = _lower(tasks, timing, spec.sync, width, machine, arrange)
     try:
         verify(program)
@@ -104,12 +112,15 @@ def _times(tasks: Program) -> Timing:
     return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
 
 
-def _trials(name: str, schedule: Schedule, spec: Spec) -> Trials:
-    """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size."""
+def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange: bool) -> Trials:
+    """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size. On the
+    machines whose transfers queue they are arranged: seldom is an order right for them as it is."""
     from compiler.suggest import Trials
     from compiler.verify.hang import remaining
 
     given = spec.header.parameters
+    arranging = arrange or machine in ("paired", "serial")
+    notes = f" with --for {machine}" if arranging and not arrange else ""
 
     def attempt(text: str, parameters: Mapping[str, int]) -> tuple[int, int] | None:
         try:
@@ -120,7 +131,7 @@ def _trials(name: str, schedule: Schedule, spec: Spec) -> Trials:
         timing = _times(tasks)
         if timing.stuck:
             return None
-        program = _lower(tasks, timing, changed.sync, 1, "window", arrange=False)
+        program = _lower(tasks, timing, changed.sync, 1, machine, arranging)
         # A schedule's own limits may be meant for its own size.
         if remaining(program if parameters == given else program.with_header(limits={})) is not None:
             return None
@@ -132,10 +143,10 @@ def _trials(name: str, schedule: Schedule, spec: Spec) -> Trials:
         try:
             if parameters != given:
                 resolve(schedule, parameters)
-                return Trials(attempt, (given, parameters), tasks)
+                return Trials(attempt, (given, parameters), tasks, notes, bool(spec.limits))
         except ChimeraError:
             pass
-    return Trials(attempt, (given,), tasks)
+    return Trials(attempt, (given,), tasks, notes)
 
 
 def _lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:

@@ -11,7 +11,7 @@ from chimera_ir.program import OVERLAP, Program
 from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
 MAX_STEPS = 500_000  # tasks looked at for the sake of a suggestion
-MAX_SAID = 4
+MAX_SAID = 8
 
 
 class _TooMuchError(Exception):

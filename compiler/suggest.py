@@ -29,11 +29,14 @@ Sizes = Mapping[str, int]
 @dataclass
 class Trials:
     """What is tried, and how often. attempt: makespan and activations of a changed text under these parameters, None where
-    it is refused; sizes: the parameters as given, then others under which the schedule should work too; tasks: how many."""
+    it is refused; sizes: the parameters as given, then others under which the schedule should work too; tasks: how many;
+    how: with which option; limited: there are limits, which at other sizes are not kept to."""
 
     attempt: Callable[[str, Sizes], tuple[int, int] | None]
     sizes: Sequence[Sizes]
     tasks: int
+    how: str
+    limited: bool = False
     spent: int = 0
     work: int = 0
 
@@ -60,14 +63,14 @@ class Trials:
             return ""
         (makespan, held), edit = min(found, key=lambda x: x[0])
         said = [
-            f"{span.source.name}:{span.line}: "
-            + (f"write '{new}' instead of '{_written(span)}'" if new else f"remove '{_written(span)}'")
-            for span, new in edit
+            f"{span}: " + (f"write '{new}' instead of '{span.text}'" if new else f"remove '{span.text}'") for span, new in edit
         ]
         sizes = " and with ".join(" ".join(f"{k}={v}" for k, v in size.items()) for size in self.sizes)
+        beyond = ", there without the limits" if self.limited else ""
         return (
             "\n".join(said)
-            + f"; tried{' with ' if sizes else ''}{sizes}: it then runs, makespan {makespan}, activations {held}"
+            + f"; tried{' with ' if sizes else ''}{sizes}{beyond}: it then runs{self.how}, "
+            + f"makespan {makespan}, activations {held}"
         )
 
 
@@ -83,7 +86,7 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials) ->
             near = chain(_turned_ticks(schedule, order.rules), _shifted_ticks(rules, _near(schedule), "+"))
             return trials.best(near, False) or trials.best(_shifted_ticks(rules, FAR, "+"), True)
         case n.Listing():
-            near = chain(_turned_counts(schedule, order), _regrouped(order.actions))
+            near = chain(_turned_counts(schedule, order), _regrouped(order.actions), _reversed(order.actions))
             return trials.best(near, False) or trials.best(_shifted_counts(order), True)
         case n.Greedy():
             return ""
@@ -111,13 +114,9 @@ def _edited(edit: Edit) -> str:
     return "\n".join(lines)
 
 
-def _written(span: Span) -> str:
-    return span.source.line(span.line)[span.column - 1 : span.end_column - 1]
-
-
 def _text(e: n.Expr, inside: bool = False) -> str:
     """Return the text of an expression, in parentheses where an operator beside it would tear it apart."""
-    return f"({_written(e.span)})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else _written(e.span)
+    return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
 
 
 def _setting(schedule: n.Schedule, what: str) -> n.Expr:
@@ -228,7 +227,7 @@ def _shifted_counts(listing: n.Listing) -> Iterator[Edit]:
 
 def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
     """Yield a loop split in two, and two neighbours made one: `repeat N { F  B }` is not `repeat N { F }  repeat N { B }`.
-    And an overlapped pair as two tasks."""
+    And an overlapped pair as two tasks, and two tasks the other way round."""
     for a in actions:
         match a:
             case n.Repeat():
@@ -247,8 +246,9 @@ def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
         both = replace(a.span, end_column=b.span.end_column)
         if any(x.span.line != x.span.end_line for x in (a, b)):
             continue
-        if isinstance(a, n.TaskAction) and a.overlap and a.span.line == b.span.line:
-            yield ((both, f"{_written(a.span)}  {_written(b.span)}"),)
+        if isinstance(a, n.TaskAction) and isinstance(b, n.TaskAction) and a.span.line == b.span.line:
+            swapped = f"{b.span.text}  {a.span.text}"
+            yield ((both, f"{a.span.text}  {b.span.text}" if a.overlap else swapped),)
         if isinstance(a, n.Repeat) and isinstance(b, n.Repeat):
             (head, body, end), (other, more, _) = _parts(a), _parts(b)
             new = f"{head}{body}  {more.lstrip()}{end}"
@@ -256,9 +256,29 @@ def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
                 yield ((both, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
 
 
+def _reversed(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
+    """Yield stages of tasks counted down where the index of a loop around them counts up."""
+    for a in actions:
+        match a:
+            case n.Repeat():
+                yield from _reversed(a.body, (*around, a))
+            case n.Choice():
+                yield from _reversed(a.then + a.otherwise, around)
+            case n.TaskAction() if a.stage is not None and a.stage.span.line == a.stage.span.end_line:
+                for loop in around:
+                    if loop.binder and loop.low:
+                        ends = [_text(loop.count, inside=True), _text(loop.low, inside=True)]
+                        down = f"({' + '.join(x for x in ends if x != '0')} - {loop.binder.name})"
+                        new = _renamed(_text(a.stage), loop.binder.name, down)
+                        if new != _text(a.stage):
+                            yield ((a.stage.span, new),)
+            case _:
+                pass
+
+
 def _parts(loop: n.Repeat) -> tuple[str, str, str]:
     """Return the text of a loop on one line: up to its bracket, the actions, the rest."""
-    text, begin = _written(loop.span), loop.span.column
+    text, begin = loop.span.text, loop.span.column
     if not loop.body:
         return text[:-1], "", text[-1:]
     head, end = text[: loop.body[0].span.column - begin].rstrip(), loop.body[-1].span.end_column - begin

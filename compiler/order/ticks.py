@@ -191,6 +191,10 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
         if len(collisions) > 1:
             notes.append(f"{len(collisions)} such pairs in all")
         help = "shift one formula; a rank runs one task at a time"
+        if ordered.span(row) == ordered.span(row + 1):
+            help = "one formula places both: let its ticks differ, or place their stages on different ranks"
+            if program.table.pipe[row] != program.table.pipe[row + 1]:
+                help = "one formula places both: write one for each pipe, or place their stages on different ranks"
         found.append(Diagnostic("E303", message, ordered.span(row), f"places {program.text(row)}", tuple(notes), help))
     return found
 

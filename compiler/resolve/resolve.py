@@ -9,7 +9,7 @@ from chimera_ir.program import Header
 from compiler.resolve.expressions import Findings, start_work
 from compiler.resolve.orders import order_of
 from compiler.resolve.scope import check_globals, check_parameters, check_settings, check_statements
-from compiler.resolve.sizes import costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
+from compiler.resolve.sizes import Ranks, costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
 from compiler.resolve.spec import Spec
 from compiler.resolve.values import values
 from compiler.syntax import nodes as n
@@ -35,7 +35,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
     ranks = size(settings["ranks"].value, env, "ranks", 1)
     stages = size(settings["stages"].value, env, "stages", 1)
     window = size(settings["window"].value, env, "window", 0) if "window" in settings else 2
-    pipes, declared = pipes_of(schedule, env, ranks, stages)
+    pipes, declared = pipes_of(schedule, env, Ranks.of(settings["ranks"].value, ranks), stages)
     micro_batches = sum(len(p.micro_batches) for p in pipes)
     span = next(s.span for s in schedule.statements if isinstance(s, n.PipeDecl))
     if micro_batches == 0:

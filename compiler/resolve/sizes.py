@@ -51,7 +51,19 @@ class Declared:
     ids: dict[int, int] = field(default_factory=dict)
 
 
-def pipes_of(schedule: n.Schedule, env: Env, ranks: int, stages: int) -> tuple[tuple[Pipe, ...], dict[str, Declared]]:
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How many, and the text that says so, in parentheses where an operator beside it would tear it apart."""
+
+    count: int
+    text: str
+
+    @staticmethod
+    def of(e: n.Expr, count: int) -> Ranks:
+        return Ranks(count, e.span.text if isinstance(e, n.Int | n.Name | n.Call) else f"({e.span.text})")
+
+
+def pipes_of(schedule: n.Schedule, env: Env, ranks: Ranks, stages: int) -> tuple[tuple[Pipe, ...], dict[str, Declared]]:
     pipes: list[Pipe] = []
     declared: dict[str, Declared] = {}
     found: list[Diagnostic] = []
@@ -104,7 +116,7 @@ def _members(decl: n.PipeDecl, env: Env) -> Iterator[tuple[int, str, Env]]:
         yield i, f"{decl.name.name}[{i}]", {**env, decl.family.binder.name: i}
 
 
-def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, found: list[Diagnostic]) -> tuple[int, ...]:
+def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int, found: list[Diagnostic]) -> tuple[int, ...]:
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
         low, high = 0, stages - 1
@@ -116,12 +128,19 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: int, stages: int, f
                 continue
         at = np.arange(low, high + 1, dtype=np.int64)
         rank = np.broadcast_to(np.asarray(evaluate(clause.rank, {**env, clause.binder.name: at})), at.shape)
-        outside = (rank < 0) | (rank >= ranks)
+        outside = (rank < 0) | (rank >= ranks.count)
         if outside.any():
             s = int(at[np.argmax(outside)])
-            message = f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks - 1}"
+            message = (
+                f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks.count - 1}"
+            )
             label = values_of(clause.rank, {**env, clause.binder.name: s})
-            help = f"ranks count from 0; where stages go round, write (...) % {ranks}"
+            written = clause.rank.span.text
+            inside = written if isinstance(clause.rank, n.Int | n.Name | n.Call) else f"({written})"
+            help = f"where stages go round, write {inside} % {ranks.text}"
+            if ((rank > 0) & (rank <= ranks.count)).all():
+                less = f"{inside if isinstance(clause.rank, n.IfElse) else written} - 1"
+                help = f"ranks count from 0: write {written.removesuffix('+ 1').rstrip() if written.endswith('+ 1') else less}"
             found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
             continue
         twice = placement[at] >= 0

@@ -71,12 +71,18 @@ _TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|\S")
 
 
 def _count(source: Source) -> int:
-    """Return how many tokens a text has, at least 1. Raises ChimeraError: E104 brackets within brackets, E105 its size."""
+    """Return how many tokens a text has, at least 1. Raises ChimeraError: E102 a product without its sign, E104 brackets
+    within brackets, E105 its size."""
     if len(source.text) > limits.TEXT:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
     count = depth = 0
+    number = None  # the one before, if it is one
     for count, found in enumerate(_TOKEN.finditer(source.text), 1):
         word = found[0]
+        if number and number.end() == found.start() and (word == "(" or (word.isidentifier() and word not in keywords())):
+            span = source.span(number.start(), found.end())
+            raise refuse("E102", "two factors without a sign between them", span, help=f"write {number[0]}*{word}")
+        number = found if word.isdigit() else None
         if word in "([{":
             depth += 1
         elif word in ")]}":

@@ -50,14 +50,13 @@ FORGOTTEN = {
     QUEUE: "a transfer or sum, for the one before it in a queue",
 }
 
-_DIRECT = {READ: "", POST: "", WINDOW: "none", END: "none", QUEUE: "none"}
-# What forgetting a kind of wait can do on a machine: hide a hang (""), or nothing, since there are none or others imply it.
-HIDES: dict[Machine, dict[int, str]] = {
-    "posted": {**_DIRECT, POST: "none"},
-    "window": _DIRECT,
-    "rendezvous": _DIRECT,
-    "paired": {READ: "", POST: "none", WINDOW: "", END: "", QUEUE: ""},
-    "serial": {READ: "implied", POST: "none", WINDOW: "implied", END: "implied", QUEUE: ""},
+# The kinds that decide on a machine whether some program ends; the others are not there, or follow from these.
+DECIDE: dict[Machine, set[int]] = {
+    "posted": {READ},
+    "window": {READ, POST},
+    "rendezvous": {READ, POST},
+    "paired": {READ, WINDOW, END, QUEUE},
+    "serial": {QUEUE},
 }
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import islice
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.diagnostics import ChimeraError, Source
 from chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv, instruction_text
-from chimera_ir.program import Ints, Program
+from chimera_ir.jsonform import program_to_json
+from chimera_ir.program import Ints, Machine, Program
 from compiler import compile_schedule, compile_text, verify
+from compiler.cli import main
 from compiler.library import find
 from compiler.lower.width import tasks_only
-from compiler.pipeline import arranged, verified
+from compiler.pipeline import arranged, compile_source, verified
 from compiler.repair import in_words, repaired
 from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from compiler.verify.circle import closed, shortest_circle
@@ -25,6 +29,7 @@ from tests.helpers import SMALL, moved, program, streams, with_streams
 from tests.helpers import makespan as makespan_of
 from tests.proof.disorder import disorderly
 from tests.proof.drawn import drawn_tasks
+from tests.proof.explorer import candidates
 
 MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 
@@ -84,16 +89,17 @@ def mended(text: str, help: str) -> str:
     edits, tried, _ = help.partition("; tried with ")
     lines = text.split("\n")
     for edit in edits.split("\n")[::-1] if tried else []:  # from the right, so that what is left of it stays where it is
-        found = re.fullmatch(r"broken.sched:(\d+): (?:write '(.*)' instead of|remove) '(.*)'", edit)
+        found = re.fullmatch(r"broken.sched:(\d+):(\d+): (?:write '(.*)' instead of|remove) '(.*)'", edit)
         assert found
-        k = int(found[1]) - 1
-        before, after = re.split(rf"(?<!\w){re.escape(found[3])}(?!\w)(?!.*(?<!\w){re.escape(found[3])}(?!\w))", lines[k])
-        lines[k] = before + (found[2] or "") + after
+        line, column = int(found[1]) - 1, int(found[2]) - 1
+        before, after = lines[line][:column], lines[line][column:]
+        assert after.startswith(found[4])
+        lines[line] = before + (found[3] or "") + after.removeprefix(found[4])
     return "\n".join(lines) if tried else ""
 
 
 def sizes_tried(help: str) -> list[dict[str, int]]:
-    found = re.search(r"; tried with (.*): it then runs, makespan \d+, activations \d+$", help)
+    found = re.search(r"; tried with (.*?)(?:, there without the limits)?: it then runs, makespan \d+, activations \d+$", help)
     assert found
     return [{k: int(v) for k, v in (x.split("=") for x in size.split())} for size in found[1].split(" and with ")]
 
@@ -199,6 +205,7 @@ def test_a_rank_counted_from_the_wrong_end_is_mended_everywhere() -> None:
         ("F p(0, 0)  repeat N - 1 { B  F }  B", "repeat N { F }  repeat N { B }", 1, 24),  # two that should be one
         ("F p(0, 0)  repeat N - 1 { B  F }  B", "repeat N { F }\n  repeat N { B }", 2, 24),
         ("repeat N { F }  repeat N { B }", "repeat N { F & B }", 1, 15),  # a pair that needs its own result
+        ("repeat N { F }  repeat N { B }", "repeat N { B  F }", 1, 15),  # the wrong way round
     ],
 )
 def test_loops_that_are_grouped_otherwise_mend_a_listing(first: str, second: str, edits: int, makespan: int) -> None:
@@ -214,6 +221,38 @@ order listing for rank r {{
     assert code == "E304" and len(help.split("\n")) == edits
     assert refused(mended(text, help), {"N": 7}) == ("", "")
     assert makespan_of(compile_text(mended(text, help)).program) == makespan
+
+
+def test_a_stage_counted_up_that_should_be_counted_down_is_mended() -> None:
+    text = """schedule up_and_up
+param N = 4
+ranks 2   stages 4
+pipe p { stage s on rank s % 2   micro_batches N }
+order listing for rank r {
+    repeat k in 0 .. 1 { repeat N { F(2*k + r) } }
+    repeat k in 0 .. 1 { repeat N { B(2*k + r) } }
+}
+"""
+    code, help = refused(text, {})
+    assert code == "E304" and "write '2*(1 - k) + r' instead of '2*k + r'" in help
+    assert refused(mended(text, help), {"N": 7}) == ("", "")
+
+
+@pytest.mark.parametrize("machine", ["paired", "serial"])
+def test_what_is_suggested_runs_on_the_machine_at_hand(machine: Machine) -> None:
+    broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)")
+    with pytest.raises(ChimeraError) as caught:
+        compile_source(Source("broken.sched", broken), {}, 1, machine)
+    help = caught.value.diagnostics[0].help
+    assert f": it then runs with --for {machine}, makespan" in help
+    assert compile_source(Source("broken.sched", mended(broken, help)), {}, 1, machine, arrange=True)
+
+
+def test_limits_are_not_kept_to_at_a_larger_size_and_that_is_said() -> None:
+    broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
+    code, help = refused(broken, {})
+    assert code == "E304" and "and with D=6 N=8, there without the limits: it then runs" in help
+    assert refused(mended(broken, help), {}) == ("", "")
 
 
 def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
@@ -236,7 +275,7 @@ def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
         mended += bool(moves)
         many += len(moves) > 2
         said = in_words(tasks, moves).count("let rank")
-        assert said == min(len(moves), 4)
+        assert said == min(len(moves), 8)
     assert mended > 100 and many > 50
 
 
@@ -253,18 +292,41 @@ def test_what_a_program_of_such_an_order_is_told() -> None:
     assert told > 10
 
 
+def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs that hang, or whose sums have no order; the command that the help names is run."""
+    suggested, path = 0, tmp_path / "hung.json"
+    for _, p in islice(candidates(seed=5), 400):
+        try:
+            verified(p)
+        except ChimeraError as error:
+            named = re.search(r"--for (\w+) puts its transfers and sums in one order; tried", error.diagnostics[0].help)
+            if not named:
+                continue
+            path.write_text(program_to_json(p))
+            assert main([str(path), "--for", named[1], "--emit", "report"]) == 0, error
+            suggested += 1
+    capsys.readouterr()
+    assert suggested > 10
+
+
 def test_the_task_that_is_suggested_mends_a_listing() -> None:
     text = """schedule exchanged
 ranks 2   stages 2
 pipe p { stage s on rank s   micro_batches 2 }
 order listing for rank r {
-    if r == 0 { repeat 2 { F }  repeat 2 { B } } else { F p(1, 0)  B p(1, 1)  F p(1, 1)  B p(1, 0) }
+    if r == 0 { repeat 2 { F }  repeat 2 { B } }
+    if r == 1 {
+        F p(1, 0)
+        B p(1, 1)
+        F p(1, 1)
+        B p(1, 0)
+    }
 }
 """
     code, help = refused(text, {})
     assert code == "E304"
     assert help == "let rank 1 run FWD p s1 m1 before BWD p s1 m1; tried: the order then runs"
-    assert refused(text.replace("B p(1, 1)  F p(1, 1)", "F p(1, 1)  B p(1, 1)"), {}) == ("", "")
+    assert refused(text.replace("B p(1, 1)\n        F p(1, 1)", "F p(1, 1)\n        B p(1, 1)"), {}) == ("", "")
 
 
 def with_moves(p: Program, help: str) -> Program:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.diagnostics import ChimeraError, Source
 from chimera_ir.model import Layer, ModelDescription, Tensor
-from chimera_ir.program import LIMITS, Program
+from chimera_ir.program import LIMITS, RECOMPUTE, Program
 from chimera_ir.textform import program_from_text
 from compiler import compile_text
 from compiler.library import find
 from compiler.memory import RankMemory, check_memory, memory
+from compiler.pipeline import compile_source
 from compiler.verify import peaks, verify
 from tests.helpers import SMALL, program
 
@@ -114,9 +118,21 @@ def test_recomputation_is_suggested_only_where_it_helps() -> None:
     again = compile_text(find("gpipe").text.replace("on rank s", "on rank s recompute"), {"D": 2, "N": 8}).program
     least = max(m.peak for m in memory(again, TOY))
     helps = []
-    for limit in (least, least - 1):
+    recomputing = partial(compile_source, find("gpipe"), {"D": 2, "N": 8}, recompute=True)
+    for limit, compiled in ((least, recomputing), (least - 1, recomputing), (least, None)):
         with pytest.raises(ChimeraError) as error:
-            check_memory(p, TOY, limit)
+            check_memory(p, TOY, limit, compiled)
         helps.append(error.value.diagnostics[0].help)
     assert "'recompute'" in helps[0] and f"needs {least:,} bytes" in helps[0]
-    assert "'recompute'" not in helps[1]
+    assert "'recompute'" not in helps[1] + helps[2]
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if " recompute" not in find(name).text])
+def test_recomputing_everywhere_is_what_the_text_would_compile_to(name: str) -> None:
+    text = re.sub(r"(\bon rank .*?)(\s+(?:micro_batches|stage)\b)", r"\1 recompute\2", find(name).text)
+    for machine in ("window", "serial"):
+        written, said = (
+            compile_source(Source(name, t), SMALL[name][1], 1, machine, True, recompute).program  # type: ignore[arg-type]
+            for t, recompute in ((text, False), (find(name).text, True))
+        )
+        assert written == said and (written.table.flags & RECOMPUTE).any()

@@ -60,7 +60,8 @@ def main() -> int:
     except Exception as error:
         # RankError names rank and instruction. Where only a peer is gone, that peer's own message has the reason.
         # Where nobody can move, every rank's wait is the whole story.
-        if not isinstance(error.__cause__ or error, ConnectionError) and type(error).__name__ != "StuckError":
+        gone = any(isinstance(e, ConnectionError) for e in (error, error.__cause__))
+        if not gone and type(error).__name__ != "StuckError":
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         _end(1)

@@ -89,14 +89,20 @@ class Processes:
         # All ranks create all groups, in this order: new_group is itself a collective.
         for a, b in channels:
             self._channels.add((a, b))
-            group = dist.new_group([a, b], backend=self._backend)
+            group = self._group((a, b))
             if self.rank == a:
                 self._to[b] = Channel(group, dist.get_group_rank(group, b), f"the send to rank {b}")
             elif self.rank == b:
                 self._from[a] = Channel(group, dist.get_group_rank(group, a), f"the receive from rank {a}")
         for ranks in sets:
-            self._collectives[ranks] = dist.new_group(list(ranks), backend=self._backend)
+            self._collectives[ranks] = self._group(ranks)
         self._use_once(channels, sets)
+
+    def _group(self, ranks: Sequence[int]) -> Any:
+        try:
+            return dist.new_group(list(ranks), backend=self._backend)
+        except RuntimeError as error:
+            raise lost(f"connecting ranks {', '.join(map(str, ranks))}", error) from error
 
     def _use_once(self, channels: Sequence[tuple[int, int]], sets: Sequence[tuple[int, ...]]) -> None:
         for sender, receiver in channels:

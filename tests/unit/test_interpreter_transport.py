@@ -307,3 +307,14 @@ def test_a_posted_buffer_holds_nonsense_until_its_message_is_there() -> None:
             assert buffer.tolist() == [1, 1]
 
     run_in_loopback(TWO_RANKS["1f1b"], live)
+
+
+def test_a_peer_that_is_gone_before_the_ranks_have_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, rank=0, world=2)
+
+    def gone(ranks: list[int], backend: str) -> Group:
+        raise RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
+
+    monkeypatch.setattr(processes.dist, "new_group", gone)
+    with pytest.raises(ConnectionError, match=r"connecting ranks 0, 1 failed: Connection closed by peer"):
+        Processes("gloo", torch.device("cpu"), staged=False).connect(program("chimera", D=2))

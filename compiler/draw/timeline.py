@@ -133,11 +133,11 @@ def _paint(cells: list[Cell]) -> str:
 
 def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
     """Return the times that stand above a band of characters, a number about every ten."""
-    total = Fraction(end, scale)
-    step = next(s for k in range(20) for s in (10**k, 2 * 10**k, 5 * 10**k) if s * scale * per_unit >= 10 or s > total)
-    line = ""
-    for t in range(0, int(total) + 1, step):
-        place = int(t * scale * per_unit) - band.start
+    total, each = Fraction(end, scale), scale * per_unit  # characters for a unit of cost
+    step = next(s for k in range(20) for s in (10**k, 2 * 10**k, 5 * 10**k) if s * each >= 10 or s > total)
+    line, first = "", ceil(band.start / each / step) * step
+    for t in range(first, min(int(total), int(band.stop / each)) + 1, step):
+        place = int(t * each) - band.start
         if 0 <= place < len(band) or (not len(band) and t == 0):
             line = f"{line:<{place}}" + str(t)
     return line

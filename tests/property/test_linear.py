@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from chimera_ir.program import Program
-from compiler import compile_schedule, verify
+from compiler import compile_schedule, simulate, verify
+from compiler.draw.timeline import draw_timeline
 from compiler.library import names
 
 SIZES = ((4, 16), (8, 32), (16, 64))  # each four times the program before
@@ -69,6 +70,18 @@ def test_compiling_and_verifying_are_linear(name: str) -> None:
         }.items():
             message = f"{what} {name} takes {spent} {measure.__name__} for {lengths} instructions"
             assert growth(spent, lengths) <= SLACK, message
+
+
+def test_drawing_a_timeline_in_bands_is_linear_in_its_characters() -> None:
+    drawn: list[str] = []
+
+    def draw(micro_batches: int) -> None:
+        p = compile_schedule("1f1b", {"D": 2, "N": micro_batches}).program
+        s = simulate(p)
+        drawn.append(draw_timeline(p, s.timing, s.scale, columns=40))
+
+    spent = [lines(lambda n=n: draw(n)) for n in (32, 128, 512)]  # type: ignore[misc]
+    assert growth(spent, [len(text) for text in drawn]) <= SLACK
 
 
 def test_what_is_quadratic_is_seen() -> None:

@@ -87,9 +87,14 @@ def _stops(program: Program, timing: Timing) -> Iterator[int]:
 
 def _another_order(program: Program) -> str:
     """Return which tasks may come earlier so that the order runs, having tried it; or nothing."""
+    found = repaired(program)
+    if found is not None:
+        return f"{in_words(program, found[1])} the order then runs"
+    if not (program.table.flags & OVERLAP).any():
+        return ""
     alone = replace(program, table=replace(program.table, flags=program.table.flags & ~OVERLAP))
-    for tasks, before in (program, ""), (alone, "overlap no tasks\n"):
-        found = repaired(tasks)
-        if found is not None:
-            return f"{before}{in_words(tasks, found[1])} the order then runs"
-    return ""
+    found = repaired(alone)
+    if found is None:
+        return ""
+    moves = f"\n{in_words(alone, found[1])}" if found[1] else "; tried:"
+    return f"overlap no tasks{moves} the order then runs"

@@ -16,6 +16,7 @@ from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Span
 from compiler.resolve.expressions import spent
 from compiler.syntax import nodes as n
+from compiler.syntax.printer import as_written
 
 MAX_TRIED = 1_000_000  # tasks ordered for the sake of a suggestion; a character of the text is worth as much as many tasks
 A_CHARACTER = 10
@@ -114,18 +115,13 @@ def _edited(edit: Edit) -> str:
     return "\n".join(lines)
 
 
-def _text(e: n.Expr, inside: bool = False) -> str:
-    """Return the text of an expression, in parentheses where an operator beside it would tear it apart."""
-    return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
-
-
 def _setting(schedule: n.Schedule, what: str) -> n.Expr:
     return next(s.value for s in schedule.statements if isinstance(s, n.Setting) and s.what == what)
 
 
 def _from_the_end(total: n.Expr, name: str) -> str:
     """Return `D - 1 - s` for a name that counts to D - 1."""
-    return f"({total.value - 1 if isinstance(total, n.Int) else f'{_text(total, inside=True)} - 1'} - {name})"
+    return f"({total.value - 1 if isinstance(total, n.Int) else f'{as_written(total, inside=True)} - 1'} - {name})"
 
 
 def _renamed(text: str, name: str, new: str) -> str:
@@ -134,7 +130,7 @@ def _renamed(text: str, name: str, new: str) -> str:
 
 def _signs(e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with one of its + and - turned round."""
-    text, begin = _text(e), e.span.column
+    text, begin = as_written(e), e.span.column
     todo = [e]
     while todo:
         match todo.pop():
@@ -168,8 +164,8 @@ def _turned_ticks(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edi
         tick, stage = rule.tick, rule.stage.name
         for new in _signs(tick):
             yield ((tick.span, new),)
-        other = _renamed(_text(tick), stage, _from_the_end(_setting(schedule, "stages"), stage))
-        if other != _text(tick):
+        other = _renamed(as_written(tick), stage, _from_the_end(_setting(schedule, "stages"), stage))
+        if other != as_written(tick):
             yield ((tick.span, other),)
 
 
@@ -182,7 +178,7 @@ def _near(schedule: n.Schedule) -> list[str]:
 def _shifted_ticks(rules: Sequence[n.Rule], amounts: Sequence[str], signs: str) -> Iterator[Edit]:
     """Yield ticks with something added or taken away; `4*` stands for a multiple of the stage."""
     for amount, sign, rule in product(amounts, signs, _on_one_line(rules)):
-        tick = _text(rule.tick, inside=isinstance(rule.tick, n.IfElse))
+        tick = as_written(rule.tick, inside=isinstance(rule.tick, n.IfElse))
         yield ((rule.tick.span, f"{tick} {sign} {amount}" + rule.stage.name * amount.endswith("*")),)
 
 
@@ -210,8 +206,8 @@ def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
     """Yield counts with a sign turned round, or the rank counted from the other end: in one of them, or in all."""
     rank, counts = listing.rank.name, list(_counts(listing.actions))
     ranks = _setting(schedule, "ranks")
-    for other in (_from_the_end(ranks, rank), f"({_text(ranks, inside=True)} - {rank})"):
-        turned = tuple((e.span, new) for e in counts if (new := _renamed(_text(e), rank, other)) != _text(e))
+    for other in (_from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
+        turned = tuple((e.span, new) for e in counts if (new := _renamed(as_written(e), rank, other)) != as_written(e))
         yield from ((edit,) for edit in turned)
         if len(turned) > 1:
             yield turned
@@ -222,7 +218,7 @@ def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
 def _shifted_counts(listing: n.Listing) -> Iterator[Edit]:
     for sign in "+-":
         for e in _counts(listing.actions):
-            yield ((e.span, f"{_text(e, inside=isinstance(e, n.IfElse))} {sign} 1"),)
+            yield ((e.span, f"{as_written(e, inside=isinstance(e, n.IfElse))} {sign} 1"),)
 
 
 def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
@@ -267,10 +263,10 @@ def _reversed(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) 
             case n.TaskAction() if a.stage is not None and a.stage.span.line == a.stage.span.end_line:
                 for loop in around:
                     if loop.binder and loop.low:
-                        ends = [_text(loop.count, inside=True), _text(loop.low, inside=True)]
+                        ends = [as_written(loop.count, inside=True), as_written(loop.low, inside=True)]
                         down = f"({' + '.join(x for x in ends if x != '0')} - {loop.binder.name})"
-                        new = _renamed(_text(a.stage), loop.binder.name, down)
-                        if new != _text(a.stage):
+                        new = _renamed(as_written(a.stage), loop.binder.name, down)
+                        if new != as_written(a.stage):
                             yield ((a.stage.span, new),)
             case _:
                 pass

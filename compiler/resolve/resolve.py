@@ -35,7 +35,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
     ranks = size(settings["ranks"].value, env, "ranks", 1)
     stages = size(settings["stages"].value, env, "stages", 1)
     window = size(settings["window"].value, env, "window", 0) if "window" in settings else 2
-    pipes, declared = pipes_of(schedule, env, Ranks.of(settings["ranks"].value, ranks), stages)
+    pipes, declared = pipes_of(schedule, env, Ranks(ranks, settings["ranks"].value), stages)
     micro_batches = sum(len(p.micro_batches) for p in pipes)
     span = next(s.span for s in schedule.statements if isinstance(s, n.PipeDecl))
     if micro_batches == 0:

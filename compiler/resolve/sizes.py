@@ -12,6 +12,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import Costs, Pipe, Tied
 from compiler.resolve.expressions import Env, evaluate, scalar, values_of
 from compiler.syntax import nodes as n
+from compiler.syntax.printer import as_written
 
 
 def size(e: n.Expr, env: Env, what: str, least: int) -> int:
@@ -53,14 +54,10 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How many, and the text that says so, in parentheses where an operator beside it would tear it apart."""
+    """How many, and the text that says so."""
 
     count: int
-    text: str
-
-    @staticmethod
-    def of(e: n.Expr, count: int) -> Ranks:
-        return Ranks(count, e.span.text if isinstance(e, n.Int | n.Name | n.Call) else f"({e.span.text})")
+    written: n.Expr
 
 
 def pipes_of(schedule: n.Schedule, env: Env, ranks: Ranks, stages: int) -> tuple[tuple[Pipe, ...], dict[str, Declared]]:
@@ -116,6 +113,14 @@ def _members(decl: n.PipeDecl, env: Env) -> Iterator[tuple[int, str, Env]]:
         yield i, f"{decl.name.name}[{i}]", {**env, decl.family.binder.name: i}
 
 
+def _one_less(e: n.Expr) -> str:
+    match e:
+        case n.Binary("+", left, n.Int(1)):
+            return as_written(left)
+        case _:
+            return f"{as_written(e, inside=isinstance(e, n.IfElse))} - 1"
+
+
 def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int, found: list[Diagnostic]) -> tuple[int, ...]:
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
@@ -135,12 +140,9 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int,
                 f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks.count - 1}"
             )
             label = values_of(clause.rank, {**env, clause.binder.name: s})
-            written = clause.rank.span.text
-            inside = written if isinstance(clause.rank, n.Int | n.Name | n.Call) else f"({written})"
-            help = f"where stages go round, write {inside} % {ranks.text}"
+            help = f"where stages go round, write {as_written(clause.rank, True)} % {as_written(ranks.written, True)}"
             if ((rank > 0) & (rank <= ranks.count)).all():
-                less = f"{inside if isinstance(clause.rank, n.IfElse) else written} - 1"
-                help = f"ranks count from 0: write {written.removesuffix('+ 1').rstrip() if written.endswith('+ 1') else less}"
+                help = f"ranks count from 0: write {_one_less(clause.rank)}"
             found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
             continue
         twice = placement[at] >= 0

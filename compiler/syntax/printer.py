@@ -9,6 +9,12 @@ _BINDS = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 
 _NEGATE = 7
 
 
+def as_written(e: n.Expr, inside: bool = False) -> str:
+    """Return the author's own text of an expression; inside: of another one, in parentheses where an operator beside it
+    would tear it apart."""
+    return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
+
+
 def print_schedule(schedule: n.Schedule) -> str:
     """Return the text of a tree."""
     return "\n".join([f"schedule {schedule.name.name}", *map(_statement, schedule.statements)]) + "\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Fwd, Instruction, Recv, Send, Task, stage_group
+from chimera_ir.instructions import AllReduce, Bwd, BwdWeight, Fwd, Instruction, Recv, Send, Task, stage_group
 from chimera_ir.program import Header, Program, program_of
 from compiler.lower.width import widen
 from tests.helpers import Streams
-from tests.proof.drawn import one_order, reads
+from tests.proof.drawn import one_order, reads_first
 
 Transfer = tuple[int, int]  # the rank that sends, number of it on the channel
 TRIES = 40  # to draw orders in which each two ranks get along
@@ -75,8 +75,7 @@ def readers(lines: Streams, a: int, b: int) -> list[int]:
     for n in sends(lines, a, b):
         i = lines[a][n]
         assert isinstance(i, Send)
-        kinds = (Fwd,) if i.value == "act" else (Bwd, BwdInput)
-        found.append(next(n for n, x in enumerate(lines[b]) if isinstance(x, kinds) and reads(x, i)))
+        found.append(next(n for n, x in enumerate(lines[b]) if reads_first(x, i)))
     return found
 
 

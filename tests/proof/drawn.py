@@ -148,10 +148,15 @@ def freed(r: random.Random, program: Program) -> Streams:
     return changed
 
 
-def reads(task: Instruction, i: Recv) -> bool:
-    """Return whether a task, of a kind that does, reads what is received."""
+def reads(task: Instruction, i: Recv | Send) -> bool:
+    """Return whether a task, of a kind that does, reads what is transferred."""
     assert isinstance(task, Task)
     return (task.pipe, task.stage) == (i.pipe, i.stage) and bool({*task.micro_batches} & {*i.micro_batches})
+
+
+def reads_first(task: Instruction, i: Recv | Send) -> bool:
+    """Return whether a task reads what is transferred, and is of the kind that reads it before others do."""
+    return isinstance(task, (Fwd,) if i.value == "act" else (Bwd, BwdInput)) and reads(task, i)
 
 
 def late(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
@@ -159,10 +164,9 @@ def late(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None
     for n in reversed(range(len(stream))):
         i = stream[n]
         if isinstance(i, Recv):
-            readers = (Fwd,) if i.value == "act" else (Bwd, BwdInput)
             while n + 1 < len(stream):
                 after = stream[n + 1]
-                if isinstance(after, readers) and reads(after, i):
+                if reads_first(after, i):
                     break
                 if isinstance(after, Send | Recv) and after.peer == i.peer and not isinstance(after, past):
                     break

@@ -1,0 +1,364 @@
+"""A change that is suggested was tried: it is made here as it is said, and then the order or the program runs."""
+
+from __future__ import annotations
+
+import random
+import re
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError, Source
+from chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv, instruction_text
+from chimera_ir.jsonform import program_to_json
+from chimera_ir.program import Machine, Program
+from compiler import compile_schedule, compile_text, verify
+from compiler.cli import main
+from compiler.library import find
+from compiler.lower.width import tasks_only
+from compiler.pipeline import arranged, compile_source, verified
+from compiler.repair import in_words, repaired
+from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+from compiler.verify.progress import hang_on
+from compiler.verify.view import View
+from tests.helpers import SMALL, moved, program, streams, with_streams
+from tests.helpers import makespan as makespan_of
+from tests.proof.disorder import disorderly
+from tests.proof.drawn import drawn_tasks
+from tests.proof.explorer import candidates
+
+MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
+
+
+def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
+    """Return the code and the help of what is wrong with a schedule first."""
+    try:
+        compile_text(text, parameters, name="broken.sched")
+    except ChimeraError as error:
+        return error.diagnostics[0].code, error.diagnostics[0].help
+    return "", ""
+
+
+def mended(text: str, help: str) -> str:
+    """Return the text with the edits made that a help describes; nothing if it describes none."""
+    edits, tried, _ = help.partition("; tried with ")
+    lines = text.split("\n")
+    for edit in edits.split("\n")[::-1] if tried else []:  # from the right, so that what is left of it stays where it is
+        found = re.fullmatch(r"broken.sched:(\d+):(\d+): (?:write '(.*)' instead of|remove) '(.*)'", edit)
+        assert found
+        line, column = int(found[1]) - 1, int(found[2]) - 1
+        before, after = lines[line][:column], lines[line][column:]
+        assert after.startswith(found[4])
+        lines[line] = before + (found[3] or "") + after.removeprefix(found[4])
+    return "\n".join(lines) if tried else ""
+
+
+def sizes_tried(help: str) -> list[dict[str, int]]:
+    found = re.search(r"; tried with (.*?)(?:, there without the limits)?: it then runs, makespan \d+, activations \d+$", help)
+    assert found
+    return [{k: int(v) for k, v in (x.split("=") for x in size.split())} for size in found[1].split(" and with ")]
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "dapple", "chimera", "interleaved", "zb_h1", "gems"])
+def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
+    parameters, text = SMALL[name][1], find(name).text
+    suggested = 0
+    for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
+        for change in (" - 40", " - 9*s", " + 2*s", " + 40 - 7*m"):
+            broken = text[:end] + change + text[end:]
+            code, help = refused(broken, parameters)
+            if code == "E304" and mended(broken, help):
+                for size in sizes_tried(help):
+                    assert refused(mended(broken, help), size) == ("", "")
+                suggested += 1
+    assert suggested >= 2
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "makespan"),
+    [
+        ("s + 2*m", "2*D - s + 2*m", 33),  # one too late
+        ("D - 1 - s + 2*m", "2*D - 1 - s + 2*m", 33),  # forwards from the last stage to the first
+        ("s + 2*m", "2*D - 1 - s - 2*m", 33),  # a sign
+        ("s + 2*m", "D - s + 2*m", 33),  # a warm-up that is too short
+    ],
+)
+def test_a_slip_in_1f1b_is_mended_to_1f1b(forward: str, backward: str, makespan: int) -> None:
+    text = f"""schedule slip
+param D = 4
+param N = 8
+ranks D   stages D
+pipe main {{ stage s on rank s   micro_batches N }}
+order ticks {{
+    F(s, m) at {forward}
+    B(s, m) at {backward}
+}}
+"""
+    code, help = refused(text, {})
+    assert code in ("E303", "E304")
+    assert help.endswith(f"; tried with D=4 N=8 and with D=8 N=16: it then runs, makespan {makespan}, activations 4"), help
+    assert makespan_of(compile_text(mended(text, help)).program) == makespan
+
+
+def test_a_suggestion_keeps_to_the_limits_of_the_schedule() -> None:
+    text = find("1f1b").text.replace("2*D - 1 - s + 2*m", "2*D - 1 - s - 2*m") + "limit activations <= 4\n"
+    code, help = refused(text, {"D": 4, "N": 8})
+    assert code == "E304" and compile_text(mended(text, help), {"D": 4, "N": 8})
+
+
+@pytest.mark.parametrize("name", ["1f1b", "dapple", "chimera", "zb_h1"])
+def test_the_shift_that_is_suggested_parts_two_tasks(name: str) -> None:
+    text = find(name).text
+    for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
+        for change in (" - 1", " + 1", " + s"):
+            broken = text[:end] + change + text[end:]
+            code, help = refused(broken, SMALL[name][1])
+            if code == "E303":
+                for size in sizes_tried(help):
+                    assert refused(mended(broken, help), size) == ("", ""), help
+                return
+    pytest.fail("no change puts two tasks on one tick")
+
+
+LISTING = """schedule listed
+param D = 3
+param N = 4
+ranks D   stages D
+pipe p { stage s on rank s   micro_batches N }
+order listing for rank r {
+    let warm_up = min(N, D - r)
+    repeat warm_up { F }
+    repeat N - warm_up { B  F }
+    repeat warm_up { B }
+}
+"""
+
+
+@pytest.mark.parametrize("wrong", ["min(N, r + 1)", "min(N, D - 1 - r)", "min(N, D + r)"])
+def test_the_count_that_is_suggested_mends_a_listing(wrong: str) -> None:
+    right = compile_text(LISTING)
+    broken = LISTING.replace("min(N, D - r)", wrong)
+    code, help = refused(broken, {})
+    assert code in ("E304", "")
+    if code:
+        for size in sizes_tried(help):
+            assert refused(mended(broken, help), size) == ("", "")
+        assert makespan_of(compile_text(mended(broken, help)).program) == makespan_of(right.program)
+
+
+def test_a_rank_counted_from_the_wrong_end_is_mended_everywhere() -> None:
+    broken = LISTING.replace("    let warm_up = min(N, D - r)\n", "").replace("warm_up", "r")
+    code, help = refused(broken, {})
+    assert code == "E304" and help.count("write ") == 3
+    assert refused(mended(broken, help), {"D": 5, "N": 7}) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "edits", "makespan"),
+    [
+        ("repeat N { F  B }", "repeat N { F }  repeat N { B }", 1, 15),  # a loop that should be two
+        ("F p(0, 0)  repeat N - 1 { B  F }  B", "repeat N { F }  repeat N { B }", 1, 24),  # two that should be one
+        ("F p(0, 0)  repeat N - 1 { B  F }  B", "repeat N { F }\n  repeat N { B }", 2, 24),
+        ("repeat N { F }  repeat N { B }", "repeat N { F & B }", 1, 15),  # a pair that needs its own result
+        ("repeat N { F }  repeat N { B }", "repeat N { B  F }", 1, 15),  # the wrong way round
+    ],
+)
+def test_loops_that_are_grouped_otherwise_mend_a_listing(first: str, second: str, edits: int, makespan: int) -> None:
+    text = f"""schedule loops
+param N = 4
+ranks 2   stages 2
+pipe p {{ stage s on rank s   micro_batches N }}
+order listing for rank r {{
+    if r == 0 {{ {first} }} else {{ {second} }}
+}}
+"""
+    code, help = refused(text, {})
+    assert code == "E304" and len(help.split("\n")) == edits
+    assert refused(mended(text, help), {"N": 7}) == ("", "")
+    assert makespan_of(compile_text(mended(text, help)).program) == makespan
+
+
+def test_a_stage_counted_up_that_should_be_counted_down_is_mended() -> None:
+    text = """schedule up_and_up
+param N = 4
+ranks 2   stages 4
+pipe p { stage s on rank s % 2   micro_batches N }
+order listing for rank r {
+    repeat k in 0 .. 1 { repeat N { F(2*k + r) } }
+    repeat k in 0 .. 1 { repeat N { B(2*k + r) } }
+}
+"""
+    code, help = refused(text, {})
+    assert code == "E304" and "write '2*(1 - k) + r' instead of '2*k + r'" in help
+    assert refused(mended(text, help), {"N": 7}) == ("", "")
+
+
+@pytest.mark.parametrize("machine", ["paired", "serial"])
+def test_what_is_suggested_runs_on_the_machine_at_hand(machine: Machine) -> None:
+    broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)")
+    with pytest.raises(ChimeraError) as caught:
+        compile_source(Source("broken.sched", broken), {}, 1, machine)
+    help = caught.value.diagnostics[0].help
+    assert f": it then runs with --for {machine}, makespan" in help
+    assert compile_source(Source("broken.sched", mended(broken, help)), {}, 1, machine, arrange=True)
+
+
+def test_limits_are_not_kept_to_at_a_larger_size_and_that_is_said() -> None:
+    broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
+    code, help = refused(broken, {})
+    assert code == "E304" and "and with D=6 N=8, there without the limits: it then runs" in help
+    assert refused(mended(broken, help), {}) == ("", "")
+
+
+def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
+    """Every rank in an order of its own; the moves are made one by one, and nothing is lost."""
+    mended = many = 0
+    for seed in range(300):
+        r = random.Random(seed)
+        tasks = tasks_only(disorderly(r, drawn_tasks(r)))
+        found = repaired(tasks)
+        assert found is not None
+        changed, moves = found
+        rows = [*range(len(tasks))]
+        for row, before in moves:
+            assert tasks.rank_of[row] == tasks.rank_of[before] and rows.index(row) > rows.index(before)
+            rows.remove(row)
+            rows.insert(rows.index(before), row)
+        assert [tasks.text(row) for row in rows] == [changed.text(row) for row in range(len(changed))]
+        timings = [earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), 0)) for p in (tasks, changed)]
+        assert bool(timings[0].stuck) == bool(moves) and not timings[1].stuck
+        mended += bool(moves)
+        many += len(moves) > 2
+        said = in_words(tasks, moves).count("let rank")
+        assert said == min(len(moves), 8)
+    assert mended > 100 and many > 50
+
+
+def test_what_a_program_of_such_an_order_is_told() -> None:
+    told = 0
+    for seed in range(40):
+        r = random.Random(seed)
+        p = disorderly(r, drawn_tasks(r))
+        try:
+            verified(p)
+        except ChimeraError as error:
+            assert all("tried" in d.help for d in error.diagnostics if d.code == "E440"), error
+            told += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
+    assert told > 10
+
+
+def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs that hang, or whose sums have no order; the command that the help names is run."""
+    suggested, path = 0, tmp_path / "hung.json"
+    for _, p in islice(candidates(seed=5), 400):
+        try:
+            verified(p)
+        except ChimeraError as error:
+            named = re.search(r"--for (\w+) puts its transfers and sums in one order; tried", error.diagnostics[0].help)
+            if not named:
+                continue
+            path.write_text(program_to_json(p))
+            assert main([str(path), "--for", named[1], "--emit", "report"]) == 0, error
+            suggested += 1
+    capsys.readouterr()
+    assert suggested > 10
+
+
+def test_the_task_that_is_suggested_mends_a_listing() -> None:
+    text = """schedule exchanged
+ranks 2   stages 2
+pipe p { stage s on rank s   micro_batches 2 }
+order listing for rank r {
+    if r == 0 { repeat 2 { F }  repeat 2 { B } }
+    if r == 1 {
+        F p(1, 0)
+        B p(1, 1)
+        F p(1, 1)
+        B p(1, 0)
+    }
+}
+"""
+    code, help = refused(text, {})
+    assert code == "E304"
+    assert help == "let rank 1 run FWD p s1 m1 before BWD p s1 m1; tried: the order then runs"
+    assert refused(text.replace("B p(1, 1)\n        F p(1, 1)", "F p(1, 1)\n        B p(1, 1)"), {}) == ("", "")
+
+
+def test_pairs_that_wait_for_pairs_are_parted() -> None:
+    text = """schedule pairs
+ranks 2   stages 2
+pipe p[i in 0 .. 1] { stage s on rank (i + s) % 2   micro_batches 1 }
+order listing for rank r {
+    F p[r] &
+    F p[1 - r]
+    B p[1 - r]  B p[r]
+}
+"""
+    assert refused(text, {}) == ("E304", "overlap no tasks; tried: the order then runs")
+    assert refused(text.replace(" &", ""), {}) == ("", "")
+
+
+def with_moves(p: Program, help: str) -> Program:
+    """Return the program with the moves made that a help describes."""
+    for rank, number, side, text in re.findall(r"move rank (\d+), instruction (\d+): .*, right (before|after) ([^;\n]*)", help):
+        changed = streams(p)
+        stream = changed[int(rank)]
+        (to,) = (k for k, i in enumerate(stream) if instruction_text(i, p.pipe_names) == text)
+        assert (int(number) < to) == (side == "after")
+        changed[int(rank)] = moved(stream, int(number), to)
+        p = with_streams(p, changed)
+    return p
+
+
+def disturbed(p: Program, r: random.Random) -> Program:
+    """Return the program with many receives posted later, each before its reader and in the order of its channel."""
+    changed = streams(p)
+    for stream in changed:
+        for k in reversed(range(len(stream))):
+            i = stream[k]
+            if not isinstance(i, Recv) or r.random() < 0.2:
+                continue
+            reads = (Fwd,) if i.value == "act" else (Bwd, BwdInput)
+            while k + 1 < len(stream) and r.random() < 0.95:
+                after = stream[k + 1]
+                mine = isinstance(after, reads) and (after.pipe, after.stage) == (i.pipe, i.stage)
+                if mine or (isinstance(after, Recv) and after.peer == i.peer):
+                    break
+                stream[k], stream[k + 1], k = after, i, k + 1
+    return with_streams(p, changed)
+
+
+@pytest.mark.parametrize("machine", MACHINES[1:])
+def test_the_moves_that_are_suggested_mend_the_program(machine: str) -> None:
+    mended = hung = 0
+    for name in SMALL:
+        for seed in range(6):
+            r = random.Random(f"{name} {seed} {machine}")
+            p = arranged(program(name, **SMALL[name][1]), machine)  # type: ignore[arg-type]
+            assert p is not None
+            p = disturbed(p, r).with_header(window=r.randint(0, 1) if machine == "window" else 2)
+            try:
+                verify(p)
+            except ChimeraError as error:
+                (found, *_) = error.diagnostics
+                if found.code == "E440":
+                    hung += 1
+                    assert (
+                        f"deadlock on the {'window(' + str(p.header.window) + ')' if machine == 'window' else machine}"
+                        in found.message
+                    )
+                    if "move" in found.help:
+                        mended += 1
+                        assert verify(with_moves(p, found.help))
+    # Where transfers queue, mostly all of them must be arranged anew: chimerac suggests --for.
+    assert hung >= 5 and mended >= (5 if machine in ("paired", "serial") else 0.5 * hung)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_programs_are_arranged_as_schedules_are(machine: str) -> None:
+    for name, sizes in SMALL.items():
+        p = compile_schedule(name, sizes[1], width=2).program
+        other = arranged(p, machine)  # type: ignore[arg-type]
+        assert other is not None and verify(other).header.machine == machine
+        assert hang_on(View(p.with_header(machine=machine)), machine) is None or other != p  # type: ignore[arg-type]

@@ -6,56 +6,21 @@ weight gradient pending on the rank.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from chimera_ir.instructions import Op
+from compiler.order.listed import NUMBERS, TURN, WEIGHT, Cell, Rank
 from compiler.order.ordered import Batches, Ordered, task_program
 from compiler.resolve.expressions import Env, evaluate, names_in, scalar, spend, values_of
-from compiler.resolve.spec import KINDS, LETTERS, ListingOrder, Spec
+from compiler.resolve.spec import LETTERS, ListingOrder, Spec
 from compiler.syntax import nodes as n
 from compiler.syntax.printer import expression
 
+_COMPLETE = bytes([0b0011, 0b1101])  # bits of the kinds listed: F and B; F, I and W
 MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
-
-_I, _W = int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
-_NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
-# By kind: which turn it takes, since B and I are both the backward of a micro-batch; and the bits of all kinds that do.
-_TURN = (0, 1, 1, 2)
-_SAME_TURN = (0b0001, 0b0110, 0b0110, 0b1000)
-
-
-@dataclass(slots=True)
-class _Cell:
-    """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by turn, the
-    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I; meanings: numbers
-    of what actions, by their identity, mean here."""
-
-    pipe: int
-    stage: int
-    micro_batches: tuple[int, ...]
-    listed: bytearray
-    next: list[int] = field(default_factory=lambda: [0, 0, 0])
-    pending: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    meanings: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Rank:
-    """What one rank has listed so far. rows: the meaning and the batch of each task, in one flat list, since the garbage
-    collector would count and walk tuples; meant: by an action's identity, the cells that it could mean, where no loop
-    changes that; inputs: how many I."""
-
-    number: int
-    cells: list[_Cell] = field(default_factory=list)
-    meant: dict[int, list[_Cell]] = field(default_factory=dict)
-    rows: list[int] = field(default_factory=list)
-    inputs: int = 0
 
 
 def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iterator[str]:
@@ -79,7 +44,7 @@ class _Lister:
         self.spans: dict[Span, int] = {}
         self.meanings: list[tuple[int, int, int, bool, int]] = []  # kind, pipe, stage, overlap, number of the span
 
-    def run(self, rank: _Rank, actions: tuple[n.Action, ...], env: Env) -> None:
+    def run(self, rank: Rank, actions: tuple[n.Action, ...], env: Env) -> None:
         env = dict(env)
         spend(len(env) // 16 + len(actions), self.order.span)
         for a in actions:
@@ -93,7 +58,7 @@ class _Lister:
                 case n.Repeat():
                     self._repeat(rank, a, env)
 
-    def _repeat(self, rank: _Rank, a: n.Repeat, env: Env) -> None:
+    def _repeat(self, rank: Rank, a: n.Repeat, env: Env) -> None:
         low, high = (0, scalar(a.count, env) - 1) if a.low is None else (scalar(a.low, env), scalar(a.count, env))
         self.turns += max(high - low + 1, 0)
         if self.turns > limits.TURNS:  # an empty loop ends too
@@ -101,23 +66,36 @@ class _Lister:
             raise refuse("E306", message, a.span, values_of(a.count, env))
         for i in range(low, high + 1):
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
+            # After one turn it is known what each action means; where no loop changes that, the rest is listed at once.
+            if i == low < high and (plain := self._plain(rank, a.body)) is not None and rank.repeat(plain, high - low):
+                return
 
-    def _task(self, rank: _Rank, a: n.TaskAction, env: Env) -> None:
-        kind = _NUMBERS[a.kind.name]
+    def _plain(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
+        """Return meaning, kind and cell of actions that all mean the next task of one stage, whatever the turn; or None."""
+        plain = []
+        for a in actions:
+            cells = rank.meant.get(id(a), []) if isinstance(a, n.TaskAction) and a.first is None else []
+            if not isinstance(a, n.TaskAction) or len(cells) != 1:
+                return None
+            plain.append((cells[0].meanings[id(a)], NUMBERS[a.kind.name], cells[0]))
+        return plain
+
+    def _task(self, rank: Rank, a: n.TaskAction, env: Env) -> None:
+        kind = NUMBERS[a.kind.name]
         cells = rank.meant.get(id(a)) or self._cells(rank, a, env)
-        if kind == _W and a.first is None:
+        if kind == WEIGHT and a.first is None:
             cell = self._oldest(rank, a, cells)
             first = last = next(iter(cell.pending))
         else:
             if len(cells) != 1:
                 raise self._several(rank, a, kind, cells)
             (cell,) = cells
-            first = last = cell.next[_TURN[kind]]
+            first = last = cell.next[TURN[kind]]
             if a.first is not None or first == len(cell.micro_batches):
                 first, last = self._ids(rank, a, kind, cell, env)
         self._add(rank, a, kind, cell, first, last)
 
-    def _several(self, rank: _Rank, a: n.TaskAction, kind: int, cells: list[_Cell]) -> ChimeraError:
+    def _several(self, rank: Rank, a: n.TaskAction, kind: int, cells: list[Cell]) -> ChimeraError:
         """Return the finding of a task that means no stage, or several, with one that it can mean here."""
         pipes = self.spec.header.pipes
         names = ", ".join(f"{pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
@@ -125,12 +103,12 @@ class _Lister:
         known = cells or rank.cells
         if not known:
             return refuse("E306", message, a.span, help=f"no stage lives on rank {rank.number}; list nothing there")
-        c = next((c for c in known if c.next[_TURN[kind]] < len(c.micro_batches)), known[0])
+        c = next((c for c in known if c.next[TURN[kind]] < len(c.micro_batches)), known[0])
         ids = " .. ".join(expression(e) for e in (a.first, a.last) if e)
         example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{', ' * bool(ids)}{ids})"
         return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
 
-    def _cells(self, rank: _Rank, a: n.TaskAction, env: Env) -> list[_Cell]:
+    def _cells(self, rank: Rank, a: n.TaskAction, env: Env) -> list[Cell]:
         """Return the cells of a rank that an action could mean."""
         spend(len(rank.cells) // 4, a.span)
         cells, used = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
@@ -157,7 +135,7 @@ class _Lister:
             rank.meant[id(a)] = cells
         return cells
 
-    def _oldest(self, rank: _Rank, a: n.TaskAction, cells: list[_Cell]) -> _Cell:
+    def _oldest(self, rank: Rank, a: n.TaskAction, cells: list[Cell]) -> Cell:
         """Return the stage whose weight gradient is pending longest."""
         spend(len(cells) // 4, a.span)
         pending = [cell for cell in cells if cell.pending]
@@ -165,9 +143,9 @@ class _Lister:
             raise refuse("E306", f"no weight gradient is pending on rank {rank.number}", a.span, help="list its I before")
         return pending[0] if len(pending) == 1 else min(pending, key=lambda c: next(iter(c.pending.values())))
 
-    def _ids(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, env: Env) -> tuple[int, int]:
+    def _ids(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, env: Env) -> tuple[int, int]:
         """Return the first and last of a task's micro-batches, counted within the pipe."""
-        first = cell.next[_TURN[kind]] if a.first is None else scalar(a.first, env)
+        first = cell.next[TURN[kind]] if a.first is None else scalar(a.first, env)
         last = first if a.last is None else scalar(a.last, env)
         count = len(cell.micro_batches)
         if not 0 <= first <= last < count:
@@ -180,25 +158,7 @@ class _Lister:
             raise refuse("E306", message, a.span, label, help=help)
         return first, last
 
-    def _add(self, rank: _Rank, a: n.TaskAction, kind: int, cell: _Cell, first: int, last: int) -> None:
-        listed, bit, m = cell.listed, 1 << kind, first
-        while m <= last:
-            if listed[m] & bit:
-                name = self.spec.header.pipes[cell.pipe].name
-                message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {m} twice"
-                raise refuse("E302", message, a.span, help="keep one of them")
-            listed[m] |= bit
-            if kind == _I:
-                cell.pending[m] = rank.inputs
-                rank.inputs += 1
-            elif kind == _W:
-                cell.pending.pop(m, None)
-            m += 1
-        turn, same = _TURN[kind], _SAME_TURN[kind]
-        following, count = cell.next[turn], len(listed)
-        while following < count and listed[following] & same:
-            following += 1
-        cell.next[turn] = following
+    def _add(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, first: int, last: int) -> None:
         ids = cell.micro_batches
         batch = ids[first] if first == last else self.batches.number(ids[first : last + 1])
         meaning = cell.meanings.get(id(a))
@@ -206,17 +166,21 @@ class _Lister:
             meaning = cell.meanings[id(a)] = len(self.meanings)
             span = self.spans.setdefault(a.span, len(self.spans))
             self.meanings.append((kind, cell.pipe, cell.stage, a.overlap, span))
-        rank.rows += (meaning, batch)
+        twice = rank.add(meaning, kind, cell, first, last, batch)
+        if twice is not None:
+            name = self.spec.header.pipes[cell.pipe].name
+            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {twice} twice"
+            raise refuse("E302", message, a.span, help="keep one of them")
 
 
 def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     """Return the tasks that every rank lists. Raises ChimeraError: E301 a task not listed, E302 one listed twice, E306 a
     task that does not exist or is not determined, or loops without end."""
     h = spec.header
-    ranks = [_Rank(r) for r in range(h.ranks)]
+    ranks = [Rank(r) for r in range(h.ranks)]
     for p, x in enumerate(h.pipes):
         for s, r in enumerate(x.placement):
-            ranks[r].cells.append(_Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches))))
+            ranks[r].cells.append(Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches))))
     lister = _Lister(spec, order)
     for rank in ranks:
         lister.run(rank, order.actions, {**order.env, order.rank: rank.number})
@@ -234,10 +198,12 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     return Ordered(program, origin, tuple(lister.spans))
 
 
-def _missing(spec: Spec, order: ListingOrder, rank: _Rank) -> list[Diagnostic]:
+def _missing(spec: Spec, order: ListingOrder, rank: Rank) -> list[Diagnostic]:
     """Return a finding per stage of a rank whose listing leaves tasks out."""
     found = []
     for cell in rank.cells:
+        if not cell.listed.strip(_COMPLETE):
+            continue
         name = spec.header.pipes[cell.pipe].name
         bits = np.frombuffer(cell.listed, np.uint8)
         forward, full, inputs, weights = ((bits & 1 << kind).astype(bool) for kind in LETTERS)

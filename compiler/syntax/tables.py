@@ -1,7 +1,7 @@
 """The parser's tables as a file beside the grammar: lark needs a few milliseconds to load them, and a hundred to make them.
 
-grammar.tables.json holds what lark itself would make of grammar.lark, as plain JSON: one line per state. It is written by
-tests/figures.py. Where it was made of another grammar or by another lark, it counts for nothing.
+grammar.tables.json holds what lark itself would make of grammar.lark, as plain JSON: one line per rule and per state. It is
+written by tests/figures.py. Where it was made of another grammar or by another lark, it counts for nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import lark
 from lark import Lark
-from lark.grammar import Rule
+from lark.grammar import NonTerminal, Rule, RuleOptions, Terminal
 from lark.lexer import TerminalDef
 from lark.parsers.lalr_analysis import Reduce, Shift
 
@@ -35,16 +35,17 @@ def load(tables: str, grammar: str) -> Lark | None:
         return None
     tokens, data = file["tokens"], file["data"]
     data["parser"]["parser"] |= {"tokens": {}, "states": {}}
-    memo = {int(key): value for key, value in file["memo"].items()}
+    memo = {int(key): value for key, value in file["terminals"].items()} | _rules(file)
     loaded: Lark = Lark._load_from_dict(data, memo)  # type: ignore[no-untyped-call]
     # A state says what follows each token: a shift to a state, or a reduction by a rule, which several tokens share.
     # Entered here, since lark would build what they share once for each token.
     rules = {stored["@"]: rule for stored, rule in zip(data["rules"], loaded.rules, strict=True)}
     states = loaded.parser.parser._parse_table.states
-    for number, (shifts, reduces) in enumerate(file["states"]):
-        states[number] = {tokens[t]: (Shift, target) for t, target in shifts}
+    followers = [[tokens[t] for t in before] for before in file["followers"]]
+    for number, (shifted, targets, reduces) in enumerate(file["states"]):
+        states[number] = {tokens[t]: (Shift, target) for t, target in zip(shifted, targets, strict=True)}
         for rule, before in reduces:
-            states[number] |= dict.fromkeys([tokens[t] for t in before], (Reduce, rules[rule]))
+            states[number] |= dict.fromkeys(followers[before], (Reduce, rules[rule]))
     return loaded
 
 
@@ -62,19 +63,55 @@ def dump(grammar: str) -> str:
     number = {state: k for k, state in enumerate(order)}
     renumbered = {name: {rule: number[s] for rule, s in table[name].items()} for name in ("start_states", "end_states")}
     data["parser"]["parser"] = renumbered
-    head = {"made of": _origin(grammar), "data": data, "memo": memo, "tokens": tokens}
+    terminals = {key: value for key, value in memo.items() if value["__type__"] == "TerminalDef"}
+    shared: dict[str, list[Any]] = {"symbols": [], "options": [], "followers": []}
+    rules = [_rule(key, value, shared) for key, value in memo.items() if value["__type__"] == "Rule"]
+    states = [_state(actions[state], number, shared["followers"]) for state in order]
+    head = {"made of": _origin(grammar), "data": data, "terminals": terminals, "tokens": tokens} | shared
     lines = ",\n".join(f"{_compact(key)}:{_compact(value)}" for key, value in head.items())
-    rows = ",\n".join(_compact(_row(actions[state], number)) for state in order)
-    return f'{{{lines},\n"states":[\n{rows}\n]}}\n'
+    lines += "".join(
+        f',\n"{key}":[\n' + ",\n".join(map(_compact, rows)) + "\n]" for key, rows in (("rules", rules), ("states", states))
+    )
+    return f"{{{lines}}}\n"
 
 
-def _row(actions: dict[int, tuple[int, Any]], number: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, Any]]]:
-    """Return what follows in a state: shifts, and reductions with the tokens before which they are made."""
+def _place(value: list[Any], of: list[Any]) -> int:
+    """Return where a value stands in a list, which is given what it lacks."""
+    if value not in of:
+        of.append(value)
+    return of.index(value)
+
+
+def _rule(key: int, rule: dict[str, Any], shared: dict[str, list[Any]]) -> list[Any]:
+    """Return a rule as one line: its symbols and options are places in what rules share."""
+
+    def fields(of: dict[str, Any]) -> list[Any]:
+        return [value for name, value in of.items() if name != "__type__"]
+
+    symbols = [_place(fields(s), shared["symbols"]) for s in (rule["origin"], *rule["expansion"])]
+    return [key, symbols, rule["order"], rule["alias"], _place(fields(rule["options"]), shared["options"])]
+
+
+def _rules(file: dict[str, Any]) -> dict[int, Rule]:
+    """Return the rules of a file by the numbers that lark gave them. Made here, since lark would read the same few symbols
+    and options anew for each."""
+    symbols = [(Terminal if len(fields) == 2 else NonTerminal)(*fields) for fields in file["symbols"]]
+    options = [RuleOptions(*fields) for fields in file["options"]]
+    return {
+        key: Rule(symbols[origin], [symbols[s] for s in expansion], order, alias, options[option])
+        for key, (origin, *expansion), order, alias, option in file["rules"]
+    }
+
+
+def _state(actions: dict[int, tuple[int, Any]], number: dict[int, int], followers: list[Any]) -> list[list[Any]]:
+    """Return what follows in a state: the tokens that are shifted and to where, and reductions, each with a place among the
+    sets of tokens before which rules are reduced."""
+    shifts = {token: number[target] for token, (kind, target) in actions.items() if kind == 0}
     reduces: dict[int, list[int]] = {}
     for token, (kind, rule) in actions.items():
         if kind == 1:
             reduces.setdefault(rule["@"], []).append(token)
-    return [(token, number[target]) for token, (kind, target) in actions.items() if kind == 0], list(reduces.items())
+    return [[*shifts], [*shifts.values()], [[rule, _place(before, followers)] for rule, before in reduces.items()]]
 
 
 def _origin(grammar: str) -> list[str]:

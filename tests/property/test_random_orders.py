@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import get_args
 
-from hypothesis import given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import ChimeraError, Source
@@ -13,7 +14,8 @@ from chimera_ir.jsonform import program_from_json, program_to_json
 from chimera_ir.program import Machine, Program
 from chimera_ir.textform import program_from_text, program_to_text
 from compiler import compile_text
-from compiler.pipeline import compile_source
+from compiler.pipeline import compile_source, order_tasks
+from compiler.resolve.resolve import resolve
 from compiler.simulate import simulate
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule
@@ -94,3 +96,47 @@ def test_any_order_can_be_arranged_for_any_machine(text: str, machine: Machine) 
     p = compile_source(Source("drawn", text), {}, machine=machine, arrange=True).program
     assert p.header.machine == machine
     assert not wrong(p, range(1))
+
+
+ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W")
+NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", "W(1, 2)")
+
+
+def both(count: int, named: list[str], blocks: list[tuple[int, list[str]]]) -> tuple[str, str]:
+    """Return a listing of two stages on one rank twice: with its loops, and with each turn written out."""
+    head = (
+        f"schedule l ranks 1 stages 2 pipe main {{ stage s on rank 0   micro_batches {count} }} order listing for rank r {{\n"
+    )
+    begin = head + " ".join(named) + "\n"
+    looped = "\n".join(f"repeat {turns} {{ {' '.join(body)} }}" for turns, body in blocks)
+    return f"{begin}{looped}\n}}\n", f"{begin}{' '.join(a for turns, body in blocks for a in turns * body)}\n}}\n"
+
+
+@st.composite
+def loops(draw: st.DrawFn) -> tuple[str, str]:
+    count = draw(st.integers(3, 12))
+    named = draw(st.lists(st.sampled_from(NAMED), max_size=3, unique=True))
+    bodies = st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=4)
+    blocks = draw(st.lists(st.tuples(st.integers(1, 4), bodies), max_size=6))
+    listed = Counter(a[:3] for a in named) + Counter(a[:3] for turns, body in blocks for a in turns * body)
+    listed["F(0"] += "F(0, 0 .. 1)" in named
+    for s in (0, 1):  # what is left, so that many of the drawn are whole
+        listed[f"I({s}"] += (left := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
+        blocks += [(count - listed[f"F({s}"], [f"F({s})"]), (left, [f"I({s})"])]
+    blocks.append((listed["I(0"] + listed["I(1"] - listed["W(0"] - listed["W(1"] - listed["W"], ["W"]))
+    return both(count, named, blocks)
+
+
+@given(loops())
+@example(both(3, [], [(3, ["I(0)"]), (2, ["W(0)", "W(0)"])]))
+@examples(500)
+def test_a_loop_lists_what_its_turns_list_one_by_one(case: tuple[str, str]) -> None:
+    def listed(text: str) -> object:
+        try:
+            return order_tasks(resolve(parse(Source("drawn", text)), {})).program
+        except ChimeraError as error:
+            return [(d.code, d.message) for d in error.diagnostics]
+
+    looped, written_out = map(listed, case)
+    event("whole" if isinstance(looped, Program) else "refused")
+    assert looped == written_out

@@ -1,0 +1,128 @@
+"""What the ranks have listed so far: the state of the order form `listing`."""
+
+from __future__ import annotations
+
+from bisect import bisect, bisect_left
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from chimera_ir.instructions import Op
+from compiler.resolve.spec import KINDS
+
+FULL, INPUT, WEIGHT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
+NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
+# By kind: which turn it takes, since B and I are both the backward of a micro-batch; and the bits of all kinds that do.
+TURN = (0, 1, 1, 2)
+_SAME_TURN = (0b0001, 0b0110, 0b0110, 0b1000)
+# By kind, for bytearray.translate: every byte with the kind's bit; and the bits that take its turn.
+_WITH = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(4))
+_TAKEN = tuple(bytes(b & same for b in range(256)) for same in _SAME_TURN)
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by turn, the
+    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I; meanings: numbers
+    of what actions, by their identity, mean here."""
+
+    pipe: int
+    stage: int
+    micro_batches: tuple[int, ...]
+    listed: bytearray
+    next: list[int] = field(default_factory=lambda: [0, 0, 0])
+    pending: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    meanings: dict[int, int] = field(default_factory=dict)
+
+    def advance(self, kind: int) -> None:
+        """Move `next` past what is listed."""
+        listed, same, following = self.listed, _SAME_TURN[kind], self.next[TURN[kind]]
+        count = len(listed)
+        while following < count and listed[following] & same:
+            following += 1
+        self.next[TURN[kind]] = following
+
+
+@dataclass(slots=True)
+class Rank:
+    """What one rank has listed so far. rows: the meaning and the batch of each task, in one flat list, since the garbage
+    collector would count and walk tuples; meant: by an action's identity, the cells that it could mean, where no loop
+    changes that; inputs: how many I."""
+
+    number: int
+    cells: list[Cell] = field(default_factory=list)
+    meant: dict[int, list[Cell]] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    inputs: int = 0
+
+    def add(self, meaning: int, kind: int, cell: Cell, first: int, last: int, batch: int) -> int | None:
+        """List a task of micro-batches first .. last of a cell. Returns the micro-batch that was listed before, if any."""
+        listed, bit = cell.listed, 1 << kind
+        for m in range(first, last + 1):
+            if listed[m] & bit:
+                return m
+            listed[m] |= bit
+            if kind == INPUT:
+                cell.pending[m] = self.inputs
+                self.inputs += 1
+            elif kind == WEIGHT:
+                cell.pending.pop(m, None)
+        cell.advance(kind)
+        self.rows += (meaning, batch)
+        return None
+
+    def repeat(self, actions: list[tuple[int, int, Cell]], turns: int) -> bool:
+        """List tasks of one micro-batch each, the next one of their cell, in this order and again and again: what listing
+        them one by one comes to, at a small part of the price.
+
+        actions: meaning, kind and cell of each. Returns False, and has listed nothing, where one of them could not be listed
+        or what comes next has holes.
+        """
+        cells = {id(cell): cell for _, _, cell in actions}
+        places: dict[tuple[int, int], list[int]] = {}  # by kind and cell
+        for k, (_, kind, cell) in enumerate(actions):
+            places.setdefault((kind, id(cell)), []).append(k)
+        taken: dict[tuple[int, int], list[int]] = {}
+        for kind, key in sorted(places):  # what is pending is known when W is looked at
+            cell, mine, made = cells[key], places[kind, key], places.get((INPUT, key), [])
+            if turns * len(mine) > len(cell.listed):
+                return False
+            if kind == WEIGHT:
+                for n, k in enumerate(mine):
+                    pending = len(cell.pending) + bisect(made, k) - n  # on the first turn; then on the last
+                    if min(pending, pending + (turns - 1) * (len(made) - len(mine))) < 1:
+                        return False
+                following = list(islice(chain(cell.pending, taken.get((INPUT, key), ())), turns * len(mine)))
+            else:
+                first = cell.next[TURN[kind]]
+                following = list(range(first, first + turns * len(mine)))
+            low, high = min(following), max(following) + 1
+            if high - low != len(following) or high > len(cell.listed) or (kind == FULL and made):
+                return False
+            if any(cell.listed[low:high].translate(_TAKEN[kind])):
+                return False
+            taken[kind, key] = following
+        width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT]
+        rows = [0] * (width * turns)
+        for kind, key in sorted(places):
+            cell, mine, following = cells[key], places[kind, key], taken[kind, key]
+            low, high = min(following), max(following) + 1
+            cell.listed[low:high] = cell.listed[low:high].translate(_WITH[kind])
+            if cell.next[TURN[kind]] == low:
+                cell.next[TURN[kind]] = high
+            cell.advance(kind)
+            if kind == INPUT:
+                numbers = [bisect_left(inputs, k) for k in mine]
+                order = [self.inputs + turn * len(inputs) + n for turn in range(turns) for n in numbers]
+                gone = max(0, turns * len(places.get((WEIGHT, key), ())) - len(cell.pending))
+                cell.pending.update(zip(following[gone:], order[gone:], strict=True))
+            elif kind == WEIGHT:
+                for m in following:
+                    cell.pending.pop(m, None)
+            batches = [cell.micro_batches[m] for m in following]
+            for n, k in enumerate(mine):
+                rows[2 * k :: width] = [actions[k][0]] * turns
+                rows[2 * k + 1 :: width] = batches[n :: len(mine)]
+        self.inputs += turns * len(inputs)
+        self.rows += rows
+        return True

@@ -8,9 +8,9 @@ from chimera_ir.diagnostics import ChimeraError, refuse
 from chimera_ir.program import Header
 from compiler.resolve.expressions import Findings, start_work
 from compiler.resolve.orders import order_of
-from compiler.resolve.scope import check_globals, check_parameters, check_settings, check_statements
 from compiler.resolve.sizes import Ranks, costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
 from compiler.resolve.spec import Spec
+from compiler.resolve.statements import check_globals, check_parameters, check_settings, check_statements
 from compiler.resolve.values import values
 from compiler.syntax import nodes as n
 

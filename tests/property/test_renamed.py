@@ -12,7 +12,7 @@ from chimera_ir.instructions import AllReduce, Instruction
 from chimera_ir.program import Program
 from compiler import compile_schedule, compile_text
 from compiler.library import find, names
-from compiler.resolve.scope import GREEDY_NAMES
+from compiler.resolve.check_orders import GREEDY_NAMES
 from compiler.syntax import nodes as n
 from compiler.syntax.parse import keywords, parse
 from compiler.syntax.printer import print_schedule

@@ -13,7 +13,8 @@ from hypothesis.strategies import DrawFn
 
 from chimera_ir.diagnostics import ChimeraError, Source
 from compiler.cli import main
-from compiler.format import WIDTH, format_schedule
+from compiler.format import format_schedule
+from compiler.format.layout import WIDTH
 from compiler.library import find, names
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule

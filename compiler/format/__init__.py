@@ -1,0 +1,25 @@
+"""text of a schedule -> the same text in its usual spelling: indentation, spaces around operators, empty lines.
+
+What the author decides stays: which statements share a line, where a block is broken, comments, and wider gaps that put
+things under each other. The tokens are laid out anew, never the tree, so nothing that the tree does not know is lost.
+"""
+
+from __future__ import annotations
+
+from chimera_ir.diagnostics import Source
+from compiler.format.layout import Writer
+from compiler.format.units import TOKEN, tokens_of, units_of
+from compiler.syntax.parse import parse
+
+
+def format_schedule(source: Source) -> str:
+    """Return the formatted text of a schedule. Raises ChimeraError with its syntax errors."""
+    tree = parse(source)
+    tokens = tokens_of(source.text, tree)
+    writer = Writer()
+    writer.items(list(units_of(iter(tokens))), 0)
+    text = writer.text()
+    for comment in (False, True):
+        again = [m[0] for m in TOKEN.finditer(text) if m[0].startswith("#") == comment]
+        assert again == [t.text for t in tokens if t.comment == comment], "formatting changed more than spaces"
+    return text

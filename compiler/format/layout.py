@@ -1,0 +1,211 @@
+"""units -> text: what stands on one line, how wide gaps are, and how far lines are indented."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.format.units import Block, Token, Unit
+
+WIDTH = 120
+INDENT = 4
+
+# Before these the author may leave a wider gap.
+_ALIGNED = ("{", "on", "at", "when", "recompute", "=")
+
+
+def _gap(before: Token, t: Token) -> int:
+    """Return the spaces between two tokens of a unit."""
+    if t.text in (",", ")", "]", "[") or before.text in ("(", "[") or before.tight or t.tight:
+        # A sign stands apart from what is before it.
+        return int(t.tight and t.text == "-" and not t.binary and before.text not in ("(", "[") and not before.tight)
+    if t.text == "(":
+        return int(not before.operand)
+    return 1
+
+
+def _one_line(u: Unit) -> bool:
+    """Return whether a unit may stand on one line: no comment in it, and no block that the author broke."""
+    return all(
+        (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
+        if isinstance(p, Block)
+        else not p.comment
+        for p in u.parts
+    )
+
+
+def _least(before: Unit, u: Unit) -> int:
+    """Return the gap between two units beside each other: tasks stand closer than statements."""
+    return 2 if before.first.task and u.first.task else 3
+
+
+class _Line:
+    """A line in the making. anchor: where the author's line began: the column now, and the token. Columns count from it."""
+
+    def __init__(self, wide: bool = True) -> None:
+        self.text, self.wide = "", wide
+        self.anchor: tuple[int, Token] | None = None
+        self.before: Token | None = None
+
+    def add(self, t: Token, gap: int, aligned: bool = False) -> None:
+        """Append a token after a gap, a wider one where the author left one."""
+        column = len(self.text) + gap
+        match self.before, self.anchor:
+            case Token() as before, (start, token) if aligned and self.wide and before.line == t.line == token.line:
+                if t.column - before.end > gap:
+                    column = max(column, start + t.column - token.column)
+        self.text = self.text.ljust(column) + t.text
+        if self.anchor is None or self.anchor[1].line != t.line:
+            self.anchor = column, t
+        self.before = t
+
+    def tokens(self, u: Unit, gap: int, aligned: bool) -> None:
+        """Append a unit that stands on one line, or more of it than fits there."""
+        for k, part in enumerate(u.parts):
+            if len(self.text) > WIDTH:
+                return
+            if isinstance(part, Block):
+                self.add(part.open, 1, aligned=True)
+                for i, item in enumerate(part.items):
+                    assert isinstance(item, Unit)
+                    beside = part.items[i - 1] if i else None
+                    self.tokens(item, _least(beside, item) if isinstance(beside, Unit) else 1, beside is not None)
+                self.add(part.close, 1)
+            elif k == 0:
+                self.add(part, gap, aligned)
+            else:
+                assert self.before
+                self.add(part, _gap(self.before, part), part.text in _ALIGNED)
+
+
+def _flat(u: Unit, wide: bool = True) -> str:
+    line = _Line(wide)
+    line.tokens(u, 0, aligned=False)
+    return line.text
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.line = _Line()
+        self.closed = True  # nothing can be added to this line: it is empty, or ends with a comment
+
+    def text(self) -> str:
+        return "\n".join([*self.lines, self.line.text]).strip("\n") + "\n"
+
+    def newline(self, indent: int, wide: bool = True) -> None:
+        if self.line.text.strip():
+            self.lines.append(self.line.text)
+        self.line = _Line(wide)
+        self.line.text = " " * indent
+
+    def comment(self, t: Token, before: Token | None, indent: int) -> None:
+        """Write a comment, beside what it stood beside."""
+        if before is not None and before.line == t.line and not before.comment:
+            self.line.add(t, 2, aligned=True)
+        else:
+            self.newline(indent)
+            self.line.text += t.text
+        self.line.before = t
+
+    def items(self, items: list[Unit | Token], indent: int, opened: Token | None = None) -> None:
+        """Write what stands in a block, or in the file."""
+        before = opened
+        for k, item in enumerate(items):
+            first = item.first if isinstance(item, Unit) else item
+            beside = items[k - 1] if k else None
+            if before is not None and k and first.line > before.line + 1:
+                self.newline(0)
+                self.lines.append("")
+            if isinstance(item, Token):
+                self.comment(item, before, indent)
+                before = item
+                continue
+            if isinstance(beside, Unit) and beside.last.line == item.first.line and self.beside(item, beside):
+                pass
+            else:
+                self.newline(indent)
+                self.unit(item, indent)
+            before = item.last
+
+    def beside(self, u: Unit, neighbour: Unit) -> bool:
+        """Write a unit beside its neighbour if it fits there."""
+        if not _one_line(u):
+            return False
+        line = _Line()
+        line.text, line.anchor, line.before = self.line.text, self.line.anchor, self.line.before
+        line.tokens(u, _least(neighbour, u), aligned=True)
+        if len(line.text) > WIDTH:
+            return False
+        self.line = line
+        return True
+
+    def unit(self, u: Unit, indent: int) -> None:
+        """Write a unit at the beginning of a line."""
+        if _one_line(u):
+            for wide in (True, False):
+                if len(_flat(u, wide)) + indent <= WIDTH:
+                    self.line.wide = wide
+                    self.line.tokens(u, 0, aligned=False)
+                    self.line.wide = True
+                    return
+        pieces = list(_pieces(u))
+        for k, piece in enumerate(pieces):
+            if isinstance(piece, Block):
+                self.block(piece, indent)
+            else:
+                self.run(piece, indent, k == 0)
+
+    def run(self, tokens: list[Token], indent: int, first: bool) -> None:
+        """Write the tokens between two blocks: on one line if they fit, else broken where the author broke them."""
+        line = _Line()
+        line.text, line.before = self.line.text, self.line.before
+        for k, t in enumerate(tokens):
+            line.add(t, 0 if first and k == 0 else _gap(line.before, t) if line.before else 0)
+        keep = len(line.text) > WIDTH or any(t.comment for t in tokens)
+        for k, t in enumerate(tokens):
+            before = self.line.before
+            if t.comment:
+                self.comment(t, before, indent + INDENT)
+            elif first and k == 0:
+                self.line.add(t, 0)
+            elif before is None or before.comment or (keep and before.line < t.line):
+                self.newline(indent + INDENT)
+                self.line.add(t, 0)
+            else:
+                self.line.add(t, _gap(before, t), t.text in _ALIGNED)
+
+    def block(self, b: Block, indent: int) -> None:
+        """Write a block after what stands before it."""
+        before = self.line.before
+        assert before is not None
+        if before.comment:
+            self.newline(indent + INDENT)
+            self.line.add(b.open, 0)
+        elif _one_line(Unit([b])):
+            line = _Line()
+            line.text, line.anchor, line.before = self.line.text, self.line.anchor, before
+            line.tokens(Unit([b]), 1, aligned=True)
+            if len(line.text) <= WIDTH:
+                self.line = line
+                return
+            self.line.add(b.open, 1)
+        else:
+            self.line.add(b.open, 1, aligned=True)
+        self.items(b.items, indent + INDENT, b.open)
+        self.newline(indent)
+        self.line.add(b.close, 0)
+
+
+def _pieces(u: Unit) -> Iterator[list[Token] | Block]:
+    """Yield the blocks of a unit and the tokens between them."""
+    run: list[Token] = []
+    for part in u.parts:
+        if isinstance(part, Block):
+            if run:
+                yield run
+            run = []
+            yield part
+        else:
+            run.append(part)
+    if run:
+        yield run

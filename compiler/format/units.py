@@ -1,0 +1,204 @@
+"""text of a schedule -> its tokens, and units of tokens: statements, clauses, rules and actions, block within block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from chimera_ir.diagnostics import Span
+from compiler.syntax import nodes as n
+from compiler.syntax.parse import keywords
+
+TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|[^\s]")
+_PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
+
+
+@dataclass(slots=True)
+class Token:
+    """unit: it begins a statement, clause, rule or action; tight: no spaces around it."""
+
+    text: str
+    line: int
+    column: int
+    unit: bool = False
+    task: bool = False
+    operand: bool = False  # it ends an operand: what follows a minus sign subtracts
+    binary: bool = False
+    tight: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.column + len(self.text)
+
+    @property
+    def comment(self) -> bool:
+        return self.text.startswith("#")
+
+
+@dataclass(slots=True)
+class Block:
+    """From brace to brace: units and comments."""
+
+    open: Token
+    close: Token
+    items: list[Unit | Token] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Unit:
+    """A statement, clause, rule or action: tokens, comments and blocks."""
+
+    parts: list[Token | Block] = field(default_factory=list)
+
+    @property
+    def first(self) -> Token:
+        head = self.parts[0]
+        assert isinstance(head, Token)
+        return head
+
+    @property
+    def last(self) -> Token:
+        tail = self.parts[-1]
+        return tail.close if isinstance(tail, Block) else tail
+
+
+def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
+    """Return the tokens of a text whose syntax tree is this."""
+    starts, tasks = set(_unit_starts(tree)), {(s.line, s.column) for s in _task_spans(tree)}
+    greedy = [s.span for s in tree.statements if isinstance(s, n.Greedy)]
+    tokens: list[Token] = []
+    conditions = 0  # `if`s of expressions that wait for their `then`
+    for number, line in enumerate(text.split("\n"), 1):
+        for found in TOKEN.finditer(line):
+            t = Token(found[0].rstrip(), number, found.start())
+            place = (t.line, t.column + 1)
+            t.unit, t.task = place in starts, place in tasks
+            t.operand = t.text in (")", "]") or bool(re.match(r"\w", t.text) and t.text not in keywords())
+            if any((s.line, s.column) < place < (s.end_line, s.end_column) for s in greedy):
+                t.unit |= t.text in ("prefer", "then") and not (conditions and t.text == "then")
+                conditions += (t.text == "if") - (t.text == "then" and not t.unit)
+            tokens.append(t)
+    words = [t for t in tokens if not t.comment]
+    for k, t in enumerate(words):
+        t.binary = t.text in _SUM and words[k - 1].operand
+    _tighten(words)
+    return tokens
+
+
+def _unit_starts(tree: n.Schedule) -> Iterator[tuple[int, int]]:
+    """Yield the places (line, column) where units begin; `micro_batches`, `prefer` and `then` have no span of their own."""
+    yield tree.span.line, tree.span.column
+    for s in tree.statements:
+        yield s.span.line, s.span.column
+        inner: list[Span] = []
+        match s:
+            case n.PipeDecl():
+                inner = [c.span for c in s.stages]
+            case n.Ticks():
+                inner = [x.span for x in (*s.lets, *s.rules)]
+            case n.Greedy():
+                inner = [x.span for x in (*s.costs, *s.groups, *s.limits)]
+            case n.Listing():
+                inner = list(_action_spans(s.actions))
+            case _:
+                pass
+        yield from ((x.line, x.column) for x in inner)
+
+
+def _action_spans(actions: tuple[n.Action, ...]) -> Iterator[Span]:
+    joined = False
+    for a in actions:
+        if not joined:
+            yield a.span
+        joined = isinstance(a, n.TaskAction) and a.overlap
+        for body in _bodies(a):
+            yield from _action_spans(body)
+
+
+def _bodies(a: n.Action) -> tuple[tuple[n.Action, ...], ...]:
+    match a:
+        case n.Repeat():
+            return (a.body,)
+        case n.Choice():
+            return a.then, a.otherwise
+        case _:
+            return ()
+
+
+def _task_spans(tree: n.Schedule) -> Iterator[Span]:
+    todo = [a for s in tree.statements if isinstance(s, n.Listing) for a in s.actions]
+    while todo:
+        a = todo.pop()
+        if isinstance(a, n.TaskAction):
+            yield a.span
+        todo += [x for body in _bodies(a) for x in body]
+
+
+def _tighten(words: list[Token]) -> None:
+    """Mark operators without spaces: * and signs; // within a sum; all arithmetic within brackets."""
+    brackets = 0
+    before, after = _in_sums(words, -1), _in_sums(words, 1)
+    for k, t in enumerate(words):
+        brackets += (t.text == "[") - (t.text == "]")
+        match t.text:
+            case "*" | "/":
+                t.tight = True
+            case "//":
+                t.tight = brackets > 0 or before[k] or after[k]
+            case "%":
+                t.tight = brackets > 0
+            case "+" | "-":
+                t.tight = brackets > 0 or not t.binary
+            case _:
+                pass
+        t.unit |= t.text == "micro_batches"
+
+
+def _in_sums(words: list[Token], way: int) -> list[bool]:
+    """Return for every token whether a quotient there is a term of a sum, looking one way. Each looks only at its
+    neighbour, whose answer is known: a product may be of any length."""
+    result, closed, partner = [False] * len(words), [], {}
+    for k in range(len(words)) if way < 0 else reversed(range(len(words))):
+        if words[k].text in (")", "]"):
+            closed.append(k)
+        elif words[k].text in ("(", "[") and closed:
+            partner[k] = closed.pop()
+        beside = k + way
+        if not 0 <= beside < len(words) or words[max(k, beside)].unit:
+            continue
+        t = words[beside]
+        if t.text in ("(", "[") and way > 0:
+            result[k] = result[partner.get(beside, beside)]
+        elif t.text not in ("(", "[", ")", "]"):
+            result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[beside])
+    return result
+
+
+def units_of(tokens: Iterator[Token], block: Block | None = None) -> Iterator[Unit | Token]:
+    """Yield the units of a block or a file, and the comments between them."""
+    unit, waiting = None, []  # comments: within a unit if it goes on after them
+    for t in tokens:
+        if t.comment:
+            waiting.append(t)
+            continue
+        if t.unit or t.text == "}":
+            if unit:
+                yield unit
+            yield from waiting
+            unit, waiting = None, []
+        if t.text == "}":
+            assert block
+            block.close = t
+            return
+        unit = unit or Unit()
+        unit.parts += [*waiting, t]
+        waiting = []
+        if t.text == "{":
+            unit.parts.pop()
+            inner = Block(t, t)
+            inner.items = list(units_of(tokens, inner))
+            unit.parts.append(inner)
+    if unit:
+        yield unit
+    yield from waiting

@@ -1,0 +1,150 @@
+"""Statements: what must stand once, parameters, and the names and types of every expression (E201 to E208)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from chimera_ir.program import LIMITS
+from compiler.resolve.check_orders import check_order
+from compiler.resolve.expressions import LIMIT, check
+from compiler.resolve.scope import Scope, define, kind_of, local
+from compiler.resolve.spec import KINDS
+from compiler.syntax import nodes as n
+
+
+def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n.Setting]:
+    """Return ranks, stages and window by name; what must stand once stands once."""
+    seen: dict[str, n.Statement] = {}
+    for s in schedule.statements:
+        key = {n.Setting: getattr(s, "what", ""), n.Size: "size", n.Sync: "sync"}.get(type(s))
+        key = "order" if isinstance(s, n.Order) else key
+        if key and key in seen:
+            note = f"first at {seen[key].span}"
+            found.append(Diagnostic("E208", f"'{key}' stands twice", s.span, notes=(note,), help="keep one of them"))
+        elif key:
+            seen[key] = s
+    if any(isinstance(s, n.PipeDecl) for s in schedule.statements):
+        seen["pipe"] = schedule.statements[0]
+    for key, example in (("ranks", "ranks D"), ("stages", "stages D"), ("order", "order ticks { ... }"),
+                         ("pipe", "pipe main { stage s on rank s   micro_batches N }")):  # fmt: skip
+        if key not in seen:
+            found.append(Diagnostic("E208", f"the schedule has no '{key}'", schedule.name.span, help=f"add: {example}"))
+    return {key: s for key, s in seen.items() if isinstance(s, n.Setting)}
+
+
+def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list[Diagnostic]) -> None:
+    params = {s.name.name: s for s in schedule.statements if isinstance(s, n.Param)}
+    for name, value in given.items():
+        if name not in params:
+            help = did_you_mean(name, params) if params else "this schedule has no parameters"
+            note = f"given as -p {name}={value}"
+            found.append(
+                Diagnostic("E203", f"schedule {schedule.name.name} has no parameter '{name}'", notes=(note,), help=help)
+            )
+        elif abs(value) > LIMIT:
+            found.append(Diagnostic("E206", f"{name} = {value} is larger than {LIMIT}", params[name].span))
+    for name, s in params.items():
+        if s.default is None and name not in given:
+            found.append(
+                Diagnostic("E204", f"parameter '{name}' has no value", s.span, "no default", help=f"give one: -p {name}=4")
+            )
+
+
+def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
+    """Return the names of params and lets; each sees only those above it."""
+    scope = Scope()
+    for s in schedule.statements:
+        match s:
+            case n.Param():
+                if s.default is not None:
+                    check(s.default, scope, "integer", found)
+                define(scope, s.name, "integer", found)
+            case n.Let():
+                kind = kind_of(s.value, scope)
+                check(s.value, scope, kind, found)
+                define(scope, s.name, kind, found)
+            case n.Require():
+                check(s.condition, scope, "truth value", found)
+            case _:
+                pass
+    return scope
+
+
+def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]) -> None:
+    """Check every expression that is not a param, let or require of the top level."""
+    families: dict[str, n.PipeDecl] = {}
+    costs: dict[str, Span] = {}
+    tied: dict[str, Span] = {}
+    bounds: dict[str, Span] = {}
+    for s in schedule.statements:
+        match s:
+            case n.Setting():
+                check(s.value, scope, "integer", found)
+            case n.PipeDecl():
+                if s.name.name in families:
+                    note = f"first at {families[s.name.name].name.span}"
+                    message = f"pipe '{s.name.name}' is defined twice"
+                    found.append(Diagnostic("E207", message, s.name.span, notes=(note,), help="choose another name"))
+                families[s.name.name] = s
+                if s.name.name in KINDS:
+                    message = f"a pipe cannot be named '{s.name.name}', which is a kind of task"
+                    found.append(Diagnostic("E207", message, s.name.span, help="choose another name"))
+                inner = scope
+                if s.family:
+                    check(s.family.range.low, scope, "integer", found)
+                    check(s.family.range.high, scope, "integer", found)
+                    inner = local(scope, [s.family.binder], found)
+                check(s.micro_batches, inner, "integer", found)
+                for clause in s.stages:
+                    if clause.range:
+                        check(clause.range.low, inner, "integer", found)
+                        check(clause.range.high, inner, "integer", found)
+                    own = local(inner, [clause.binder], found)
+                    check(clause.rank, own, "integer", found)
+                    if clause.recompute and clause.recompute.condition:
+                        check(clause.recompute.condition, own, "truth value", found)
+            case n.CostStatement():
+                _check_costs(s, scope, costs, found)
+            case n.Greedy():
+                for statement in s.costs:
+                    _check_costs(statement, scope, costs, found)
+            case n.TiedDecl():
+                if s.name.name in tied:
+                    note = f"first at {tied[s.name.name]}"
+                    message = f"tied set '{s.name.name}' is defined twice"
+                    found.append(Diagnostic("E207", message, s.name.span, notes=(note,), help="choose another name"))
+                tied[s.name.name] = s.name.span
+                for stage in s.stages:
+                    check(stage, scope, "integer", found)
+            case n.MemoryLimit():
+                if s.what.name not in LIMITS:
+                    help = did_you_mean(s.what.name, LIMITS)
+                    found.append(Diagnostic("E201", f"unknown limit '{s.what.name}'", s.what.span, help=help))
+                if s.what.name in bounds:
+                    note = f"first at {bounds[s.what.name]}"
+                    message = f"the limit of '{s.what.name}' is given twice"
+                    found.append(Diagnostic("E207", message, s.span, notes=(note,), help="keep one of them"))
+                bounds[s.what.name] = s.span
+                check(s.value, scope, "integer", found)
+            case _:
+                pass
+    for s in schedule.statements:
+        if isinstance(s, n.Order):
+            check_order(s, scope, families, found)
+
+
+def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:
+    for cost in s.costs:
+        if cost.kind.name in seen:
+            note = f"first at {seen[cost.kind.name]}"
+            message = f"the cost of '{cost.kind.name}' is given twice"
+            found.append(Diagnostic("E207", message, cost.span, notes=(note,), help="keep one of them"))
+        seen[cost.kind.name] = cost.kind.span
+        known = {**KINDS, "hop": None}
+        if cost.kind.name not in known:
+            help = did_you_mean(cost.kind.name, known)
+            found.append(Diagnostic("E201", f"unknown cost '{cost.kind.name}'", cost.kind.span, help=help))
+        elif cost.kind.name == "hop" and cost.stage:
+            found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))
+        check(cost.value, local(scope, [cost.stage], found) if cost.stage else scope, "integer", found)

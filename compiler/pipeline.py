@@ -120,7 +120,7 @@ def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange
 
     given = spec.header.parameters
     arranging = arrange or machine in ("paired", "serial")
-    notes = f" with --for {machine}" if arranging and not arrange else ""
+    how = f" with --for {machine}" if arranging and not arrange else ""
 
     def attempt(text: str, parameters: Mapping[str, int]) -> tuple[int, int] | None:
         try:
@@ -143,10 +143,10 @@ def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange
         try:
             if parameters != given:
                 resolve(schedule, parameters)
-                return Trials(attempt, (given, parameters), tasks, notes, bool(spec.limits))
+                return Trials(attempt, (given, parameters), tasks, how, bool(spec.limits))
         except ChimeraError:
             pass
-    return Trials(attempt, (given,), tasks, notes)
+    return Trials(attempt, (given,), tasks, how)
 
 
 def _lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:

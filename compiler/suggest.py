@@ -16,7 +16,7 @@ from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Span
 from compiler.resolve.expressions import spent
 from compiler.syntax import nodes as n
-from compiler.syntax.printer import as_written
+from compiler.syntax.printer import as_term, as_written
 
 MAX_TRIED = 1_000_000  # tasks ordered for the sake of a suggestion; a character of the text is worth as much as many tasks
 A_CHARACTER = 10
@@ -178,7 +178,7 @@ def _near(schedule: n.Schedule) -> list[str]:
 def _shifted_ticks(rules: Sequence[n.Rule], amounts: Sequence[str], signs: str) -> Iterator[Edit]:
     """Yield ticks with something added or taken away; `4*` stands for a multiple of the stage."""
     for amount, sign, rule in product(amounts, signs, _on_one_line(rules)):
-        tick = as_written(rule.tick, inside=isinstance(rule.tick, n.IfElse))
+        tick = as_term(rule.tick)
         yield ((rule.tick.span, f"{tick} {sign} {amount}" + rule.stage.name * amount.endswith("*")),)
 
 
@@ -218,7 +218,7 @@ def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
 def _shifted_counts(listing: n.Listing) -> Iterator[Edit]:
     for sign in "+-":
         for e in _counts(listing.actions):
-            yield ((e.span, f"{as_written(e, inside=isinstance(e, n.IfElse))} {sign} 1"),)
+            yield ((e.span, f"{as_term(e)} {sign} 1"),)
 
 
 def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:

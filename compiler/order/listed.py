@@ -104,9 +104,9 @@ class Rank:
             taken[kind, key] = following
         width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT]
         rows = [0] * (width * turns)
-        for kind, key in sorted(places):
-            cell, mine, following = cells[key], places[kind, key], taken[kind, key]
-            low, high = min(following), max(following) + 1
+        for (kind, key), following in taken.items():
+            cell, mine = cells[key], places[kind, key]
+            low, high = min(following), min(following) + len(following)
             cell.listed[low:high] = cell.listed[low:high].translate(_WITH[kind])
             if cell.next[TURN[kind]] == low:
                 cell.next[TURN[kind]] = high

@@ -74,10 +74,11 @@ class _Lister:
         """Return meaning, kind and cell of actions that all mean the next task of one stage, whatever the turn; or None."""
         plain = []
         for a in actions:
-            cells = rank.meant.get(id(a), []) if isinstance(a, n.TaskAction) and a.first is None else []
-            if not isinstance(a, n.TaskAction) or len(cells) != 1:
+            cells = rank.meant.get(id(a), [])
+            if not isinstance(a, n.TaskAction) or a.first is not None or len(cells) != 1:
                 return None
-            plain.append((cells[0].meanings[id(a)], NUMBERS[a.kind.name], cells[0]))
+            (cell,) = cells
+            plain.append((cell.meanings[id(a)], NUMBERS[a.kind.name], cell))
         return plain
 
     def _task(self, rank: Rank, a: n.TaskAction, env: Env) -> None:

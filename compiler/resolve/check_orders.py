@@ -8,7 +8,7 @@ from chimera_ir import limits
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from compiler.resolve.counts import limit_weights, no_limit
 from compiler.resolve.expressions import check
-from compiler.resolve.scope import Scope, counter_of, define, index_binder, kind_of, local, needed_lets
+from compiler.resolve.scope import Scope, counter_of, define_let, index_binder, local, needed_lets
 from compiler.resolve.spec import KINDS
 from compiler.syntax import nodes as n
 
@@ -90,9 +90,7 @@ def _check_actions(
     for a in actions:
         match a:
             case n.Let():
-                kind = kind_of(a.value, inner)
-                check(a.value, inner, kind, found)
-                define(inner, a.name, kind, found)
+                define_let(inner, a, found)
             case n.Repeat():
                 check(a.count, inner, "integer", found)
                 if a.low is not None:
@@ -135,10 +133,8 @@ def _check_ticks(ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl
         expressions = [e for e in (rule.condition, rule.tick) if e is not None]
         for let in needed_lets(ticks.lets, expressions):
             used.add(let.name.name)
-            kind = kind_of(let.value, inner)
             wrong: list[Diagnostic] = []
-            check(let.value, inner, kind, wrong)
-            define(inner, let.name, kind, wrong)
+            define_let(inner, let, wrong)
             for d in (d for d in wrong if (d.message, d.span) not in told):  # what is wrong for several rules is told once
                 told.add((d.message, d.span))
                 found.append(d)

@@ -1,11 +1,11 @@
-"""The names that an expression may use, and their types (E207)."""
+"""The names that an expression may use, and their types (E202, E207)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from chimera_ir.diagnostics import Diagnostic, Span
-from compiler.resolve.expressions import Type, inside, names_in, spend
+from compiler.resolve.expressions import Type, check, inside, names_in, spend
 from compiler.syntax import nodes as n
 
 
@@ -17,18 +17,20 @@ class Scope(dict[str, Type]):
         self.seen: dict[str, Span] = dict(outer.seen) if outer is not None else {}
 
 
+def twice(message: str, span: Span, first: Span, help: str = "choose another name") -> Diagnostic:
+    """Return the finding about what stands once and was given before."""
+    return Diagnostic("E207", message, span, notes=(f"first at {first}",), help=help)
+
+
 def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
     """Add a name to a scope, and E207 where it is there already."""
     if binder.name in scope:
-        notes = (f"first at {scope.seen[binder.name]}",)
-        found.append(
-            Diagnostic("E207", f"'{binder.name}' is defined twice", binder.span, notes=notes, help="choose another name")
-        )
+        found.append(twice(f"'{binder.name}' is defined twice", binder.span, scope.seen[binder.name]))
     scope[binder.name] = kind
     scope.seen[binder.name] = binder.span
 
 
-def kind_of(e: n.Expr, scope: Mapping[str, Type]) -> Type:
+def _kind_of(e: n.Expr, scope: Mapping[str, Type]) -> Type:
     """Return the type that a let takes from its value."""
     match e:
         case n.Binary():
@@ -38,9 +40,16 @@ def kind_of(e: n.Expr, scope: Mapping[str, Type]) -> Type:
         case n.Name():
             return scope.get(e.name, "integer")
         case n.IfElse():
-            return kind_of(e.then, scope)
+            return _kind_of(e.then, scope)
         case _:
             return "integer"
+
+
+def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
+    """Check the value of a let and add its name."""
+    kind = _kind_of(let.value, scope)
+    check(let.value, scope, kind, found)
+    define(scope, let.name, kind, found)
 
 
 def local(scope: Scope, binders: list[n.Binder], found: list[Diagnostic]) -> Scope:

@@ -12,7 +12,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import Costs, Pipe, Tied
 from compiler.resolve.expressions import Env, evaluate, scalar, values_of
 from compiler.syntax import nodes as n
-from compiler.syntax.printer import as_written
+from compiler.syntax.printer import as_term, as_written
 
 
 def size(e: n.Expr, env: Env, what: str, least: int) -> int:
@@ -118,7 +118,7 @@ def _one_less(e: n.Expr) -> str:
         case n.Binary("+", left, n.Int(1)):
             return as_written(left)
         case _:
-            return f"{as_written(e, inside=isinstance(e, n.IfElse))} - 1"
+            return f"{as_term(e)} - 1"
 
 
 def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int, found: list[Diagnostic]) -> tuple[int, ...]:

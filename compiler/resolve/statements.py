@@ -8,7 +8,7 @@ from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimera_ir.program import LIMITS
 from compiler.resolve.check_orders import check_order
 from compiler.resolve.expressions import LIMIT, check
-from compiler.resolve.scope import Scope, define, kind_of, local
+from compiler.resolve.scope import Scope, define, define_let, local, twice
 from compiler.resolve.spec import KINDS
 from compiler.syntax import nodes as n
 
@@ -61,9 +61,7 @@ def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
                     check(s.default, scope, "integer", found)
                 define(scope, s.name, "integer", found)
             case n.Let():
-                kind = kind_of(s.value, scope)
-                check(s.value, scope, kind, found)
-                define(scope, s.name, kind, found)
+                define_let(scope, s, found)
             case n.Require():
                 check(s.condition, scope, "truth value", found)
             case _:
@@ -83,9 +81,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                 check(s.value, scope, "integer", found)
             case n.PipeDecl():
                 if s.name.name in families:
-                    note = f"first at {families[s.name.name].name.span}"
-                    message = f"pipe '{s.name.name}' is defined twice"
-                    found.append(Diagnostic("E207", message, s.name.span, notes=(note,), help="choose another name"))
+                    found.append(twice(f"pipe '{s.name.name}' is defined twice", s.name.span, families[s.name.name].name.span))
                 families[s.name.name] = s
                 if s.name.name in KINDS:
                     message = f"a pipe cannot be named '{s.name.name}', which is a kind of task"
@@ -111,9 +107,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     _check_costs(statement, scope, costs, found)
             case n.TiedDecl():
                 if s.name.name in tied:
-                    note = f"first at {tied[s.name.name]}"
-                    message = f"tied set '{s.name.name}' is defined twice"
-                    found.append(Diagnostic("E207", message, s.name.span, notes=(note,), help="choose another name"))
+                    found.append(twice(f"tied set '{s.name.name}' is defined twice", s.name.span, tied[s.name.name]))
                 tied[s.name.name] = s.name.span
                 for stage in s.stages:
                     check(stage, scope, "integer", found)
@@ -122,9 +116,8 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     help = did_you_mean(s.what.name, LIMITS)
                     found.append(Diagnostic("E201", f"unknown limit '{s.what.name}'", s.what.span, help=help))
                 if s.what.name in bounds:
-                    note = f"first at {bounds[s.what.name]}"
                     message = f"the limit of '{s.what.name}' is given twice"
-                    found.append(Diagnostic("E207", message, s.span, notes=(note,), help="keep one of them"))
+                    found.append(twice(message, s.span, bounds[s.what.name], "keep one of them"))
                 bounds[s.what.name] = s.span
                 check(s.value, scope, "integer", found)
             case _:
@@ -137,9 +130,8 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
 def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:
     for cost in s.costs:
         if cost.kind.name in seen:
-            note = f"first at {seen[cost.kind.name]}"
             message = f"the cost of '{cost.kind.name}' is given twice"
-            found.append(Diagnostic("E207", message, cost.span, notes=(note,), help="keep one of them"))
+            found.append(twice(message, cost.span, seen[cost.kind.name], "keep one of them"))
         seen[cost.kind.name] = cost.kind.span
         known = {**KINDS, "hop": None}
         if cost.kind.name not in known:

@@ -15,6 +15,11 @@ def as_written(e: n.Expr, inside: bool = False) -> str:
     return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
 
 
+def as_term(e: n.Expr) -> str:
+    """Return the author's own text of an expression to which something is added."""
+    return as_written(e, inside=isinstance(e, n.IfElse))
+
+
 def print_schedule(schedule: n.Schedule) -> str:
     """Return the text of a tree."""
     return "\n".join([f"schedule {schedule.name.name}", *map(_statement, schedule.statements)]) + "\n"

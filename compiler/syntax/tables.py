@@ -68,11 +68,10 @@ def dump(grammar: str) -> str:
     rules = [_rule(key, value, shared) for key, value in memo.items() if value["__type__"] == "Rule"]
     states = [_state(actions[state], number, shared["followers"]) for state in order]
     head = {"made of": _origin(grammar), "data": data, "terminals": terminals, "tokens": tokens} | shared
-    lines = ",\n".join(f"{_compact(key)}:{_compact(value)}" for key, value in head.items())
-    lines += "".join(
-        f',\n"{key}":[\n' + ",\n".join(map(_compact, rows)) + "\n]" for key, rows in (("rules", rules), ("states", states))
-    )
-    return f"{{{lines}}}\n"
+    lines = [f"{_compact(key)}:{_compact(value)}" for key, value in head.items()]
+    for key, rows in (("rules", rules), ("states", states)):
+        lines.append(f'"{key}":[\n' + ",\n".join(map(_compact, rows)) + "\n]")
+    return "{" + ",\n".join(lines) + "}\n"
 
 
 def _place(value: list[Any], of: list[Any]) -> int:

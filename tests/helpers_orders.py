@@ -39,9 +39,9 @@ class Shape:
     sync: str
     again: str
 
-    def text(self, order: str, costs: str = "") -> str:
-        """Return the schedule with this order block."""
-        lines = [f"schedule drawn  ranks {self.ranks}  stages {self.stages}  window {self.window}", self.sync, costs]
+    def text(self, order: str, more: str = "") -> str:
+        """Return the schedule with this order block. more: statements besides."""
+        lines = [f"schedule drawn  ranks {self.ranks}  stages {self.stages}  window {self.window}", self.sync, more]
         for p, (on, count) in enumerate(zip(self.on, self.counts, strict=True)):
             rank = "".join(f"if k == {s} then {r} else " for s, r in enumerate(on[:-1])) + str(on[-1])
             lines.append(f"pipe p{p} {{ stage k on rank {rank}{self.again}  micro_batches {count} }}")
@@ -154,9 +154,10 @@ class ListingCase:
     orders: list[list[tuple[Node, bool]]]
     choose: Callable[[list[str]], str]
 
-    def text(self) -> str:
+    def text(self, more: str = "") -> str:
+        """Return the schedule. more: statements besides."""
         blocks = [f"    if r == {r} {{ {self.rank(r)} }}\n" for r in range(self.shape.ranks)]
-        return self.shape.text("order listing for rank r {\n" + "".join(blocks) + "}")
+        return self.shape.text("order listing for rank r {\n" + "".join(blocks) + "}", more)
 
     def rank(self, r: int) -> str:
         """Return the tasks of a rank, some by their full name, some as 'the next one' where that is what they are."""
@@ -227,6 +228,20 @@ def listings(draw: DrawFn) -> ListingCase:
             kind = {"F": "F", "W": "W"}.get(node[0], "back")
             done |= {(kind, node[1], m) for m in node[2]}
     return ListingCase(shape, orders, rng.choice)
+
+
+@st.composite
+def costed_listings(draw: DrawFn) -> str:
+    """Return such an order with tied groups and costs, many or all of them 0: much then happens at one time."""
+    case = draw(listings())
+    few = st.sampled_from(draw(st.sampled_from([(0,), (0, 0, 1, 2)])))
+    costs = [f"{kind}(k) = if k % 2 == 0 then {draw(few)} else {draw(few)}" for kind in "FBIW"]
+    lines = [f"cost {', '.join(costs)}, hop = {draw(few)}"]
+    if case.shape.stages > 1:
+        sets = st.lists(st.integers(0, case.shape.stages - 1), min_size=2, unique=True)
+        for k, stages in enumerate(draw(st.lists(sets, max_size=2))):
+            lines.append(f"tied shared{k} on stages {', '.join(map(str, stages))}")
+    return case.text("\n".join(lines))
 
 
 def _parts(rng: random.Random, count: int) -> list[tuple[int, ...]]:

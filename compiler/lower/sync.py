@@ -5,7 +5,7 @@
     eager where idle   the same where the rank idles between then and its last task, in the first such gap; else at the
                        end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
 
-All collectives follow one total order, by the time at which their last member launches them. On every rank each waits
+All collectives follow one total order, by the moment at which their last member launches them. On every rank each waits
 its turn, so two ranks never meet them in different orders. Groups of a single rank are dropped later, when the width is
 known (width.py).
 """
@@ -25,12 +25,11 @@ from compiler.tasks import Timing, total_order
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """One member of a collective: on `rank`, before row `slot` of the program, at `time`."""
+    """One member of a collective: on `rank`, before row `slot` of the program."""
 
     group: int
     rank: int
     slot: int
-    time: int
 
 
 def gradient_sync(
@@ -38,46 +37,36 @@ def gradient_sync(
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
     """Return the gradient sync of a program of tasks, and the collectives that its batches number.
 
-    timing: of this program, as `earliest` gives it.
+    timing: of this program, as `earliest` gives it; in_one_order: each collective stands at one place of the order that
+    transfers obey (transfers.py), on every rank: after the task that its last member waits for.
     """
     h = program.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
     members = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
     launches = _launches(program, timing, policy, [stages for stages, _ in groups], members)
-    # A collective runs when its last member has launched it.
-    complete: dict[int, int] = {}
-    for x in launches:
-        complete[x.group] = max(complete.get(x.group, 0), x.time)
-    launches.sort(key=lambda x: (complete[x.group], x.group, x.rank))
-    rank_of = np.array([x.rank for x in launches], np.int64)
-    slot, tie = np.array([x.slot for x in launches], np.int64), np.arange(len(launches))
-    if in_one_order:
-        slot, tie = _in_one_order(program, timing, launches, slot)
-    for rank in range(h.ranks):
-        mine = np.flatnonzero(rank_of == rank)
-        slot[mine] = np.maximum.accumulate(slot[mine])  # each waits its turn
+    group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
+    # A collective runs when its last member has launched it: by the times, or by the places of tasks in their one order.
+    # Several may run at one time, and where transfers queue with them it matters which of them is first.
+    place, keys = total_order(program, timing) if in_one_order else (None, None)
+    moment = np.concatenate([[0], timing.end if place is None else place + 1])
+    complete = np.zeros(len(groups), np.int64)
+    np.maximum.at(complete, group, moment[np.where(slot == program.offsets[rank], 0, slot)])
+    order = np.lexsort((rank, group, complete[group]))
+    group, rank, slot = group[order], rank[order], slot[order]
+    if keys is not None:
+        slot = np.searchsorted(keys, rank * len(program) + complete[group])
+        tie = 2 * complete[group] - 1  # right after the transfer of the task at place `complete` - 1: twice that place
+    else:
+        for r in range(h.ranks):
+            mine = np.flatnonzero(rank == r)
+            slot[mine] = np.maximum.accumulate(slot[mine])  # each waits its turn
+        tie = np.arange(len(order))
     table = Table.of(
-        np.full(len(launches), Op.ALLREDUCE),
-        stage=np.array([members[x.group].stage for x in launches], np.int64),
-        batch=np.array([x.group for x in launches], np.int64),
+        np.full(len(order), Op.ALLREDUCE),
+        stage=np.array([members[g].stage for g in group.tolist()], np.int64),
+        batch=group,
     )
-    priority = np.full(len(launches), 0 if in_one_order else 2)
-    return Insertion(table, rank_of, slot, priority, tie), members
-
-
-def _in_one_order(program: Program, timing: Timing, launches: list[_Launch], slot: Ints) -> tuple[Ints, Ints]:
-    """Return slots and ties that put each collective at one place of the order that transfers obey (transfers.py): after
-    the task that its last member waits for."""
-    place, keys = total_order(program, timing)
-    after = np.concatenate([[-1], place])[slot]
-    begin = program.offsets[:-1]
-    after[slot == begin[[x.rank for x in launches]]] = -1
-    group = np.array([x.group for x in launches], np.int64)
-    last = np.full(group.max(initial=0) + 1, -1, np.int64)
-    np.maximum.at(last, group, after)
-    rank = np.array([x.rank for x in launches], np.int64)
-    slots: Ints = np.maximum(np.searchsorted(keys, rank * len(program) + last[group], side="right"), begin[rank])
-    return slots, 2 * last[group] + 1
+    return Insertion(table, rank, slot, np.full(len(order), 0 if in_one_order else 2), tie), members
 
 
 def _launches(
@@ -108,8 +97,7 @@ def _launches(
                 idle = gaps[rank]
                 place = int(np.searchsorted(idle, ready))
                 slot = int(idle[place]) if place < len(idle) else end
-            time = int(timing.end[slot - 1]) if slot > begin else 0
-            result.append(_Launch(g, rank, slot, time))
+            result.append(_Launch(g, rank, slot))
     return result
 
 

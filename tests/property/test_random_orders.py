@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import get_args
 
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import ChimeraError, Source
 from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.program import Machine, Program
+from chimera_ir.program import Program
 from chimera_ir.textform import program_from_text, program_to_text
 from compiler import compile_text
-from compiler.pipeline import compile_source, order_tasks
+from compiler.pipeline import order_tasks
 from compiler.resolve.resolve import resolve
 from compiler.simulate import simulate
 from compiler.syntax.parse import parse
@@ -85,17 +84,6 @@ def test_any_listing_works_or_is_refused_with_a_finding(text: str) -> None:
         assert all(d.code.startswith("E30") and d.message and d.span for d in error.diagnostics)
     else:
         assert not wrong(p, range(1))
-
-
-texts = st.one_of(listings().map(ListingCase.text), greedy_schedules(roomy=True).map(lambda case: case.text))
-
-
-@given(texts, st.sampled_from(get_args(Machine)))
-@examples(60)
-def test_any_order_can_be_arranged_for_any_machine(text: str, machine: Machine) -> None:
-    p = compile_source(Source("drawn", text), {}, machine=machine, arrange=True).program
-    assert p.header.machine == machine
-    assert not wrong(p, range(1))
 
 
 ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W")

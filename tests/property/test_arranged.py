@@ -1,0 +1,59 @@
+"""Any order that runs can be arranged for every machine, whatever costs nothing: from its text, and from a program's file."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from chimera_ir.diagnostics import Source
+from chimera_ir.jsonform import program_from_json, program_to_json
+from chimera_ir.program import Machine
+from compiler import compile_text
+from compiler.pipeline import arranged, compile_source
+from compiler.verify import verify
+from tests.effort import examples
+from tests.helpers import moved, streams, with_streams
+from tests.helpers_orders import costed_listings, greedy_schedules
+from tests.helpers_random import schedules
+from tests.helpers_reference import wrong
+
+ALL_AT_ONCE = """schedule all_at_once  ranks 2  stages 3    # every sum is launched at time 0, and waits for other tasks
+sync eager
+cost F = 0, B = 0
+pipe a { stage s on rank if s == 0 then 1 else 0         micro_batches 1 }
+pipe b { stage s on rank if s == 1 then 0 else 1         micro_batches 1 }
+order listing for rank r {
+    if r == 0 { F a(1) F a(2) F b(1) B a(2) B a(1) B b(1) }
+    if r == 1 { F a(0) F b(0) F b(2) B a(0) B b(2) B b(0) }
+}
+"""
+
+texts = costed_listings() | costed_listings() | schedules() | greedy_schedules(roomy=True).map(lambda case: case.text)
+
+
+@given(texts, st.sampled_from(get_args(Machine)), st.integers(1, 3))
+@example(ALL_AT_ONCE, "serial", 1)
+@examples(100)
+def test_from_its_text(text: str, machine: Machine, width: int) -> None:
+    p = compile_source(Source("drawn", text), {}, width, machine, arrange=True).program
+    assert p.header.machine == machine
+    assert not wrong(p, range(1))
+
+
+@given(texts, st.sampled_from(["paired", "serial"]), st.integers(1, 3))
+@examples(100)
+def test_from_a_file(text: str, machine: Machine, width: int) -> None:
+    streamed = compile_text(text, width=width).program
+    p = arranged(program_from_json(program_to_json(streamed)), machine)
+    assert p is not None and verify(p).header.machine == machine
+
+
+def test_from_a_file_whose_sums_are_early() -> None:
+    p = compile_text(ALL_AT_ONCE).program
+    first = streams(p)[0]
+    sum_, after = (next(k for k, i in enumerate(first) if i.op == op) for op in ("ALLREDUCE", "BWD"))
+    early = with_streams(p, [moved(first, sum_, after + 1), streams(p)[1]])
+    again = arranged(early, "serial")
+    assert again is not None and verify(again).header.machine == "serial"

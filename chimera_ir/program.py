@@ -51,21 +51,27 @@ OVERLAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """One directed copy of the model. placement: stage -> rank (of one replica); micro_batches: their ids."""
+    """One directed copy of the model. placement: stage -> rank (of one replica); micro_batches: their ids, kept ascending."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
     placement: Ids
     micro_batches: Annotated[tuple[Id, ...], FailFast()]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "micro_batches", tuple(sorted(self.micro_batches)))  # in a file they stand in any order
+
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """Parameters that several stages share, synchronized as one group."""
+    """Parameters that several stages share, synchronized as one group. stages: kept ascending."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
     stages: Ids
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(sorted(set(self.stages))))  # in a file they stand in any order
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import ceil, gcd
 
 import numpy as np
@@ -80,11 +80,17 @@ def _labels(program: Program, rows: Ints) -> dict[int, str]:
     t = program.table
 
     def label(row: int) -> str:
-        ids = program.batches[int(t.batch[row])]
-        name = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
+        name = _span(program.batches[int(t.batch[row])])
         return f"{_LETTER[Op(t.op[row])]}{name}" + (f".{t.stage[row]}" if several else "")
 
     return {row: label(row) + (f"&{label(row + 1)}" if t.flags[row] & OVERLAP else "") for row in rows.tolist()}
+
+
+def _span(ids: Sequence[int]) -> str:
+    """Return '3', '0-3' where ids ascend one by one, or '0,2,5': at most three such parts."""
+    cuts = [0, *(k for k in range(1, len(ids)) if ids[k] != ids[k - 1] + 1), len(ids)]
+    parts = [str(ids[a]) if b == a + 1 else f"{ids[a]}-{ids[b - 1]}" for a, b in pairwise(cuts[:4]) if b > a]
+    return ",".join(parts + ["..."] * (len(cuts) > 4))
 
 
 def _scale(timing: Timing, rows: dict[int, Ints], labels: dict[int, str], end: int) -> tuple[Fraction, int]:
@@ -150,8 +156,7 @@ def _legend(program: Program, colour: bool) -> str:
     parts = [words[x] for x in used] + ["numbers are micro-batches" + (", then the stage" if several else "")]
     pipes = []
     for k, pipe in enumerate(program.header.pipes[:8]):
-        ids = pipe.micro_batches
-        which = f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else ",".join(map(str, ids)) or "none"
+        which = _span(pipe.micro_batches) or "none"
         name = f"\x1b[38;5;16;48;5;{_PALETTE[k % len(_PALETTE)][0]}m {pipe.name} \x1b[0m" if colour else pipe.name
         pipes.append(f"{name} {which}")
     more = ", ..." if len(program.header.pipes) > 8 else ""

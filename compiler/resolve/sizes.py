@@ -225,5 +225,5 @@ def tied_of(schedule: n.Schedule, env: Env, stages: int) -> tuple[Tied, ...]:
         if len(set(members)) < 2:
             message = f"tied {decl.name.name} names one stage; parameters are tied between at least two"
             raise refuse("E220", message, decl.span, label=f"stage {members[0]}", help="name another stage too, or remove it")
-        result.append(Tied(decl.name.name, tuple(sorted(set(members)))))
+        result.append(Tied(decl.name.name, tuple(members)))
     return tuple(result)

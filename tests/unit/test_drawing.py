@@ -10,6 +10,7 @@ import pytest
 from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.instructions import Op
 from chimera_ir.program import OVERLAP, Program
+from chimera_ir.textform import program_from_text
 from compiler.draw.timeline import MAX_WIDTH, draw_timeline
 from compiler.library import entries, find, names
 from compiler.simulate import simulate
@@ -36,6 +37,25 @@ def test_stages_are_named_where_a_rank_has_several() -> None:
     lines = drawn(program("interleaved", D=2, N=2, v=2), F=1, B=1)
     assert "F0.0 F1.0 F0.2" in lines[1]
     assert lines[-1].endswith("numbers are micro-batches, then the stage")
+
+
+APART = """chimera-program 1
+schedule apart
+sizes width=1 ranks=2 stages=2 micro_batches=4 window=2 machine=window kind=evaluation micro_batch_size=1/1
+costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+pipe a  on 0 0  micro_batches 3 1 0
+pipe b  on 1 1  micro_batches 2
+rank 0:
+  FWD a s0 m3,0,1; FWD a s1 m0,1; FWD a s1 m3
+rank 1:
+  FWD b s0 m2; FWD b s1 m2
+"""
+
+
+def test_micro_batches_that_are_not_one_after_another_are_named_as_they_are() -> None:
+    lines = drawn(program_from_text(APART))
+    assert lines[1].startswith("rank 0 |F3,0-1.0")
+    assert lines[-1].endswith("then the stage; a 0-1,3, b 2")
 
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)

@@ -1,12 +1,10 @@
-"""The two forms of a program, the graph, and the simulator's numbers."""
+"""The two forms of a program, and the simulator's numbers."""
 
 from __future__ import annotations
 
 import json
 from fractions import Fraction
-from itertools import pairwise
 
-import networkx as nx
 import pytest
 from pydantic import TypeAdapter
 
@@ -15,10 +13,11 @@ from chimera_ir.instructions import AllReduce, Fwd
 from chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
 from chimera_ir.program import Program
 from chimera_ir.textform import program_from_text, program_to_text
-from compiler.graph import critical_path, dependency_graph, dot, graphml
+from compiler import compile_text
+from compiler.pipeline import arranged
 from compiler.simulate import simulate
-from tests.helpers import CASES, compiled, makespan, program
-from tests.helpers import tasks as tasks_in
+from compiler.verify import findings, verify
+from tests.helpers import makespan, program
 
 RIGHT = program("chimera", width=2, D=2)
 
@@ -221,29 +220,39 @@ def test_instructions_by_row_and_by_rank() -> None:
     assert Fwd(0, 0, (0,)) in RIGHT.stream(2)
 
 
-@pytest.mark.parametrize(("schedule", "parameters"), CASES)
-def test_the_graph_s_critical_path_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
-    """Without hops nothing but tasks and their order takes time, so two ways to find the makespan must agree."""
-    p = compiled(schedule, parameters)
-    graph = dependency_graph(p)
-    path, length = critical_path(graph)
-    assert nx.is_directed_acyclic_graph(graph)
-    assert length == simulate(p).makespan == makespan(p)
-    assert sum(graph.nodes[node]["cost"] for node in path) == length
-    assert all(graph.has_edge(a, b) for a, b in pairwise(path))
-    tasks = p.header.stages * p.header.micro_batches
-    assert len(graph) == sum(1 for g in range(p.world) for _ in tasks_in(p.stream(g)))
-    # Data: S - 1 hand-overs each way, and each backward's own forward.
-    assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) >= 2 * tasks - 2 * p.header.micro_batches
-    assert nx.is_directed_acyclic_graph(graph)
+TIED = """schedule shared  ranks 2  stages 3
+pipe main { stage s on rank s % 2   micro_batches 2 }
+tied ends on stages 2, 0
+tied every on stages 1, 2, 1, 0
+order ticks {
+    F(s, m) at s + 3*m
+    B(s, m) at 20 - s + 3*m
+}
+"""
 
 
-def test_the_graph_as_text_is_the_graph() -> None:
-    graph = dependency_graph(RIGHT)
-    again = nx.parse_graphml(graphml(graph))
-    assert set(again.edges) == set(graph.edges) and again.nodes.keys() == graph.nodes.keys()
-    assert dot(graph).count(" -> ") == graph.number_of_edges()
-    assert dot(graph).count("subgraph") == 4
+def test_sets_of_a_header_stand_in_any_order() -> None:
+    """What a file says of a pipe's micro-batches and of tied stages are sets: programs are equal whose sets are."""
+    p = compile_text(TIED, width=2).program
+    text = program_to_text(p)
+    other = text.replace("stages 0 2\n", "stages 2 0\n").replace("stages 0 1 2\n", "stages 1 2 0 1\n")
+    other = other.replace("micro_batches 0 1\n", "micro_batches 1 0\n")
+    assert other != text and [t.stages for t in p.header.tied] == [(0, 2), (0, 1, 2)]
+    again = program_from_text(other)
+    assert again.header == p.header and again.digest == p.digest and program_to_text(again) == text
+    file = json.loads(program_to_json(p))
+    for x, key in ((file["pipes"][0], "micro_batches"), *((t, "stages") for t in file["tied"])):
+        x[key].reverse()
+    assert program_from_json(json.dumps(file)) == p
+    for machine in ("window", "paired", "serial"):
+        result = arranged(again, machine)
+        assert result is not None and verify(result).collectives == p.collectives
+
+
+def test_a_set_with_an_id_twice_is_told() -> None:
+    text = program_to_text(compile_text(TIED).program)
+    [found] = findings(program_from_text(text.replace("micro_batches 0 1\n", "micro_batches 1 0 1\n")))
+    assert found.code == "E401" and "the pipes list micro-batch 1 twice" in found.message
 
 
 def test_costs_of_a_simulation() -> None:

@@ -1,96 +1,162 @@
-"""The dependency DAG as a networkx graph: built on demand, for the critical path and drawings of others.
+"""The dependency DAG of a program's tasks: its critical path, and its text for the tools of others.
 
 Nodes are tasks, named by their text. An edge `data` carries a value, with the hop it costs; an edge `order` joins a task
-with the next one of its rank. The passes over whole programs use plain arrays instead (compiler/tasks.py).
+with the next one of its rank. An overlapped pair starts and ends as one: who waits for its first task waits for the second
+too, and what the second waits for the first waits for too.
 """
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
-import networkx as nx
 import numpy as np
 
-from chimera_ir.instructions import Op
-from chimera_ir.program import OVERLAP, Program
-from compiler.tasks import TaskIndex, data_edges, task_costs
+from chimera_ir.instructions import Op, Task, instruction_text
+from chimera_ir.program import OVERLAP, Ints, Program
+from compiler.tasks import Edges, TaskIndex, data_edges, earliest, task_costs
 
 
-def dependency_graph(program: Program) -> nx.DiGraph[str]:
-    """Return the graph of a program's tasks, with data and order edges."""
-    index = TaskIndex.of(program)
+@dataclass(frozen=True)
+class Graph:
+    """The DAG as columns. rows: of the tasks, ascending. Edges join positions in `rows`, each pair once; carries: 1 for
+    `data`, 0 for `order`; cost, delay: in the program's units."""
+
+    program: Program
+    rows: Ints
+    cost: Ints
+    source: Ints
+    target: Ints
+    carries: Ints
+    delay: Ints
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the name of every task."""
+        return names(self.program, self.rows)
+
+    def edges(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (source, target, carries, delay), by source."""
+        order = np.argsort(self.source, kind="stable")
+        return zip(*(x[order].tolist() for x in (self.source, self.target, self.carries, self.delay)), strict=True)
+
+
+def names(program: Program, rows: Ints) -> list[str]:
+    """Return the names of these tasks: their texts, and their replicas where there are several."""
+    h, pipes = program.header, program.pipe_names
+    texts = [instruction_text(i, pipes) for i in program.instructions(rows.tolist())]
+    if h.width == 1:
+        return texts
+    return [f"{x} of replica {g // h.ranks}" for x, g in zip(texts, program.rank_of[rows].tolist(), strict=True)]
+
+
+def dependency_graph(program: Program) -> Graph:
+    """Return the graph of a verified program's tasks."""
     rows = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
-    cost = task_costs(program)
-    names: dict[int, str] = {}
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    replica = program.header.ranks
-    for row, i in zip(rows.tolist(), program.instructions(rows.tolist()), strict=True):
-        rank = int(program.rank_of[row])
-        suffix = f" of replica {rank // replica}" if program.header.width > 1 else ""
-        names[row] = program.text(row) + suffix
-        graph.add_node(
-            names[row],
-            row=row,
-            rank=rank,
-            op=i.op,
-            pipe=program.pipe_names[i.pipe],  # type: ignore[union-attr]
-            stage=i.stage,
-            micro_batches=",".join(map(str, i.micro_batches)),  # type: ignore[union-attr]
-            cost=int(cost[row]),
-        )
-    pairs = set(np.flatnonzero(program.table.flags & OVERLAP).tolist())
-    same_rank = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
-    for k in same_rank.tolist():
-        graph.add_edge(names[int(rows[k])], names[int(rows[k + 1])], kind="order", delay=0)
-    edges = data_edges(program, index, program.header.costs.hop)
-    for source, target, delay in zip(edges.source.tolist(), edges.target.tolist(), edges.delay.tolist(), strict=True):
-        if source < 0:
-            continue
-        graph.add_edge(names[source], names[target], kind="data", delay=delay)
-        # An overlapped pair starts and ends as one: its first task waits for what the second reads, and the other way
-        # round for those who read from the first.
-        if target - 1 in pairs:
-            graph.add_edge(names[source], names[target - 1], kind="data", delay=delay)
-        if source in pairs and target != source + 1:
-            graph.add_edge(names[source + 1], names[target], kind="data", delay=delay)
-    return graph
+    node = np.full(len(program), -1, np.int64)
+    node[rows] = np.arange(len(rows))
+    data = _between_pairs(program, data_edges(program, TaskIndex.of(program), program.header.costs.hop))
+    follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
+    source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
+    delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
+    # One edge joins two tasks. Where one follows the other on its rank and reads what it makes, it is the value's.
+    _, first, which = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
+    carries = np.zeros(len(first), np.int64)
+    carries[which[len(follows) :]] = 1
+    order = np.argsort(first)
+    kept = first[order]
+    return Graph(program, rows, task_costs(program)[rows], source[kept], target[kept], carries[order], delay[kept])
 
 
-def critical_path(graph: nx.DiGraph[str]) -> tuple[list[str], int]:
-    """Return the longest path of an acyclic graph and its length: costs and hops, in the program's units."""
-    length: dict[str, int] = {}
-    before: dict[str, str] = {}
-    for node in nx.topological_sort(graph):
-        start = 0
-        for source, _, delay in graph.in_edges(node, data="delay"):
-            if length[source] + delay >= start:
-                start, before[node] = length[source] + delay, source
-        length[node] = start + graph.nodes[node]["cost"]
-    if not length:
-        return [], 0
-    path = [max(length, key=lambda node: length[node])]
-    while path[-1] in before:
-        path.append(before[path[-1]])
-    return path[::-1], length[path[0]]
+def _between_pairs(program: Program, edges: Edges) -> Edges:
+    """Return edges that join all of an overlapped pair: from its end, the end of its second task, and to its begin."""
+    paired = (program.table.flags & OVERLAP).astype(bool)
+    if not paired.any():
+        return edges
+    end = edges.source + paired[edges.source]
+    begin = edges.target - np.concatenate([[False], paired[:-1]])[edges.target]
+    source = np.column_stack([edges.source, edges.source, end, end])
+    target = np.column_stack([edges.target, begin, edges.target, begin])
+    return Edges(source.ravel(), target.ravel(), np.repeat(edges.delay, 4))
 
 
-def graphml(graph: nx.DiGraph[str]) -> str:
-    """Return the graph as GraphML."""
-    buffer = io.BytesIO()
-    nx.write_graphml_xml(graph, buffer)
-    return buffer.getvalue().decode() + "\n"
+def critical_path(graph: Graph) -> tuple[Ints, int]:
+    """Return the rows of the longest path of a graph, and its length: costs and hops, in the program's units."""
+    p, cost = graph.program, task_costs(graph.program)
+    data = np.flatnonzero(graph.carries)
+    end = earliest(p, cost, Edges(graph.rows[graph.source[data]], graph.rows[graph.target[data]], graph.delay[data])).end
+    paired = np.flatnonzero(p.table.flags & OVERLAP)
+    end[paired] -= cost[paired + 1]  # the end of a pair's first task alone
+    end = end[graph.rows]
+    # A task begins when the source of a tight edge allows it: the path goes back along the last of them.
+    tight = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
+    before = np.full(len(end), -1, np.int64)
+    before[graph.target[tight]] = graph.source[tight]
+    path = [int(np.argmax(end))]
+    while before[path[-1]] >= 0:
+        path.append(int(before[path[-1]]))
+    return graph.rows[path[::-1]], int(end.max())
 
 
-def dot(graph: nx.DiGraph[str]) -> str:
+def graphml(graph: Graph) -> str:
+    """Return the graph as GraphML. Names hold no character that XML would have escaped."""
+    return "".join(_graphml(graph))
+
+
+def _graphml(graph: Graph) -> Iterator[str]:
+    names, p = graph.names, graph.program
+    yield _HEAD
+    for name, i, row, rank, cost in zip(
+        names,
+        p.instructions(graph.rows.tolist()),
+        graph.rows.tolist(),
+        p.rank_of[graph.rows].tolist(),
+        graph.cost.tolist(),
+        strict=True,
+    ):
+        assert isinstance(i, Task)
+        ids = ",".join(map(str, i.micro_batches))
+        values = (row, rank, i.op, p.pipe_names[i.pipe], i.stage, ids, cost)
+        yield f'    <node id="{name}">\n'
+        yield "".join(f'      <data key="d{k}">{value}</data>\n' for k, value in enumerate(values))
+        yield "    </node>\n"
+    for source, target, carries, delay in graph.edges():
+        yield f'    <edge source="{names[source]}" target="{names[target]}">\n'
+        yield f'      <data key="d7">{_KINDS[carries]}</data>\n      <data key="d8">{delay}</data>\n    </edge>\n'
+    yield "  </graph>\n</graphml>\n"
+
+
+_KINDS = ("order", "data")
+_HEAD = """<?xml version='1.0' encoding='utf-8'?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
+xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">
+  <key id="d8" for="edge" attr.name="delay" attr.type="long" />
+  <key id="d7" for="edge" attr.name="kind" attr.type="string" />
+  <key id="d6" for="node" attr.name="cost" attr.type="long" />
+  <key id="d5" for="node" attr.name="micro_batches" attr.type="string" />
+  <key id="d4" for="node" attr.name="stage" attr.type="long" />
+  <key id="d3" for="node" attr.name="pipe" attr.type="string" />
+  <key id="d2" for="node" attr.name="op" attr.type="string" />
+  <key id="d1" for="node" attr.name="rank" attr.type="long" />
+  <key id="d0" for="node" attr.name="row" attr.type="long" />
+  <graph edgedefault="directed">
+"""
+
+
+def dot(graph: Graph) -> str:
     """Return the graph for Graphviz: a box per rank, order edges dotted."""
-    lines = ["digraph schedule {", "  rankdir=LR; node [shape=box];"]
-    ranks: dict[int, list[str]] = {}
-    for node, rank in graph.nodes(data="rank"):
-        ranks.setdefault(rank, []).append(node)
-    for rank, nodes in ranks.items():
-        inside = " ".join(f'"{node}";' for node in nodes)
-        lines.append(f'  subgraph "cluster_{rank}" {{ label="rank {rank}"; {inside} }}')
-    for source, target, kind in graph.edges(data="kind"):
-        style = " [style=dotted]" if kind == "order" else ""
-        lines.append(f'  "{source}" -> "{target}"{style};')
-    return "\n".join([*lines, "}"]) + "\n"
+    return "\n".join(_dot(graph)) + "\n"
+
+
+def _dot(graph: Graph) -> Iterator[str]:
+    names = graph.names
+    yield "digraph schedule {"
+    yield "  rankdir=LR; node [shape=box];"
+    ranks, first = np.unique(graph.program.rank_of[graph.rows], return_index=True)
+    for rank, begin, end in zip(ranks.tolist(), first.tolist(), [*first[1:].tolist(), len(names)], strict=True):
+        inside = " ".join(f'"{name}";' for name in names[begin:end])
+        yield f'  subgraph "cluster_{rank}" {{ label="rank {rank}"; {inside} }}'
+    for source, target, carries, _ in graph.edges():
+        yield f'  "{names[source]}" -> "{names[target]}"{"" if carries else " [style=dotted]"};'
+    yield "}"

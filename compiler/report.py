@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from chimera_ir.instructions import Op
 from chimera_ir.model import ModelDescription
-from chimera_ir.program import Program
-from compiler.graph import critical_path, dependency_graph
+from chimera_ir.program import Ints, Program
+from compiler.graph import critical_path, dependency_graph, names
 from compiler.memory import memory
 from compiler.simulate import Simulation
 from compiler.verify import peaks
@@ -35,8 +35,8 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     yield f"bubble ratio    {s.bubble_ratio:.4f}   (idle over total: sum of wall bubbles / (ranks x makespan))"
     yield f"wall bubble     {_span(s, s.wall_bubbles)}   (makespan - busy)"
     yield f"own bubble      {_span(s, s.own_bubbles)}   (last end - first start - busy)"
-    path, length = critical_path(dependency_graph(_costed(program, s)))
-    yield f"critical path   {s.time(length)}   {len(path)} tasks: {_short(path)}"
+    path, length = critical_path(dependency_graph(program.with_header(costs=s.costs)))
+    yield f"critical path   {s.time(length)}   {len(path)} tasks: {_short(program, path)}"
     ends = ", ".join(f"{stage.removeprefix('stage ')} at {s.time(t)}" for stage, t in list(s.synced.items())[:16])
     more = ", ..." if len(s.synced) > 16 else ""
     yield f"gradients done  stage {ends}{more}"
@@ -69,10 +69,6 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
         )
 
 
-def _costed(program: Program, s: Simulation) -> Program:
-    return program.with_header(costs=s.costs)
-
-
 def _costs(s: Simulation) -> str:
     c = s.costs
     parts = {"F": c.FWD, "B": c.BWD, "I": c.BWD_INPUT, "W": c.BWD_WEIGHT, "hop": (c.hop,)}
@@ -87,8 +83,11 @@ def _span(s: Simulation, values: tuple[int, ...]) -> str:
     return s.time(low) if low == high else f"{s.time(low)} to {s.time(high)}"
 
 
-def _short(path: list[str]) -> str:
-    return ", ".join(path) if len(path) <= 6 else ", ".join([*path[:3], "...", *path[-2:]])
+def _short(program: Program, path: Ints) -> str:
+    """Return the names of these tasks, of a long path those at its ends."""
+    if len(path) <= 6:
+        return ", ".join(names(program, path))
+    return ", ".join([*names(program, path[:3]), "...", *names(program, path[-2:])])
 
 
 def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""The dependency DAG: its critical path is the makespan, and its text is read by networkx as what it is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+
+from chimera_ir.program import Program
+from compiler.graph import critical_path, dependency_graph, dot, graphml, names
+from compiler.simulate import simulate
+from tests.helpers import CASES, compiled, makespan, program
+from tests.helpers import tasks as tasks_in
+from tests.helpers_text import small
+
+RIGHT = program("chimera", width=2, D=2)
+
+
+def graph_of(p: Program) -> nx.DiGraph[str]:
+    """Return the graph as a reader of the GraphML has it."""
+    return nx.parse_graphml(graphml(dependency_graph(p)))
+
+
+@pytest.mark.parametrize(("schedule", "parameters"), CASES)
+def test_the_graph_s_critical_path_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
+    """Without hops nothing but tasks and their order takes time, so ways to find the makespan must agree."""
+    p = compiled(schedule, parameters)
+    graph = graph_of(p)
+    assert nx.is_directed_acyclic_graph(graph)
+    path, length = critical_path(dependency_graph(p))
+    named = names(p, path)
+    assert length == simulate(p).makespan == makespan(p) == longest(graph)
+    assert sum(graph.nodes[node]["cost"] for node in named) == length
+    assert all(graph.has_edge(a, b) for a, b in pairwise(named))
+    tasks = p.header.stages * p.header.micro_batches
+    assert len(graph) == sum(1 for g in range(p.world) for _ in tasks_in(p.stream(g)))
+    # Data: S - 1 hand-overs each way, and each backward's own forward.
+    assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) >= 2 * tasks - 2 * p.header.micro_batches
+
+
+def longest(graph: nx.DiGraph[str]) -> int:
+    """Return the length of the longest path: costs and hops."""
+    end: dict[str, int] = {}
+    for node in nx.topological_sort(graph):
+        begin = max((end[source] + delay for source, _, delay in graph.in_edges(node, data="delay")), default=0)
+        end[node] = begin + graph.nodes[node]["cost"]
+    return max(end.values())
+
+
+def test_a_pair_that_reads_from_a_pair_begins_when_that_ends() -> None:
+    """Rank 0 makes two values in one pair, rank 1 reads them in another: the first of either joins the second of the other."""
+    order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
+    p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")
+    path, length = critical_path(dependency_graph(p))
+    assert length == longest(graph_of(p)) == simulate(p).makespan == makespan(p)
+    assert [name.removesuffix(" overlap") for name in names(p, path)[:4]] == [
+        f"FWD main s{s} m{m}" for s, m in ((0, 0), (0, 1), (1, 1), (1, 0))
+    ]
+
+
+def test_the_graph_as_text_is_the_graph() -> None:
+    graph = dependency_graph(RIGHT)
+    again = graph_of(RIGHT)
+    assert list(again) == graph.names and len(again.edges) == len(graph.source)
+    assert again.nodes["FWD down[0] s0 m0 of replica 1"] == {
+        "row": int(graph.rows[graph.names.index("FWD down[0] s0 m0 of replica 1")]),
+        "rank": 2,
+        "op": "FWD",
+        "pipe": "down[0]",
+        "stage": 0,
+        "micro_batches": "0",
+        "cost": 1,
+    }
+    assert dot(graph).count(" -> ") == len(graph.source)
+    assert dot(graph).count("[style=dotted]") == sum(kind == "order" for *_, kind in again.edges(data="kind"))
+    assert dot(graph).count("subgraph") == 4

@@ -116,8 +116,9 @@ def _line(
 ) -> list[Cell]:
     """Return a rank's characters. Idle time is dotted, in colour left empty; a task's end is left empty."""
     cells: list[Cell] = []
-    for row in rows.tolist():
-        first, last = int(timing.start[row] * per_unit), int(timing.end[row] * per_unit)
+    characters, units = per_unit.as_integer_ratio()
+    for row, start, end in zip(rows.tolist(), timing.start[rows].tolist(), timing.end[rows].tolist(), strict=True):
+        first, last = start * characters // units, end * characters // units
         cells += _idle(first - len(cells), colour)
         shade = _PALETTE[program.table.pipe[row] % len(_PALETTE)][program.table.op[row]] if colour else 0
         text = f"{labels[row]:{' ' if colour else '-'}<{max(last - first - 1, 0)}} "

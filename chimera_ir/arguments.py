@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 from chimera_ir.diagnostics import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser with suggestions."""
+    """An ArgumentParser with suggestions. verbs: the parsers of other things that the same command does."""
+
+    verbs: Sequence[argparse.ArgumentParser] = ()
+
+    def format_usage(self) -> str:
+        """Return the usage lines, those of the verbs too."""
+        others = (verb.format_usage().replace("usage:", "      ", 1) for verb in self.verbs)
+        return super().format_usage() + "".join(others)
+
+    def format_help(self) -> str:
+        return super().format_help().replace(super().format_usage(), self.format_usage(), 1)
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2 and say what is wrong."""

@@ -14,9 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chimera_ir.arguments import Parser
 from chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from compiler.usage import GRAPHML, GRAPHVIZ, costs_of, integer, make_parser, number_of_bytes, pairs
+from compiler.usage import (
+    GRAPHML,
+    GRAPHVIZ,
+    costs_of,
+    explain_parser,
+    format_parser,
+    integer,
+    make_parser,
+    number_of_bytes,
+    pairs,
+)
 
 if TYPE_CHECKING:
     from chimera_ir.model import ModelDescription
@@ -65,10 +74,7 @@ def _refused(error: ChimeraError, colour: str = "auto") -> int:
 
 def _format(argv: Sequence[str]) -> int:
     """Format schedules: `chimerac fmt`. Return the exit status."""
-    p = Parser("chimerac fmt", description="Format schedules in place. Comments stay.")
-    p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
-    p.add_argument("--check", action="store_true", help="write nothing; name what is not formatted, exit status 1")
-    options = p.parse_args(argv)
+    options = format_parser().parse_args(argv)
     status = 0
     for name in options.files:
         try:
@@ -99,10 +105,8 @@ def _explain(argv: Sequence[str]) -> int:
     """Say what error codes mean: `chimerac explain`. Return the exit status."""
     from compiler.explain.page import explain
 
-    p = Parser("chimerac explain", description="Say what a code means, with an example and its mending.")
-    p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; none lists them all")
     try:
-        _write(explain(p.parse_args(argv).codes, main), None)
+        _write(explain(explain_parser().parse_args(argv).codes, main), None)
     except ChimeraError as error:
         return _refused(error)
     return 0
@@ -125,7 +129,9 @@ def _suffix(path: str | None) -> str:
 
 def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
     if options.list:
-        return _list()
+        from compiler.library import listed
+
+        return listed(_columns(options))
     if options.emit == "schema":
         from chimera_ir.jsonform import json_schema
 
@@ -219,14 +225,6 @@ def _arranged(program: Program, machine: Machine) -> Program:
         message = f"--for {machine}: the tasks of this program's replicas cannot stand in one order"
         raise refuse("E002", message, help="compile its schedule with --for")
     return verify(result)
-
-
-def _list() -> str:
-    from compiler.library import entries
-
-    rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
-    widths = [max(len(r[k]) for r in rows) for k in range(3)]
-    return "".join(f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  {r[2]:<{widths[2]}}  [{r[3]}]\n" for r in rows)
 
 
 def _model(path: str | None) -> ModelDescription | None:

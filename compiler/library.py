@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,6 +20,7 @@ from compiler.syntax.parse import parse
 from compiler.syntax.printer import expression
 
 _SCHEDULES = resources.files("schedules")
+LEAST = 24  # columns in which words of a list are wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,38 @@ def entries() -> Iterator[Entry]:
         yield Entry(name, comment[0] if comment else "", source, values)
 
 
+def listed(columns: int | None = None) -> str:
+    """Return the library as text, a line for each schedule. What is wider than so many columns is wrapped, beside the names
+    and parameters where there is room."""
+    rows = [(e.name, e.parameters, e.title, f"[{e.source}]") for e in entries()]
+    widths = [max(len(r[k]) for r in rows) for k in range(4)]
+    heads = [f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  " for r in rows]
+    begin = len(heads[0])
+    if columns is None or begin + widths[2] + 2 + widths[3] <= columns:
+        return "".join(f"{head}{r[2]:<{widths[2]}}  {r[3]}\n" for head, r in zip(heads, rows, strict=True))
+    beside = columns >= begin + LEAST
+    indent = " " * (begin if beside else 2)
+    text = ""
+    for head, r in zip(heads, rows, strict=True):
+        room = max(LEAST, columns - len(indent))
+        lines = [line for part in r[2 if beside else 1 :] for line in textwrap.wrap(part, room, break_on_hyphens=False)]
+        text += head + lines.pop(0) if beside else r[0]
+        text += "".join(f"\n{indent}{line}" for line in lines) + "\n"
+    return text
+
+
 def _library_text(name: str) -> str:
     return _SCHEDULES.joinpath(f"{name}.sched").read_text(encoding="utf-8")
+
+
+def _where(name: str) -> str:
+    """Return the path of a schedule of the library by which it can be opened: from the current folder if it is below that."""
+    file = _SCHEDULES.joinpath(f"{name}.sched")
+    if not isinstance(file, Path):
+        return f"schedules/{name}.sched"  # in an archive, where no path leads
+    with suppress(OSError, ValueError):  # the current folder is gone, or elsewhere
+        return str(file.resolve().relative_to(Path.cwd()))
+    return str(file)
 
 
 def read(path: Path, opened: BinaryIO | None = None) -> str:
@@ -83,6 +115,7 @@ def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
     """Return the text of a file, or of the library's schedule of that name. others: words that may have been meant too.
 
     A path into schedules/ that does not exist here means the library's file, so commands work outside the checkout.
+    Findings then name that file where it lies.
     Raises ChimeraError E001: no such file, or one that cannot be read.
     """
     if not os.fspath(wanted):
@@ -91,7 +124,7 @@ def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
     if not path.is_file() and (not path.exists() or str(path) in names()):
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
-            return Source(f"schedules/{name}.sched", _library_text(name))
+            return Source(_where(name), _library_text(name))
         beside = {
             file.stem: file for file in path.parent.glob("*") if file.suffix in (".sched", path.suffix) and file.is_file()
         }

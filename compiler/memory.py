@@ -43,7 +43,8 @@ def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
         weights = sum(stages[s].weight_bytes for s in held)
         both = activations[a:b] + buffers[a:b]
         tops = [int(x.max(initial=0)) for x in (activations[a:b], buffers[a:b], both)]
-        result.append(RankMemory(weights, weights, tops[0], tops[1], 2 * weights + tops[2]))
+        gradients = weights if h.kind == "training" else 0
+        result.append(RankMemory(weights, gradients, tops[0], tops[1], weights + gradients + tops[2]))
     return tuple(result)
 
 
@@ -99,7 +100,8 @@ def _activations(program: Program, stages: tuple[StageSum, ...]) -> Ints:
     inputs = np.array([0] + [s.act_bytes for s in stages[:-1]], np.int64)
     index = TaskIndex.of(program)
     stage, op = t.stage[index.rows], t.op[index.rows]
-    again = (t.flags[index.forward[index.keys]] & RECOMPUTE).astype(bool)
+    training = program.header.kind == "training"
+    again = (t.flags[index.forward[index.keys]] & RECOMPUTE).astype(bool) & training
     held = np.where(again, inputs[stage], kept[stage])  # from the forward on
 
     def of(*ops: Op) -> tuple[Ints, Ints, Ints]:
@@ -113,7 +115,7 @@ def _activations(program: Program, stages: tuple[StageSum, ...]) -> Ints:
     inputs_only, weights = of(Op.BWD_INPUT), of(Op.BWD_WEIGHT)
     born.append((inputs_only[0] + 1, weight_kept[inputs_only[1]]))
     died.append((weights[0], weight_kept[weights[1]]))
-    if program.header.kind == "evaluation":
+    if not training:
         died.append((forward[0], forward[2]))
     return _alive(program, born, died)
 
@@ -124,11 +126,18 @@ def _buffers(program: Program, stages: tuple[StageSum, ...]) -> Ints:
     grad = np.array([s.grad_bytes for s in stages], np.int64)
     ends = index.weight if h.kind == "training" else index.forward
     born, died = [], []
-    for value, size, last in ((Value.act, act, ends), (Value.grad, grad, index.backward)):
-        rows = np.flatnonzero((t.op == Op.RECV) & (t.value == value))
+
+    def values(op: Op, value: Value) -> tuple[Ints, Ints]:
+        rows = np.flatnonzero((t.op == op) & (t.value == value))
         position, ids = expand(program, rows)
         rows = rows[position]
-        keys = (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
+        return rows, (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
+
+    for value, size, last in ((Value.act, act, ends), (Value.grad, grad, index.backward)):
+        rows, keys = values(Op.RECV, value)
+        freed, at = values(Op.FREE, value)
+        last = last.copy()
+        last[at] = freed  # given back there, instead of right after its last reader
         born.append((rows, size[t.stage[rows]]))
         died.append((last[keys], size[t.stage[rows]]))
     return _alive(program, born, died)

@@ -39,7 +39,8 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     yield f"critical path   {s.time(length)}   {len(path)} tasks: {_short(program, path)}"
     ends = ", ".join(f"{stage.removeprefix('stage ')} at {s.time(t)}" for stage, t in list(s.synced.items())[:16])
     more = ", ..." if len(s.synced) > 16 else ""
-    yield f"gradients done  stage {ends}{more}"
+    if h.kind == "training":
+        yield f"gradients done  stage {ends}{more}"
     lives = machines(View(program))
     names = {m: machine_name(m, h.window) for m in lives}
     yield f"ends on         {', '.join(names[m] for m, ok in lives.items() if ok)}"

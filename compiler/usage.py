@@ -34,6 +34,10 @@ examples:
   chimerac fmt mine.sched                             format a schedule in place; with --check only say whether it is
   chimerac explain E303                               what an error code means, a wrong example and its mending
 
+what it does besides, each with a --help of its own:
+  fmt FILE ...       format schedules in place; with --check only say whether they are
+  explain [CODE ...] say what error codes mean, each with a wrong example and its mending
+
 what --emit makes:
   streams    the compact text of every rank's instructions (the default)
   json       the same program as JSON, version 1
@@ -45,8 +49,22 @@ what --emit makes:
 exit status: 0; 1 if the schedule or program has findings; 2 if the command line means nothing or a file cannot be read"""
 
 
+def format_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac fmt", description="Format schedules in place. Comments stay.")
+    p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
+    p.add_argument("--check", action="store_true", help="write nothing; name what is not formatted, exit status 1")
+    return p
+
+
+def explain_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac explain", description="Say what a code means, with an example and its mending.")
+    p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; none lists them all")
+    return p
+
+
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.verbs = (format_parser(), explain_parser())
     p.add_argument(
         "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
     )
@@ -66,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--model", metavar="PATH", help="a model description (JSON): the report says bytes per rank")
     p.add_argument("--memory", metavar="BYTES",
                    help="refuse what needs more on a rank for --model: 24GiB, 80GB or a number")  # fmt: skip
-    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline, default the terminal's")
+    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline and of --list, default the terminal's")
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")
     p.add_argument("--version", action="version", version=f"chimerac {_version()}")

@@ -75,7 +75,12 @@ def chimerac(arguments: Sequence[str]) -> str:
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # argparse exits
         main(arguments)
-    return out.getvalue()
+    return in_checkout(out.getvalue())
+
+
+def in_checkout(text: str) -> str:
+    """Return what a command says as it would say it in the checkout's root, where files are named from there."""
+    return text.replace(f"{ROOT}{os.sep}", "")
 
 
 def command_output(line: str) -> str:
@@ -217,7 +222,7 @@ def _heading(e: Entry) -> str:
 def _explained(e: Entry) -> str:
     example = f"<!-- file: {e.file} -->\n```text\n{shortened(e.wrong)}```\n\n" if e.file else ""
     why, mended = (textwrap.fill(text, 120, break_on_hyphens=False) for text in (e.why, f"Mended: {e.mended}."))
-    said = f"```text\n{transcript(e, main)}```"
+    said = f"```text\n{in_checkout(transcript(e, main))}```"
     return f"### {_heading(e)}\n\n{why}\n\n{example}{said}\n\n{mended}\n\n```diff\n{mending(e)}```\n"
 
 

@@ -1,7 +1,8 @@
 """What a program computes, by running it on symbols: an opinion of its own, sharing nothing with the verifier.
 
 Values are the terms that make them, so two gradients are equal exactly when the same tasks made them from the same
-inputs. Channels are first in, first out with the program's window; a message carries no name, so what is received is
+inputs. Channels are first in, first out with the window of the program's machine; where transfers queue behind each other
+they do not wait here (tests/proof/model.py says whether they hang). A message carries no name, so what is received is
 whatever was sent. A rank's collectives run one at a time. The next rank to move is drawn at random.
 """
 
@@ -25,9 +26,12 @@ class WrongError(Exception):
 class Machine:
     """All ranks of one program. `run` moves them until all are done."""
 
-    def __init__(self, program: Program, seed: int):
+    def __init__(self, program: Program, streams: list[tuple[Instruction, ...]], seed: int):
         self.header = program.header
-        self.streams = [program.stream(g) for g in range(program.world)]
+        self.training = program.header.kind == "training"
+        windows = {"rendezvous": 0, "window": program.header.window}
+        self.window = windows.get(program.header.machine, len(program))  # sends of a channel that may be incomplete
+        self.streams = streams
         self.at = [0] * program.world
         self.random = random.Random(seed)
         self.store: list[dict[Term, Term]] = [{} for _ in self.streams]  # per rank: values that are there
@@ -40,6 +44,7 @@ class Machine:
         self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> what it put in
         self.launched: list[list[AllReduce]] = [[] for _ in self.streams]
         self.done: Counter[Term] = Counter()
+        self.losses: set[Term] = set()
 
     def run(self) -> None:
         """Run every stream to its end. Raises WrongError."""
@@ -58,6 +63,9 @@ class Machine:
         for channel in {*self.sent, *self.received}:
             if len(self.sent.get(channel, [])) != self.received[channel]:
                 raise WrongError(f"channel {channel} ends with something in flight")
+        for g, awaited in enumerate(self.posted):
+            if awaited:
+                raise WrongError(f"rank {g} never reads {list(awaited)}, which it receives")
 
     def step(self, g: int, i: Instruction) -> bool:
         """Execute one instruction, or return False where it must wait."""
@@ -69,9 +77,12 @@ class Machine:
                 line = self.sent.setdefault(channel, [])
                 # Incomplete while its receive is not posted: the one `window` before must be complete; with no
                 # window at all, the message itself.
-                if len(line) - self.header.window >= self.received[channel]:
+                if len(line) - self.window >= self.received[channel]:
                     return False
-                line.append(tuple(self.take(g, (i.value, i.pipe, i.stage, m)) for m in i.micro_batches))
+                keys = [(i.value, i.pipe, i.stage, m) for m in i.micro_batches]
+                line.append(tuple(self.take(g, key) for key in keys))
+                for key in keys:
+                    self.store[g].pop(key, None)
                 return True
             case Recv():
                 channel = (i.peer, g)
@@ -157,8 +168,13 @@ class Machine:
                     raise WrongError(f"rank {g} reads a buffer that it has given back")
             if isinstance(i, Fwd):
                 given = self.take(g, ("act", *here)) if i.stage else ("sample", replica, m)
-                self.put(g, ("kept", *here), given)
-                self.put(g, ("act", i.pipe, i.stage + 1, m), ("F", i.stage, given))
+                made: Term = ("F", i.stage, given)
+                if self.training:
+                    self.put(g, ("kept", *here), given)
+                if i.stage < last:
+                    self.put(g, ("act", i.pipe, i.stage + 1, m), made)
+                else:
+                    self.losses.add((replica, m, made))
                 self.done["F", replica, i.stage, m] += 1
             if isinstance(i, Bwd | BwdInput):
                 kept = self.take(g, ("kept", *here))
@@ -179,9 +195,20 @@ class Machine:
     def check(self) -> None:
         """Check that every rank ends with the gradients of all micro-batches, each task run once. Raises WrongError."""
         h = self.header
-        wanted = {(k, w, s, m) for k in "FIW" for w in range(h.width) for s in range(h.stages) for m in range(h.micro_batches)}
+        kinds, cells = "FIW" if self.training else "F", [(w, m) for w in range(h.width) for m in range(h.micro_batches)]
+        wanted = {(k, w, s, m) for k in kinds for w, m in cells for s in range(h.stages)}
         if set(self.done) != wanted or set(self.done.values()) != {1}:
             raise WrongError(f"tasks not run exactly once: {set(self.done) ^ wanted}")
+        if self.losses != {(w, m, forward(h.stages, w, m)[-1]) for w, m in cells}:
+            raise WrongError("the loss is another one")
+        if self.training:
+            self.check_sums()
+        elif self.sums:
+            raise WrongError("an evaluation sums nothing")
+
+    def check_sums(self) -> None:
+        """Check that every group's gradient is summed once over all its copies. Raises WrongError."""
+        h = self.header
         whole = gradients(h.stages, h.micro_batches, h.width)
         for group, stages in self.groups.items():
             holders = {w * h.ranks + p.placement[s] for p in h.pipes for w in range(h.width) for s in stages}
@@ -189,7 +216,7 @@ class Machine:
             if len(holders) == 1 and not joined:
                 summed = self.part(holders.pop(), group)
             else:
-                if set(joined) != holders or any(len(x) != 1 for x in joined.values()):
+                if len(holders) == 1 or set(joined) != holders or any(len(x) != 1 for x in joined.values()):
                     raise WrongError(f"{group} is summed by {sorted(joined)}, and lives on {sorted(holders)}")
                 for g, parts in joined.items():
                     if parts[0] != self.part(g, group):
@@ -216,14 +243,20 @@ class Machine:
                 self.launched[r].pop(0)
 
 
+def forward(stages: int, replica: int, m: int) -> list[Term]:
+    """Return what every stage is given, as one process without a pipeline computes it, and at the end the loss."""
+    inputs: list[Term] = [("sample", replica, m)]
+    for stage in range(stages):
+        inputs.append(("F", stage, inputs[-1]))
+    return inputs
+
+
 def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]]:
     """Return the gradient of every stage, as one process without a pipeline computes it."""
     result: list[Counter[Term]] = [Counter() for _ in range(stages)]
     for replica in range(width):
         for m in range(micro_batches):
-            inputs: list[Term] = [("sample", replica, m)]
-            for stage in range(stages):
-                inputs.append(("F", stage, inputs[-1]))
+            inputs = forward(stages, replica, m)
             given: Term = ("loss", replica, m)
             for stage in reversed(range(stages)):
                 result[stage]["W", stage, inputs[stage], given] += 1
@@ -232,9 +265,13 @@ def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]
 
 
 def wrong(program: Program, seeds: Iterable[int] = range(3)) -> str:
-    """Return why a program is wrong under one of these interleavings, or nothing if it is right under all."""
+    """Return why a program is wrong under one of these interleavings, or nothing if it is right under all.
+
+    What its header and its instructions name must exist (tests/proof/rules.py).
+    """
+    streams = [program.stream(g) for g in range(program.world)]
     for seed in seeds:
-        machine = Machine(program, seed)
+        machine = Machine(program, streams, seed)
         try:
             machine.run()
             machine.check()

@@ -98,9 +98,13 @@ def _commands(text: str) -> list[str]:
 
 
 def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:
-    """Run a command line on an example, in a folder of its own: exit status, and what it says on stderr."""
+    """Run a command line on an example, in a folder of its own: exit status, and what it says on stderr.
+
+    A file below the current folder is named as from here.
+    """
     said = io.StringIO()
     try:
+        here = f"{os.getcwd()}{os.sep}"
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             if file:
                 Path(file).write_text(text, encoding="utf-8")
@@ -108,4 +112,4 @@ def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str
                 status = chimerac(shlex.split(command)[1:])
     except OSError as error:
         raise refuse("E003", f"the example cannot be written: {error.strerror}") from None
-    return status, said.getvalue()
+    return status, said.getvalue().replace(here, "")

@@ -17,6 +17,8 @@ from chimera_ir.instructions import Op, Value, stage_group
 from chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from compiler.verify.view import MAX_FOUND
 
+MAX_SHOWN = 4  # instructions that one finding names
+
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
     """Return findings about ids out of range. The other checks rely on there being none."""
@@ -24,7 +26,7 @@ def check_wellformed(program: Program) -> list[Diagnostic]:
     for name in program.header.limits:
         if name not in LIMITS:
             found.append(Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)))
-    return found or _rows(program)
+    return found + _of_training(program) or _rows(program)
 
 
 def _header(program: Program) -> Iterator[str]:
@@ -54,8 +56,20 @@ def _header(program: Program) -> Iterator[str]:
     for tied in h.tied:
         if not tied.stages or not all(0 <= s < h.stages for s in tied.stages):
             yield f"tied {tied.name} names stages {tied.stages}, but stages are 0 .. {h.stages - 1}"
-    if h.kind == "evaluation" and np.isin(program.table.op, (Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT, Op.ALLREDUCE)).any():
-        yield "an evaluation program holds only forwards and their transfers"
+
+
+def _of_training(program: Program) -> list[Diagnostic]:
+    """Return the finding about an evaluation program that holds what makes, moves or sums a gradient."""
+    t = program.table
+    moved = np.isin(t.op, (Op.SEND, Op.RECV, Op.FREE))
+    allowed = (t.op == Op.FWD) | (moved & (t.value == Value.act))
+    rows = np.flatnonzero(~allowed).tolist()
+    if program.header.kind != "evaluation" or not rows:
+        return []
+    message = f"an evaluation program holds only forwards and their transfers; {len(rows)} of its instructions are others"
+    places = (*(_place(program, row) for row in rows[:MAX_SHOWN]), *["..."] * (len(rows) > MAX_SHOWN))
+    help = "remove what makes, moves or sums gradients, or let the program be of kind training"
+    return [Diagnostic("E401", message, notes=places, help=help, about=tuple(rows[:MAX_FOUND]))]
 
 
 def _ids(seen: list[int], micro_batches: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from compiler import load_program
-from compiler.cli import main
+from compiler.cli import VERBS, main
+from compiler.library import find, names
 
 # The script that installing made, where there is one: not under a bare checkout.
 SCRIPT = Path(sysconfig.get_path("scripts")) / "chimerac"
@@ -132,6 +134,52 @@ def test_a_file_that_exists_survives_an_error(tmp_path: Path, capsys: pytest.Cap
 def test_a_dash_is_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["1f1b", "-p", "D=2", "-o", "-"]) == 0
     assert capsys.readouterr().out.startswith("chimera-program 1")
+
+
+@pytest.mark.parametrize("columns", [26, 40, 80, 120, 400])
+def test_the_list_fits_its_terminal(columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["--list"]) == 0
+    piped = capsys.readouterr().out
+    assert len(piped.splitlines()) == len(names())  # a line each, for grep
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["--list"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    assert [line.split()[0] for line in shown.splitlines() if line[0] != " "] == names()
+    assert shown.split() == piped.split()
+    assert (shown == piped) == (columns == 400)
+    assert main(["--list", "--columns", "80"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_finding_names_a_file_of_the_library_so_that_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(find("chimera").name).resolve()
+    line = file.read_text().splitlines().index("param N = D          require N >= 1 and N % D == 0") + 1
+    for cwd, name in ((tmp_path, str(file)), (file.parents[1], "schedules/chimera.sched"), (file.parent, "chimera.sched")):
+        for wanted in ("chimera", "schedules/chimera.sched"):
+            assert f" --> {name}:{line}:22\n" in chimerac(wanted, "-p", "N=5", cwd=cwd).stderr
+        # An example runs in a folder of its own, and is told as from here.
+        assert f" --> {name}:{line}:22\n" in chimerac("explain", "E210", cwd=cwd).stdout
+    monkeypatch.chdir(tmp_path)
+    assert Path(find("chimera").name).read_text(encoding="utf-8") == find("chimera").text
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert find("chimera").name == str(file)
+
+
+def test_usage_names_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], ["--nonsense"]):
+        with pytest.raises(SystemExit):
+            main(argv)
+        said = capsys.readouterr()
+        for verb in VERBS:
+            assert re.search(rf"^       chimerac {verb} ", said.out + said.err, re.MULTILINE), verb
+    for verb in VERBS:
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        assert capsys.readouterr().out.startswith(f"usage: chimerac {verb} ")
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

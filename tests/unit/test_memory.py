@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from chimera_ir.diagnostics import ChimeraError, Source
+from chimera_ir.instructions import Free, Fwd
 from chimera_ir.model import Layer, ModelDescription, Tensor
 from chimera_ir.program import LIMITS, RECOMPUTE, Program
 from chimera_ir.textform import program_from_text
-from compiler import compile_text
+from compiler import compile_text, evaluation_of
 from compiler.library import find
 from compiler.memory import RankMemory, check_memory, memory
 from compiler.pipeline import compile_source
 from compiler.verify import peaks, verify
-from tests.helpers import SMALL, program
+from tests.helpers import SMALL, program, streams, with_streams
 
 # Two layers, so two stages. An act between them has 24 bytes, of which a gradient travels back for 16.
 BETWEEN = (Tensor((4,), "float32", True), Tensor((1,), "int64", False))
@@ -85,6 +87,23 @@ def test_recomputation_keeps_a_stage_s_input() -> None:
     backward = ("BWD main s1 m0", "BWD main s1 m1", "BWD main s0 m0", "BWD main s0 m1")
     # Inputs: none for stage 0 (the data), 24 for each micro-batch of stage 1. A backward rebuilds one micro-batch.
     assert one(*again, *backward).activations == max(2 * 24 + (7 - 24), 50)
+
+
+def test_a_buffer_is_held_until_its_free() -> None:
+    p = program("1f1b", D=2, N=5)
+    late = streams(p)
+    late[1] += [Free("act", 0, 1, (m,)) for m in range(5)]
+    held = verify(with_streams(p, late))
+    assert (peaks(p).receive_buffers[1], peaks(held).receive_buffers[1]) == (3, 5)
+    assert (memory(p, TOY)[1].buffers, memory(held, TOY)[1].buffers) == (3 * 24, 5 * 24)
+
+
+def test_an_evaluation_has_no_gradients_and_runs_nothing_again() -> None:
+    p = evaluation_of(program("1f1b", D=2, N=3))
+    again = with_streams(p, [[replace(i, recompute=True) if isinstance(i, Fwd) else i for i in s] for s in streams(p)])
+    assert memory(verify(again), TOY) == memory(p, TOY)
+    first, _ = memory(p, TOY)
+    assert (first.weights, first.gradients, first.peak) == (400, 0, 400 + 50)
 
 
 def test_what_waits_counts_while_its_last_task_runs() -> None:

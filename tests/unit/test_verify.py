@@ -5,16 +5,20 @@ Sums have a file of their own: test_verify_collectives.py.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.instructions import Bwd, BwdInput, Fwd
-from chimera_ir.program import Program
+from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
+from chimera_ir.program import Machine, Program, Tied
 from chimera_ir.textform import program_from_text, program_to_text
+from compiler import evaluation_of
 from compiler.verify import peaks, verify
 from compiler.verify.progress import machines
 from compiler.verify.view import View
 from tests.helpers import program, streams, with_streams
+from tests.helpers_reference import wrong
 
 RIGHT = program("1f1b", D=2, N=2)
 TEXT = program_to_text(RIGHT)
@@ -183,11 +187,53 @@ def test_micro_batches_of_an_instruction(batch: str, fact: str, help: str) -> No
     assert (d.code, d.message, d.help) == ("E402", f"rank 0, instruction 0: FWD a s0 {batch}: {fact}", help)
 
 
+EVALUATION = evaluation_of(RIGHT)
+
+
 def test_an_evaluation_program_has_forwards_only() -> None:
     kept = [[i for i in s if isinstance(i, Fwd) or getattr(i, "value", "") == "act"] for s in streams(RIGHT)]
     p = with_streams(RIGHT, kept).with_header(kind="evaluation")
-    assert verify(p)
+    assert verify(p) and verify(EVALUATION)
     assert peaks(p).activations == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [[Send("grad", 0, 0, (0,), 1)], [Recv("grad", 0, 0, (0,), 0)]],
+        [[Recv("grad", 0, 0, (0,), 1)], [Send("grad", 0, 0, (0,), 0)]],
+        [[Free("grad", 0, 0, (0,))], []],
+        [[Bwd(0, 0, (0,))], []],
+        [[BwdInput(0, 0, (0,)), BwdWeight(0, 0, (0,))], []],
+        [[AllReduce("stage 0", 0, (0, 1))], []],
+    ],
+)
+def test_an_evaluation_program_has_nothing_of_gradients(more: list[list[Instruction]]) -> None:
+    """Nobody makes these values: no check may take them for granted, and no product may be asked for them."""
+    for machine in get_args(Machine):
+        p = with_streams(EVALUATION, [s + m for s, m in zip(streams(EVALUATION), more, strict=True)])
+        [d] = found(p.with_header(machine=machine))
+        assert d.code == "E401" and f"forwards and their transfers; {sum(map(len, more))} of its instructions" in d.message
+        assert d.notes[0].startswith("rank 0, instruction 4: ") and "remove" in d.help
+
+
+def test_an_evaluation_program_may_have_all_else() -> None:
+    """Pairs, groups, FREE, recompute, limits and tied sets mean there what they mean elsewhere, or nothing."""
+    s = streams(EVALUATION)
+    s[0] = [Fwd(0, 0, (0, 1), recompute=True), Send("act", 0, 1, (0, 1), 1)]
+    s[1] = [
+        Recv("act", 0, 1, (0, 1), 0), Fwd(0, 1, (0,), overlap=True), Fwd(0, 1, (1,)),
+        Free("act", 0, 1, (0,)), Free("act", 0, 1, (1,)),
+    ]  # fmt: skip
+    p = with_streams(EVALUATION, s).with_header(
+        tied=(Tied("shared", (0, 1)),), limits={"activations": 2, "receive_buffers": 2, "weight_copies": 1}
+    )
+    assert not wrong(verify(p))
+    assert peaks(p).receive_buffers == (0, 2)
+    assert found(p.with_header(limits={"activations": 1}))[0].code == "E460"
+    assert all(machines(View(p)).values())
+    s[1] = [s[1][0], s[1][1], s[1][2], s[1][3], s[1][3]]
+    assert found(with_streams(p, s))[0].code == "E426"
 
 
 def test_machines() -> None:

@@ -1,0 +1,100 @@
+"""What is installed is what is in the checkout: the wheel has every file, and every command runs from it alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from compiler.cli import VERBS
+from compiler.usage import EMITS
+
+ROOT = Path(__file__).parents[2]
+ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests")
+PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac.py", *ROOMS]
+UNPACKED = ("__pycache__", "*.pyc", "*.egg-info")
+NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # what brings the folders of all that is installed here
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+WHERE = "import sys; from importlib.util import find_spec; print(*(find_spec(x).origin for x in sys.argv[1:]), sep='\\n')"
+ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of verbs that need some
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    ran = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, f"{[*command]}\n{ran.stdout[-2000:]}{ran.stderr[-4000:]}"
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the sdist of the checkout and the wheel of that sdist, made without a network."""
+    work = tmp_path_factory.mktemp("built")
+    source = work / "checkout"
+    source.mkdir()
+    for name in PACKED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(*UNPACKED))
+        else:
+            shutil.copy(ROOT / name, source)
+    (source / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "__init__.py", source / "tests")
+    run(sys.executable, "-c", SDIST, work, cwd=source)
+    (sdist,) = work.glob("*.tar.gz")
+    run(*PIP, "wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", work, sdist, cwd=work)
+    (wheel,) = work.glob("*.whl")
+    return sdist, wheel
+
+
+def files() -> set[str]:
+    """Return every file of the rooms, by its path in the checkout."""
+    found = {"chimerac.py"}
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*"):
+            if path.is_file() and not any(path.match(f"{x}/*") or path.match(x) for x in UNPACKED):
+                found.add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def test_the_sdist_and_the_wheel_have_every_file_and_no_test(built: tuple[Path, Path]) -> None:
+    sdist, wheel = built
+    with tarfile.open(sdist) as archive:
+        packed = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert {"compiler/format/units.py", "schedules/chimera.sched", "compiler/syntax/grammar.lark"} <= files()
+    assert inside == files()
+    assert files() <= packed and not any(name.startswith("tests/") for name in packed)
+
+
+def test_every_command_runs_from_the_wheel_alone(built: tuple[Path, Path], tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=tmp_path)
+    python, chimerac = (tmp_path / "env" / "bin" / name for name in ("python", "chimerac"))
+    run(*PIP, "--python", python, "install", "--no-deps", "--no-index", built[1], cwd=tmp_path)
+    # A folder that a .pth file names is searched, and no .pth file in it is read: the checkout stays out of sight.
+    packages = {str(Path(str(spec.origin)).parents[1]) for name in NEEDED if (spec := find_spec(name))}
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in sorted(packages)))
+    there = tmp_path / "elsewhere"
+    there.mkdir()
+    (there / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
+
+    homes = run(python, "-c", WHERE, *ROOMS, cwd=there).splitlines()
+    assert homes == [str(site / room / "__init__.py") for room in ROOMS]
+    assert "chimera_zb" in run(chimerac, "--list", cwd=there)
+    for verb in VERBS:
+        assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=there)
+    assert (there / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
+    (there / "model.json").write_text(run(python, "-m", "models", "describe", cwd=there))
+    for emit in EMITS:
+        more = ["--model", "model.json"] if emit == "report" else []
+        assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=there)
+    assert "--timed" in run(python, "-m", "interpreter.run", "--help", cwd=there)

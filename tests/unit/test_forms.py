@@ -17,8 +17,9 @@ from chimera_ir.program import Program
 from chimera_ir.textform import program_from_text, program_to_text
 from compiler.graph import critical_path, dependency_graph, dot, graphml
 from compiler.simulate import simulate
-from tests.helpers import CASES, compiled, makespan, program
+from tests.helpers import CASES, compiled, program
 from tests.helpers import tasks as tasks_in
+from tests.helpers_events import makespan
 
 RIGHT = program("chimera", width=2, D=2)
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import get_args
 
 from chimera_ir.diagnostics import Source
 from chimera_ir.jsonform import program_from_json
 from chimera_ir.program import FORMAT, Machine, Program
 from chimera_ir.textform import program_from_text
+from compiler.given import one_of, whole_number, whole_numbers
 from compiler.library import find
 from compiler.pipeline import Compiled, compile_source, evaluation_of, verified
 from compiler.simulate import Simulation, simulate
@@ -36,12 +38,17 @@ def compile_schedule(
     parameters: values by name, the others take their defaults; width: data-parallel replicas; machine: on which the
     program is proved to end; arrange: order its transfers and collectives for that machine.
     """
-    return compile_source(find(schedule), parameters or {}, width, machine, arrange)
+    one_of("machine", machine, get_args(Machine))
+    return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange)
 
 
 def compile_text(text: str, parameters: Mapping[str, int] | None = None, width: int = 1, name: str = "<text>") -> Compiled:
     """Return the verified program of a schedule's text. name: what errors call it."""
-    return compile_source(Source(name, text), parameters or {}, width)
+    return compile_source(Source(name, text), *_sizes(parameters, width))
+
+
+def _sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, int], int]:
+    return whole_numbers("parameter", {} if parameters is None else parameters), whole_number("width", width)
 
 
 def load_program(path: str | os.PathLike[str]) -> Program:

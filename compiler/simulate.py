@@ -1,13 +1,15 @@
-"""When everything runs, by the costs: a discrete-event simulation of a final program on the `window` machine.
+"""When everything runs, by the costs: a simulation of a final program on the machine that its header names.
 
-A task takes its cost; a transfer takes `hop` from the moment when both its SEND and its RECV are posted; a SEND waits
-until the one `window` before it in its channel is complete. Posting and collectives take no time yet.
+A task takes its cost; a transfer takes `hop` from the moment when both its SEND and its RECV are posted and it stands
+first in its queues, where there are any; docs/semantics.md, "Times", has the rules (compiler/machines.py). Posting and
+collectives take no time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from math import lcm
 
@@ -15,9 +17,11 @@ import numpy as np
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import refuse
-from chimera_ir.instructions import Op, Value, stage_group
+from chimera_ir.instructions import Op, stage_group
 from chimera_ir.program import Costs, Program
-from compiler.tasks import Edges, TaskIndex, Timing, data_edges, earliest, expand, task_costs
+from compiler.given import costs_from
+from compiler.machines import waits
+from compiler.tasks import Timing, earliest, task_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,21 @@ class Simulation:
         return str(value.numerator) if value.denominator == 1 else f"{float(value):.4g}"
 
 
-def simulate(program: Program, costs: Mapping[str, Fraction | int] | None = None) -> Simulation:
-    """Return the times of a verified program. costs: F, B, I, W and hop instead of the program's own."""
-    own, scale = _scaled(program.header.costs, costs or {}, program.header.stages)
-    if own.total(program.header.micro_batches) > limits.TIME:
-        message = f"in units of 1/{scale} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
+def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] | None = None) -> Simulation:
+    """Return the times of a verified program on its machine. costs: F, B, I, W and hop instead of the program's own.
+
+    A float is the number that is written for it: 0.1 is 1/10. Raises ChimeraError E002 for what is no cost.
+    """
+    h = program.header
+    own, scale = _scaled(h.costs, {} if costs is None else costs_from(costs), h.stages)
+    # Replicas wait for each other only where their sums stand in one queue with transfers.
+    if own.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
+        unit = scale if scale <= limits.TIME else f"{scale:.1e}"
+        message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
         raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
     costed = program.with_header(costs=own)
-    index = TaskIndex.of(program)
-    timing = earliest(costed, task_costs(costed), Edges.concatenate(*_edges(costed, index, own.hop)))
+    edges, taken = waits(costed, own.hop)
+    timing = earliest(costed, np.concatenate([task_costs(costed), taken]), edges).of_rows(len(program))
     assert not timing.stuck, "a verified program ends"
     ends = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
     makespan = int(timing.end[ends].max(initial=0))
@@ -83,9 +93,9 @@ def simulate(program: Program, costs: Mapping[str, Fraction | int] | None = None
     )
 
 
-def _scaled(own: Costs, given: Mapping[str, Fraction | int], stages: int) -> tuple[Costs, int]:
+def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
     """Return integer costs and what they were multiplied by. B is I + W where only its halves are given."""
-    scale = lcm(*(Fraction(v).denominator for v in given.values()))
+    scale = lcm(*(v.denominator for v in given.values()))
     fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT}
     values = {k: tuple(x * scale for x in v) for k, v in fields.items()}
     values |= {k: (int(v * scale),) * stages for k, v in given.items() if k != "hop"}
@@ -93,33 +103,3 @@ def _scaled(own: Costs, given: Mapping[str, Fraction | int], stages: int) -> tup
         values["B"] = tuple(i + w for i, w in zip(values["I"], values["W"], strict=True))
     hop = int(given["hop"] * scale) if "hop" in given else own.hop * scale
     return Costs(values["F"], values["B"], values["I"], values["W"], hop), scale
-
-
-def _edges(program: Program, index: TaskIndex, hop: int) -> list[Edges]:
-    """Return every wait: data that stays on its rank, values that arrive, and sends whose window is full."""
-    t, h = program.table, program.header
-    local = data_edges(program, index, hop)
-    stays = program.rank_of[local.source] == program.rank_of[local.target]
-    edges = [Edges(local.source[stays], local.target[stays], local.delay[stays])]
-    send, receive = np.flatnonzero(t.op == Op.SEND), np.flatnonzero(t.op == Op.RECV)
-    if not len(send):
-        return edges
-    channel = program.rank_of[send] * program.world + t.peer[send]
-    send = send[np.argsort(channel, kind="stable")]
-    receive = receive[np.argsort(t.peer[receive] * program.world + program.rank_of[receive], kind="stable")]
-    channel = np.sort(channel)
-    position, ids = expand(program, receive)
-    keys = (program.rank_of[receive] // h.ranks * h.stages + t.stage[receive])[position] * h.micro_batches + ids
-    reader = np.where(t.value[receive[position]] == Value.act, index.forward[keys], index.backward[keys])
-    earlier = np.arange(len(send)) - h.window
-    full = np.flatnonzero(earlier >= 0)
-    full = full[channel[earlier[full]] == channel[full]]
-    hops = np.full(len(reader), hop)
-    if h.window == 0:  # a send blocks until its receive is posted
-        edges.append(Edges(receive, send, np.zeros(len(send), np.int64)))
-    else:
-        for ends in (send, receive):
-            edges.append(Edges(ends[earlier[full]], send[full], np.full(len(full), hop)))
-    for ends in (send, receive):
-        edges.append(Edges(ends[position], reader, hops))
-    return edges

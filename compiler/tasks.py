@@ -61,7 +61,8 @@ class TaskIndex:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Waits: row `target` starts no earlier than `delay` after row `source` ends."""
+    """Waits: node `target` starts no earlier than `delay` after node `source` ends. Nodes are the rows of a program and,
+    numbered after them, whatever else takes part."""
 
     source: Ints
     target: Ints
@@ -128,6 +129,13 @@ class Timing:
     sequence: Ints
     stuck: tuple[int, ...]
 
+    def of_rows(self, count: int) -> Timing:
+        """Return the times of the rows alone: the first `count` nodes."""
+        if count == len(self.start):
+            return self
+        stuck = tuple(node for node in self.stuck if node < count)
+        return Timing(self.start[:count], self.end[:count], self.sequence[self.sequence < count], stuck)
+
 
 def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
     """Return costs and waits under which an overlapped pair of tasks starts and ends as one: in its first row."""
@@ -137,7 +145,7 @@ def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
     cost = cost.copy()
     cost[pairs] += cost[pairs + 1]
     cost[pairs + 1] = 0
-    second = np.zeros(len(program), np.int64)
+    second = np.zeros(len(cost), np.int64)
     second[pairs + 1] = 1
     return cost, Edges(edges.source, edges.target - second[edges.target], edges.delay)
 
@@ -153,23 +161,26 @@ def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
 
 
 def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
-    """Return the earliest times of all rows: each rank runs its stream in order, each row as soon as its waits allow.
+    """Return the earliest times of all nodes: each rank runs its stream in order, each row as soon as its waits allow.
 
-    An overlapped pair runs as one task: it starts when both could, and ends after both costs.
+    cost: by node; those after the program's rows stand in no stream, and run as soon as their own waits allow. An
+    overlapped pair runs as one task: it starts when both could, and ends after both costs.
     """
     cost, edges = _fused(program, cost, edges)
+    others = np.arange(len(program), len(cost))
     # What stands earlier in the same stream has ended by then.
-    rank_of, after = program.rank_of, edges.source >= edges.target
+    rank_of, after = np.concatenate([program.rank_of, program.world + others]), edges.source >= edges.target
     order = np.flatnonzero((rank_of[edges.source] != rank_of[edges.target]) | after | (edges.source < 0) | (edges.delay > 0))
     order = order[np.argsort(edges.target[order], kind="stable")]
-    first = np.searchsorted(edges.target[order], np.arange(len(program) + 1)).tolist()
+    first = np.searchsorted(edges.target[order], np.arange(len(cost) + 1)).tolist()
     source, delay = edges.source[order].tolist(), edges.delay[order].tolist()
-    costs, stops = cost.tolist(), program.offsets[1:].tolist()
-    position = program.offsets[:-1].tolist()
-    clock = [0] * program.world
-    start, end = [-1] * len(program), [-1] * len(program)
-    sleeping: dict[int, list[int]] = {}  # row -> ranks that wait for it to end
-    ready = list(range(program.world))[::-1]
+    # Each of the others is a stream of its own.
+    costs, stops = cost.tolist(), [*program.offsets[1:].tolist(), *(others + 1).tolist()]
+    position = [*program.offsets[:-1].tolist(), *others.tolist()]
+    clock = [0] * len(position)
+    start, end = [-1] * len(cost), [-1] * len(cost)
+    sleeping: dict[int, list[int]] = {}  # node -> streams that wait for it to end
+    ready = list(range(len(position)))[::-1]
     sequence: list[int] = []
     while ready:
         rank = ready.pop()

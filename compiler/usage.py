@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from chimera_ir.arguments import Parser
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, did_you_mean, refuse
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from compiler.given import cost_from_text
 
 EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
 
 MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
-COSTS = ("F", "B", "I", "W", "hop")
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
 
 DESCRIPTION = """\
@@ -133,11 +133,4 @@ def number_of_bytes(text: str) -> int:
 
 
 def costs_of(given: Sequence[str]) -> Mapping[str, Fraction]:
-    result = {}
-    for name, value in pairs("--cost", given):
-        if name not in COSTS:
-            raise refuse("E002", f"--cost {name}={value}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
-        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6}|/[1-9][0-9]{0,5})?", value):
-            raise refuse("E002", f"--cost {name}={value}: expected a number like 2, 0.5 or 1/3")
-        result[name] = Fraction(value)
-    return result
+    return {name: cost_from_text(name, value) for name, value in pairs("--cost", given)}

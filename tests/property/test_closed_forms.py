@@ -16,7 +16,8 @@ from chimera_ir.instructions import instruction_text
 from chimera_ir.program import Program
 from compiler.simulate import Simulation, simulate
 from compiler.verify import peaks, verify
-from tests.helpers import chimera_pairs, makespan, program, streams, with_streams
+from tests.helpers import chimera_pairs, program, streams, with_streams
+from tests.helpers_events import makespan
 
 SIZES = [(D, k * D) for D in (2, 4, 8, 16) for k in (1, 2, 4)]
 COSTS = [(1, 2), (1, 1), (2, 3), (10, 17)]  # F, B

@@ -16,7 +16,8 @@ from chimera_ir.diagnostics import ChimeraError
 from chimera_ir.program import Program
 from compiler.simulate import Simulation, simulate
 from compiler.verify import peaks
-from tests.helpers import chimera_pairs, makespan, program
+from tests.helpers import chimera_pairs, program
+from tests.helpers_events import makespan
 
 SIZES = [(D, k * D) for D in (4, 8, 16) for k in (1, 2, 4)]
 LONG = [(D, N) for D, N in SIZES if N >= 2 * D]

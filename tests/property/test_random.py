@@ -22,7 +22,8 @@ from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule
 from compiler.verify import verify
 from tests.effort import examples
-from tests.helpers import SMALL, chimera_pairs, makespan, program, streams, tasks, with_streams
+from tests.helpers import SMALL, chimera_pairs, program, streams, tasks, with_streams
+from tests.helpers_events import makespan
 from tests.helpers_random import programs, schedules, trees
 from tests.helpers_reference import wrong
 

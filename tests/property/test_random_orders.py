@@ -20,7 +20,7 @@ from compiler.syntax.parse import parse
 from compiler.syntax.printer import print_schedule
 from compiler.verify import verify
 from tests.effort import examples
-from tests.helpers import makespan
+from tests.helpers_events import makespan
 from tests.helpers_orders import GreedyCase, ListingCase, computed, greedy_schedules, listings, shuffled_listings
 from tests.helpers_reference import wrong
 

@@ -23,7 +23,7 @@ from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from compiler.verify.progress import hang_on
 from compiler.verify.view import View
 from tests.helpers import SMALL, moved, program, streams, with_streams
-from tests.helpers import makespan as makespan_of
+from tests.helpers_events import makespan as makespan_of
 from tests.proof.disorder import disorderly
 from tests.proof.drawn import drawn_tasks
 from tests.proof.explorer import candidates

@@ -17,7 +17,8 @@ from compiler import compile_text
 from compiler.pipeline import arranged
 from compiler.simulate import simulate
 from compiler.verify import findings, verify
-from tests.helpers import makespan, program
+from tests.helpers import program
+from tests.helpers_events import makespan
 
 RIGHT = program("chimera", width=2, D=2)
 

@@ -10,8 +10,9 @@ import pytest
 from chimera_ir.program import Program
 from compiler.graph import critical_path, dependency_graph, dot, graphml, names
 from compiler.simulate import simulate
-from tests.helpers import CASES, compiled, makespan, program
+from tests.helpers import CASES, compiled, program
 from tests.helpers import tasks as tasks_in
+from tests.helpers_events import makespan
 from tests.helpers_text import small
 
 RIGHT = program("chimera", width=2, D=2)

@@ -11,7 +11,8 @@ from compiler import evaluation_of
 from compiler.memory import memory
 from compiler.simulate import simulate
 from compiler.verify import peaks
-from tests.helpers import makespan, program, streams
+from tests.helpers import program, streams
+from tests.helpers_events import makespan
 from tests.helpers_reference import wrong
 from tests.helpers_text import refused, small
 

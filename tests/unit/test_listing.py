@@ -12,7 +12,8 @@ from chimera_ir.program import Program
 from compiler import compile_text
 from compiler.simulate import simulate
 from compiler.verify import peaks
-from tests.helpers import SMALL, makespan, program, tasks
+from tests.helpers import SMALL, program, tasks
+from tests.helpers_events import makespan
 from tests.helpers_text import tasks_of
 
 PIPE = "pipe main { stage k on rank k   micro_batches N }"

@@ -1,0 +1,98 @@
+"""What a caller gives: numbers and choices, from Python or as the text of an option, read in one place (E002)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Integral, Rational, Real
+
+from chimera_ir import limits
+from chimera_ir.diagnostics import did_you_mean, refuse
+
+COSTS = ("F", "B", "I", "W", "hop")
+SHOWN = 40  # characters of a value in a message
+DIGITS = 40  # digits before or after the point that a cost may have: more are never added up exactly
+_SOME = rf"[0-9]{{1,{DIGITS}}}"
+_NUMBER = re.compile(rf"({_SOME}(\.{_SOME})?|\.{_SOME})([eE][+-]?[0-9]{{1,2}})?|{_SOME}/{_SOME}")
+
+
+def whole_numbers(what: str, given: object) -> dict[str, int]:
+    """Return integers by name. what: what each of them is, for messages."""
+    return {name: whole_number(f"{what} {name}", value) for name, value in _by_name(f"{what}s", given).items()}
+
+
+def whole_number(what: str, value: object) -> int:
+    """Return an integer, of whichever type of integers it is; a bool is none, and a float is none."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        if abs(value) >= 10**SHOWN:
+            raise refuse("E002", f"{what} is {shown(value)}: that is too large")
+        return int(value)
+    number = _fraction(value)
+    meant = f"give {int(number)}" if number is not None and number.denominator == 1 and abs(number) < 10**SHOWN else ""
+    raise refuse("E002", f"{what} is {shown(value)}: expected an integer", help=meant)
+
+
+def one_of(what: str, value: object, known: Collection[str]) -> None:
+    """Raise ChimeraError E002 where a choice is none of those that there are."""
+    if not isinstance(value, str) or value not in known:
+        raise refuse("E002", f"{what} is {shown(value)}: there is none of that name", help=did_you_mean(str(value), known))
+
+
+def costs_from(given: object) -> dict[str, Fraction]:
+    """Return costs by name, given as numbers. A float is the number that is written for it: 0.1 is 1/10."""
+    return {name: _cost(f"cost {name}={shown(v)}", name, _fraction(v)) for name, v in _by_name("costs", given).items()}
+
+
+def cost_from_text(name: str, text: str) -> Fraction:
+    """Return the cost that an option gives: --cost hop=0.5."""
+    known = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)
+    return _cost(f"--cost {name}={text}", name, Fraction(text) if known else None)
+
+
+def _cost(place: str, name: str, cost: Fraction | None) -> Fraction:
+    if name not in COSTS:
+        raise refuse("E002", f"{place}: there is no cost '{name}'", help=did_you_mean(name, COSTS))
+    if cost is None or cost < 0:
+        raise refuse("E002", f"{place}: expected a number like 2, 0.5 or 1/3")
+    if cost > limits.COST:
+        raise refuse("E002", f"{place}: a cost is at most {limits.COST}", help="give all costs in a larger unit")
+    if cost.denominator > limits.TIME:
+        message = f"{place}: a part this small is lost when times are added up"
+        raise refuse("E002", message, help="give fewer digits")
+    return cost
+
+
+def _fraction(value: object) -> Fraction | None:
+    """Return the number that a person would write for a value; nothing where it is no finite number, or a bool."""
+    match value:
+        case bool():
+            return None
+        case Rational():
+            return Fraction(int(value.numerator), int(value.denominator))
+        case Decimal():
+            # A number of a billion digits is a few characters: it is not written out.
+            return Fraction(value) if value.is_finite() and abs(value.adjusted()) <= DIGITS else None
+        case Real():  # str gives the shortest text that reads back as the same float, of numpy's types too
+            return Fraction(str(value)) if math.isfinite(value) else None
+        case _:
+            return None
+
+
+def _by_name(what: str, given: object) -> Mapping[str, object]:
+    if not isinstance(given, Mapping):
+        raise refuse("E002", f"{what} are given by name, as in {{'N': 4}}, and not as {shown(given)}")
+    for name in given:
+        if not isinstance(name, str):
+            raise refuse("E002", f"{what} are given by name, and {shown(name)} is no name")
+    return given
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, however large it is."""
+    if isinstance(value, Integral) and abs(value) >= 10**SHOWN:
+        return f"a number of {int(math.log10(abs(value))) + 1} digits"
+    text = str(value) if isinstance(value, int | float) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

@@ -1,0 +1,104 @@
+"""What is known before a run, for every machine: times beside those of a simulator of events, and no product that fails."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera_ir.instructions import Send
+from chimera_ir.program import Program
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler.draw.timeline import draw_timeline
+from compiler.graph import dependency_graph, dot, graphml
+from compiler.pipeline import arranged, evaluation_of
+from compiler.report import report
+from compiler.simulate import simulate
+from compiler.verify import verify
+from compiler.verify.progress import machines
+from compiler.verify.view import View
+from tests.effort import examples
+from tests.helpers import CASES, compiled, streams, with_streams
+from tests.helpers_events import makespan
+from tests.proof.disorder import disorderly
+from tests.proof.drawn import MACHINES, Sizes, disturbed, drawn_tasks, late, lowered
+from tests.proof.mutations import codes
+
+SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
+
+
+def drawn(r: random.Random) -> Iterator[Program]:
+    """Yield programs that end on some machine: drawn, disturbed or in an order of their own, and arranged for each machine."""
+    tasks = drawn_tasks(r, SIZES)
+    p = lowered(tasks, r)
+    p = r.choice([lambda: p, lambda: disturbed(r, p), lambda: sends_first(p, r.randint(0, 1)), lambda: disorderly(r, tasks)])()
+    p = p.with_header(costs=replace(p.header.costs, hop=r.randint(0, 3)))
+    if codes(p.with_header(machine="posted")):
+        return
+    for machine, ends in machines(View(p)).items():
+        named = p.with_header(machine=machine)
+        other = arranged(named, machine)  # type: ignore[arg-type]
+        yield from [named] * ends
+        yield from [verify(other)] * (other is not None and r.random() < 0.5)
+
+
+def sends_first(p: Program, window: int) -> Program:
+    """Return a program whose RECVs stand as late as can be, behind SENDs that may then have to wait for them."""
+    changed = streams(p)
+    for stream in changed:
+        late(stream, (Send,))
+    return with_streams(p, changed).with_header(window=window)
+
+
+def everything_known(p: Program) -> None:
+    """Make every product of a program that promises its machine, as it is read from a file."""
+    p = verify(program_from_text(program_to_text(p)))
+    s = simulate(p)
+    assert s.makespan == makespan(p)
+    assert all(w >= o >= 0 for w, o in zip(s.wall_bubbles, s.own_bubbles, strict=True))
+    assert report(p, s) and draw_timeline(p, s.timing, s.scale)
+    graph = dependency_graph(p)
+    assert dot(graph) and graphml(graph)
+
+
+@given(st.integers(0, 2**32))
+@examples(60)
+def test_a_program_that_ends_on_its_machine_has_times_there(seed: int) -> None:
+    r = random.Random(seed)
+    for p in drawn(r):
+        everything_known(p)
+        if r.random() < 0.1:
+            everything_known(evaluation_of(p))
+
+
+def test_the_draws_reach_every_machine_and_what_only_one_of_them_runs() -> None:
+    r = random.Random(1)
+    found: Counter[object] = Counter()
+    for _ in range(150):
+        for p in drawn(r):
+            found[p.header.machine] += 1
+            found[p.header.machine, p.header.window == 0] += 1
+            found["posted alone"] += sum(machines(View(p)).values()) == 1
+    assert min(found[m] for m in MACHINES) > 20 and min(found[m, True] for m in MACHINES) > 3
+    assert found["posted alone"] > 3
+
+
+@given(st.integers(0, 2**32))
+@examples(60)
+def test_what_ends_on_a_machine_that_waits_for_more_ends_on_one_that_waits_for_less(seed: int) -> None:
+    for p in drawn(random.Random(seed)):
+        ends = machines(View(p))
+        for more, less in (("serial", "paired"), ("paired", "window"), ("rendezvous", "window"), ("window", "posted")):
+            assert ends[less] or not ends[more]
+
+
+def test_the_library_on_every_machine() -> None:
+    for name, parameters in CASES:
+        for machine in MACHINES:
+            p = arranged(compiled(name, parameters, width=2), machine)
+            assert p is not None
+            everything_known(verify(p.with_header(costs=replace(p.header.costs, hop=1))))

@@ -1,0 +1,181 @@
+"""How time is counted on each machine, and what a cost may be (docs/semantics.md, "Times")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.program import Machine, Program
+from chimera_ir.textform import program_from_text
+from compiler import compile_schedule, compile_text, simulate
+from compiler.verify import verify
+from tests.helpers import program
+from tests.helpers_events import makespan
+from tests.proof.drawn import MACHINES
+
+# --- machines -----------------------------------------------------------------------------------------------------------
+
+# Rank 0 sends three activations, rank 1 three gradients; every RECV is posted in time, in one order for both ranks.
+THREE = """chimera-program 1
+schedule three
+sizes width=1 ranks=2 stages=2 micro_batches=3 window={window} machine={machine} kind=training micro_batch_size=1/1
+costs FWD=1 BWD=1 BWD_INPUT=1 BWD_WEIGHT=1 hop=4
+pipe main on 0 1 micro_batches 0 1 2
+rank 0:
+  FWD main s0 m0; SEND act main s1 m0 -> 1
+  FWD main s0 m1; SEND act main s1 m1 -> 1
+  FWD main s0 m2; SEND act main s1 m2 -> 1
+  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1; RECV grad main s0 m2 <- 1
+  BWD main s0 m0; BWD main s0 m1; BWD main s0 m2
+rank 1:
+  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0; RECV act main s1 m2 <- 0
+  FWD main s1 m0; BWD main s1 m0; SEND grad main s0 m0 -> 0
+  FWD main s1 m1; BWD main s1 m1; SEND grad main s0 m1 -> 0
+  FWD main s1 m2; BWD main s1 m2; SEND grad main s0 m2 -> 0
+"""
+
+
+def three(machine: Machine, window: int = 2) -> Program:
+    return verify(program_from_text(THREE.format(machine=machine, window=window)))
+
+
+@pytest.mark.parametrize(
+    ("machine", "window", "expected"),
+    [
+        ("posted", 2, 16),  # sent at 1, 2, 3; there at 5, 6, 7; gradients sent at 7, 9, 11 and there at 15
+        ("window", 2, 16),  # the third SEND waits for the first transfer, until 5; what it brings is there in time
+        ("window", 1, 22),  # SENDs at 1, 5, 9; gradients sent at 7, 13, 17, the first received from 9 on
+        ("window", 0, 16),  # every RECV is there before its SEND
+        ("rendezvous", 2, 16),
+        ("paired", 2, 26),  # one transfer after another: there at 5, 9, 13, and the gradients at 17, 21, 25
+        ("serial", 2, 26),
+        ("paired", 0, 32),  # besides, a rank waits after every SEND until it is there: at 5, 10, 15; 19, 25, 31
+    ],
+)
+def test_by_hand(machine: Machine, window: int, expected: int) -> None:
+    p = three(machine, window)
+    assert simulate(p).makespan == makespan(p) == expected
+
+
+SUMS = """chimera-program 1
+schedule held
+sizes width=1 ranks=3 stages=2 micro_batches=3 window=2 machine={machine} kind=training micro_batch_size=1/1
+costs FWD=1 BWD=1 BWD_INPUT=1 BWD_WEIGHT=1 hop=1
+pipe a on 0 0 micro_batches 0 1
+pipe b on 1 2 micro_batches 2
+rank 0:
+  FWD a s0 m0; FWD a s1 m0; FWD a s0 m1; FWD a s1 m1; BWD a s1 m0; BWD a s1 m1; ALLREDUCE s1 over 0,2
+  BWD a s0 m0; BWD a s0 m1; ALLREDUCE s0 over 0,1
+rank 1:
+  FWD b s0 m2; SEND act b s1 m2 -> 2; RECV grad b s0 m2 <- 2
+  BWD b s0 m2; ALLREDUCE s0 over 0,1
+rank 2:
+  RECV act b s1 m2 <- 1
+  FWD b s1 m2; BWD b s1 m2; ALLREDUCE s1 over 0,2; SEND grad b s0 m2 -> 1
+"""
+
+
+@pytest.mark.parametrize(("machine", "there"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
+def test_a_sum_in_the_queue_holds_up_what_stands_behind_it(machine: Machine, there: int) -> None:
+    """Rank 2 launches its sum at 4 and rank 0 at 6: on `serial` the gradient goes no earlier."""
+    p = verify(program_from_text(SUMS.format(machine=machine)))
+    s = simulate(p)
+    rows = [row for row in range(*p.offsets[1:3].tolist()) if p.text(row) == "BWD b s0 m2"]
+    assert s.timing.start[rows].tolist() == [there] and s.makespan == makespan(p) == 8
+
+
+def test_a_compiled_program_has_the_times_of_the_machine_it_is_arranged_for() -> None:
+    expected = {"posted": 39, "window": 39, "rendezvous": 39, "paired": 40, "serial": 41}
+    for machine in MACHINES:
+        s = simulate(compile_schedule("chimera", {"D": 4}, machine=machine, arrange=True).program, {"hop": 0.5})
+        assert (s.makespan, s.scale) == (expected[machine], 2)
+
+
+# --- costs --------------------------------------------------------------------------------------------------------------
+
+P = program("chimera", D=2)
+
+
+@pytest.mark.parametrize(
+    "tenth", [0.1, Fraction(1, 10), Decimal("0.1"), np.float64(0.1), np.float32(0.1), np.float16(0.1), np.longdouble("0.1")]
+)
+def test_a_tenth_is_a_tenth_whoever_writes_it(tenth: Any) -> None:
+    s = simulate(P, {"hop": tenth, "F": np.int64(1)})
+    assert (s.scale, s.costs.hop, s.costs.FWD) == (10, 1, (10, 10))
+    assert s.makespan == simulate(P, {"hop": Fraction(1, 10)}).makespan
+
+
+def test_a_float_with_many_digits_is_what_is_written() -> None:
+    s = simulate(P, {"hop": 0.1 + 0.2})
+    assert Fraction(s.costs.hop, s.scale) == Fraction("0.30000000000000004")
+    assert simulate(P, {"hop": 1e-5}).scale == 100_000
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ({"hop": float("nan")}, "cost hop=nan: expected a number like 2, 0.5 or 1/3"),
+        ({"F": float("inf")}, "cost F=inf: expected a number"),
+        ({"F": -1}, "cost F=-1: expected a number"),
+        ({"F": -0.5}, "cost F=-0.5: expected a number"),
+        ({"F": True}, "cost F=True: expected a number"),
+        ({"F": np.bool_(True)}, "cost F=np.True_: expected a number"),
+        ({"F": "0.5"}, "cost F='0.5': expected a number"),
+        ({"F": None}, "cost F=None: expected a number"),
+        ({"F": 1j}, "cost F=1j: expected a number"),
+        ({"F": Decimal("nan")}, r"cost F=Decimal\('NaN'\): expected a number"),
+        ({"F": Decimal("1e999999999")}, r"cost F=Decimal\('1E\+999999999'\): expected a number"),
+        ({"F": np.array([1, 2])}, r"cost F=array\(\[1, 2\]\): expected a number"),
+        ({"F": 1e300}, "cost F=1e\\+300: a cost is at most 1099511627776"),
+        ({"F": 10**5000}, "cost F=a number of 5001 digits: a cost is at most"),
+        ({"F": 1e-300}, "cost F=1e-300: a part this small is lost when times are added up"),
+        ({"F": 2.0**40, "hop": Fraction(1, 2**40)}, "in units of 1/1099511627776 of a cost, times exceed"),
+        ({"F": Fraction(1, 2**60 + 1), "hop": Fraction(1, 2**60)}, r"in units of 1/1\.3e\+36 of a cost, times exceed"),
+        ({"f": 1}, "cost f=1: there is no cost 'f'"),
+        ({1: 1}, "costs are given by name, and 1 is no name"),
+        ([("F", 1)], "costs are given by name, as in"),
+        (0.5, "costs are given by name, as in"),
+    ],
+)
+def test_what_is_no_cost_is_a_finding(costs: Any, message: str) -> None:
+    with pytest.raises(ChimeraError, match=f"^E002: {message}"):
+        simulate(P, costs)
+
+
+@pytest.mark.parametrize("value", [4.0, np.float64(4), Decimal(4), Fraction(4), "4", None, True, np.bool_(True), float("nan")])
+def test_a_size_is_an_integer(value: Any) -> None:
+    with pytest.raises(ChimeraError, match=r"E002: parameter D is .*: expected an integer"):
+        compile_schedule("chimera", {"D": value})
+    with pytest.raises(ChimeraError, match=r"E002: width is .*: expected an integer"):
+        compile_schedule("chimera", {"D": 4}, width=value)
+
+
+def test_any_type_of_integers_will_do() -> None:
+    found = compile_schedule("chimera", {"D": np.int64(4)}, width=np.int32(2))  # type: ignore[arg-type]
+    assert found.program == program("chimera", D=4, width=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"parameters": {"D": 10**5000}}, "E002: parameter D is a number of 5001 digits: that is too large"),
+        ({"parameters": {2: 4}}, "E002: parameters are given by name, and 2 is no name"),
+        ({"parameters": 4}, "E002: parameters are given by name, as in {'N': 4}, and not as 4"),
+        ({"parameters": {"D": 4}, "machine": "windows"}, "E002: machine is 'windows': there is none of that name"),
+        ({"parameters": {"D": 4}, "machine": None}, "E002: machine is None"),
+    ],
+)
+def test_other_sizes_and_machines_are_findings(given: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ChimeraError, match=message):
+        compile_schedule("chimera", **given)
+
+
+def test_a_text_takes_the_same_numbers_as_a_file() -> None:
+    with pytest.raises(ChimeraError, match=r"E002: parameter D is 4\.0: expected an integer"):
+        compile_text("schedule x", {"D": 4.0})  # type: ignore[dict-item]

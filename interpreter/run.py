@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from chimera_ir.diagnostics import ChimeraError, refuse, render
+from chimera_ir.files import read
 from chimera_ir.jsonform import program_from_json
 from chimera_ir.program import FORMAT, Program
 from chimera_ir.textform import program_from_text
@@ -120,8 +121,8 @@ def plan_of(program: Program, timed: bool) -> Plan:
 def _program_text(path: Path) -> str | None:
     """Return the text of a compiled program, or nothing where the path is not that of one."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = read(path)
+    except ChimeraError:
         return None  # the compiler says what is wrong with it
     return text if path.suffix == ".json" or text.lstrip().startswith(("{", "[", FORMAT)) else None
 

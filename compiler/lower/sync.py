@@ -53,9 +53,9 @@ def gradient_sync(
     slot, tie = np.array([x.slot for x in launches], np.int64), np.arange(len(launches))
     if in_one_order:
         slot, tie = _in_one_order(program, timing, launches, slot)
-    for rank in range(h.ranks):
-        mine = np.flatnonzero(rank_of == rank)
-        slot[mine] = np.maximum.accumulate(slot[mine])  # each waits its turn
+    # Each waits its turn: on its rank. Ranks are kept apart by an offset larger than any slot.
+    by_rank, apart = np.argsort(rank_of, kind="stable"), rank_of * (len(program) + 1)
+    slot[by_rank] = np.maximum.accumulate((slot + apart)[by_rank]) - apart[by_rank]
     table = Table.of(
         np.full(len(launches), Op.ALLREDUCE),
         stage=np.array([members[x.group].stage for x in launches], np.int64),

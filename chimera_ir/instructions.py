@@ -15,6 +15,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, FailFast, Field
 
+from chimera_ir import limits
+
 
 class Op(IntEnum):
     """The operation of an instruction, as the table of a program stores it."""
@@ -40,7 +42,7 @@ class Value(IntEnum):
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 # The first wrong entry of a list is told: a finding for each would be a hundred times as large as the file.
-Ids = Annotated[tuple[Id, ...], Field(min_length=1), FailFast()]
+Ids = Annotated[tuple[Id, ...], Field(min_length=1, max_length=limits.RANKS), FailFast()]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?$")]
 GroupName = Annotated[str, Field(pattern=r"^(stage [0-9]{1,10}|[A-Za-z_][A-Za-z0-9_]{0,63})$")]
 STRICT: ConfigDict = {"extra": "forbid", "strict": True}

@@ -6,21 +6,23 @@ One instruction a line, fields in one order: equal programs are equal bytes, and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Literal
+from json import JSONDecodeError, JSONDecoder
+from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, TypeAdapter
 
 from chimera_ir import limits
-from chimera_ir.diagnostics import refuse
-from chimera_ir.instructions import Instruction, Op, Value
-from chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program, program_of
-from chimera_ir.reading import Kind, read_json
-
-# What a text of that length may hold, since each is an object in memory: more than twice what a program has.
-_MARKS = {"[": limits.FILE // 32, "{": limits.FILE // 32, '"': limits.FILE // 4}
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
+from chimera_ir.instructions import STRICT, Instruction, Op, Value
+from chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program
+from chimera_ir.reading import One, read_part
+from chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
+from chimera_ir.streams import Streams
+from chimera_ir.unfit import Kind, not_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +30,13 @@ class ProgramFile(Header):
     """A program as JSON: the header's fields, and `streams`, one per global rank (width x ranks)."""
 
     format: Literal["chimera-program"]
-    version: Literal[1]
+    version: One
     streams: Annotated[
         tuple[Annotated[tuple[Annotated[Instruction, Field(discriminator="op")], ...], FailFast()], ...], FailFast()
     ]
 
 
-_KIND = Kind(
+KIND = Kind(
     "chimera program",
     FORMAT,
     VERSION,
@@ -43,9 +45,22 @@ _KIND = Kind(
 )
 
 
+SMALLER = "docs/language.md lists the limits; compile a smaller program"
+
+
 @cache
 def _adapter() -> TypeAdapter[ProgramFile]:
     return TypeAdapter(ProgramFile)
+
+
+@cache
+def _stream_adapter() -> TypeAdapter[tuple[Any, ...]]:
+    return TypeAdapter(tuple[Any, ...], config=STRICT)
+
+
+@cache
+def _instruction_adapter() -> TypeAdapter[Instruction]:
+    return TypeAdapter(Annotated[Instruction, Field(discriminator="op")])
 
 
 def json_schema() -> str:
@@ -112,14 +127,124 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
     name: what the user calls the text. Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1,
     E603 a field that is missing, unknown or out of range, E604 sizes that no reader should allocate.
     """
+    source = Source(name, text)
     if len(text) > limits.FILE:
         raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
-    for mark, most in _MARKS.items():
-        if text.count(mark) > most:
-            raise refuse("E604", f"{name} has more than {most} times the character {mark}, which no program has")
-    file = read_json(_adapter(), _KIND, text, name)
-    excess = file.excess()
+    try:
+        begin = place_of(text, "streams")
+        reader = StreamsReader(source, begin) if begin is not None and text[begin : begin + 1] == "[" else None
+    except JSONDecodeError as error:
+        raise not_json(KIND, Excerpt(text, source), error) from None
+    if reader is None or begin is None:
+        return program_from(Excerpt(text, source), Streams(), [])
+    header = Excerpt.of(source, (0, begin), "[]", (reader.end, len(text)))
+    return program_from(header, reader.rows, reader.found)
+
+
+def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) -> Program:
+    """Return the program of a header, as the JSON text of a program without instructions, and of the rows of its streams.
+
+    found: what is wrong with those; what is wrong with the header is told before it.
+    """
+    name = header.source.name
+    if len(header.text) > limits.HEADER:
+        fact = f"{name} has {len(header.text)} characters beside its instructions, a program at most {limits.HEADER}"
+        raise refuse("E604", fact)
+    try:
+        file = read_part(_adapter(), KIND, header)
+    except ChimeraError as error:
+        if error.diagnostics[0].code != KIND.codes[2]:
+            raise
+        raise ChimeraError([*error.diagnostics, *found]) from None
+    if found:
+        raise ChimeraError(found)
+    excess = file.excess() or rows.excess()
     if excess:
-        raise refuse("E604", f"{name} has {excess}", help="docs/language.md lists the limits; compile a smaller program")
-    header = Header(**{f.name: getattr(file, f.name) for f in fields(Header)})
-    return program_of(header, file.streams)
+        raise refuse("E604", f"{name} has {excess}", help=SMALLER)
+    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}))
+
+
+def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
+    """Return the instruction that a JSON text holds; findings name the place of it."""
+    if len(part.text) > limits.INSTRUCTION:
+        fact = f"{part.source.name}: streams[{rank}][{number}] has {len(part.text)} characters, an instruction at most"
+        raise refuse("E604", f"{fact} {limits.INSTRUCTION}")
+    return read_part(_instruction_adapter(), KIND, part, ("streams", rank, number))
+
+
+# An instruction as it is written as a rule, and what follows it; another, if it is right, is read by its own path.
+_ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \t\n\r]*")
+
+
+class StreamsReader:
+    """Reads the streams of a JSON text, instruction by instruction: no more than one of them is in memory as values.
+
+    end: the place behind them; found: what is wrong with the first instruction of which anything is, or with its stream.
+    Raises JSONDecodeError.
+    """
+
+    def __init__(self, source: Source, begin: int) -> None:
+        self.source, self.text, self.rows = source, source.text, Streams()
+        self.found: tuple[Diagnostic, ...] = ()
+        self.end = begin
+        try:
+            self.end = self._streams(begin)
+        except ChimeraError as error:
+            if error.diagnostics[0].code != KIND.codes[2]:
+                raise
+            self.found, self.end = error.diagnostics, end_of(self.text, begin)
+
+    def _streams(self, at: int) -> int:
+        text, at = self.text, after(self.text, at, "[")
+        if text[at : at + 1] == "]":
+            return at + 1
+        while True:
+            if text[at : at + 1] != "[":
+                part = Excerpt.of(self.source, (at, end_of(text, at)))
+                read_part(_stream_adapter(), KIND, part, ("streams", len(self.rows)))
+            self.rows.begin()
+            self._check()
+            at = after_space(text, self._stream(after(text, at, "[")))
+            if text[at : at + 1] == "]":
+                return at + 1
+            at = after(text, at, ",")
+
+    def _stream(self, at: int) -> int:
+        """Read the instructions of one stream, of which the first begins here; return the place behind them."""
+        text, rows, scan, match = self.text, self.rows, _scan, _ITEM.match
+        if text[at : at + 1] == "]":
+            return at + 1
+        while True:
+            item = match(text, at)
+            try:
+                fits = item is not None and rows.fits(scan(item[1])[0])
+            except (ValueError, RecursionError):
+                fits = False
+            if fits and item is not None:
+                at, sign = item.end(), item[2]
+            else:
+                part = Excerpt.of(self.source, (at, end_of(text, at)))
+                rows.add(read_instruction(part, len(rows) - 1, rows.last))
+                at = after_space(text, at + len(part.text))
+                sign = text[at : at + 1]
+                at = after(text, at, ",]")
+            if sign == "]":
+                return at
+            if not rows.last & 1023:
+                self._check()
+
+    def _check(self) -> None:
+        """Raise ChimeraError E604 as soon as there is too much."""
+        if excess := self.rows.excess():
+            raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object. Raises ValueError where one stands twice."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError
+    return result
+
+
+_scan = JSONDecoder(object_pairs_hook=_unique).raw_decode

@@ -8,16 +8,17 @@ minute, and some gigabytes. The comment of each is its line in docs/language.md.
 TEXT = 1_000_000  # characters of a text
 TOKENS = 100_000  # words, numbers, signs and comments of a text
 NAME = 64  # characters of a name
-NAMES = 256  # `param` and `let` of the top level, and `let` of a ticks order, each
+NAMES = 256  # `param` and `let` of the top level, and `let` of a ticks order, each; parameters of a program
 NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum or product are not nested
 MAGNITUDE = 2**61  # magnitude of any value
 
 # of a program, whether compiled or read
 RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window
 PIPES = 2**12  # pipes
-CELLS = 2**18  # pipes × stages × width
+CELLS = 2**18  # pipes × stages × width, a stage counted again for each tied set that names it; gradient sums of all ranks
 TASKS = 2**21  # tasks × width, at least two for every stage and micro-batch
-MEMBERS = 2**24  # ranks named by all gradient sums together: for each, its ranks squared
+INSTRUCTIONS = 4 * TASKS + CELLS  # instructions of all ranks
+MEMBERS = 2**24  # ranks named by all gradient sums together: for each group, its ranks squared
 COST = 2**40  # cost of a task, or of a hop
 TIME = 2**61  # all costs of a program added up
 
@@ -28,7 +29,7 @@ TURNS = 1_000_000  # turns of a listing's loops, over all ranks
 WORK = 2**24  # operations in evaluating expressions; one on many points counts once per 64 of them
 
 # of a file
-FILE = 2**29  # bytes of any file; characters of a program as JSON
-LINES = 2**27  # characters of a program as text
-MODEL = 2**25  # characters of a model description
+FILE = 2**30  # bytes of any file; characters of a program
+HEADER = 2**25  # characters of a model description, or of a program but for its instructions
+INSTRUCTION = 2**20  # characters of an instruction
 FIELDS = 1024  # fields of a JSON object

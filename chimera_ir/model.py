@@ -24,7 +24,8 @@ from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 from chimera_ir import limits
 from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import STRICT
-from chimera_ir.reading import Kind, read_json
+from chimera_ir.reading import One, read_json
+from chimera_ir.unfit import Kind
 
 FORMAT = "chimera-model"
 VERSION = 1
@@ -196,7 +197,7 @@ class ModelFile(ModelDescription):
     """A model description as JSON."""
 
     format: Literal["chimera-model"]
-    version: Literal[1]
+    version: One
 
 
 _KIND = Kind(
@@ -231,8 +232,8 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
     Raises ChimeraError: E701 not JSON, E702 not a chimera model of version 1, E703 a field that is missing, unknown or
     out of range, E704 a text that is too long.
     """
-    if len(text) > limits.MODEL:
-        raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {limits.MODEL}")
+    if len(text) > limits.HEADER:
+        raise refuse("E704", f"{name} has {len(text)} characters, a model description at most {limits.HEADER}")
     file = read_json(_adapter(), _KIND, text, name)
     for n, tied in enumerate(file.tied):
         if max(tied.layers) >= len(file.layers):

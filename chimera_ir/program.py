@@ -41,7 +41,10 @@ VERSION = 1
 Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
 LIMITS = ("activations", "receive_buffers", "weight_copies")  # what a header may bound, as compiler/verify/memory.py counts it
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Number = Annotated[int, Field(ge=-(2**62), le=2**62)]
+Part = Annotated[int, Field(ge=1, le=limits.RANKS)]
+Window = Annotated[int, Field(ge=0, le=limits.RANKS)]
+Number = Annotated[int, Field(ge=-limits.MAGNITUDE, le=limits.MAGNITUDE)]
+Parameters = Annotated[Mapping[Name, Number], Field(max_length=limits.NAMES)]
 StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], Field(min_length=1), FailFast()]
 
 # Bits of the column `flags`.
@@ -108,17 +111,17 @@ class Header:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     schedule: Name
-    parameters: Mapping[Name, Number]
+    parameters: Parameters
     ranks: Count
     stages: Count
     micro_batches: Count
     pipes: Annotated[tuple[Pipe, ...], Field(min_length=1), FailFast()]
     costs: Costs
     width: Count = 1
-    window: Id = 2
+    window: Window = 2
     machine: Machine = "window"
     kind: Literal["training", "evaluation"] = "training"
-    micro_batch_size: tuple[Count, Count] = (1, 1)
+    micro_batch_size: tuple[Part, Part] = (1, 1)
     tied: Annotated[tuple[Tied, ...], FailFast()] = ()
     limits: Mapping[Name, Id] = field(default_factory=dict)
 
@@ -131,14 +134,19 @@ class Header:
 
     def _sizes(self) -> Iterator[tuple[str, int, int]]:
         # In this order: each is computed only where those before it are within bounds.
+        held = self.stages + sum(len(tied.stages) for tied in self.tied)
         yield "ranks over all replicas", self.width * self.ranks, limits.RANKS
         yield "stages", self.stages, limits.RANKS
         yield "pipes", len(self.pipes), limits.PIPES
-        yield "pipes x stages x replicas", len(self.pipes) * self.stages * self.width, limits.CELLS
-        yield "stages x micro-batches x replicas", self.stages * self.micro_batches * self.width, limits.TASKS
-        copies = (len({r for p in self.pipes for r in p.placement[s : s + 1]}) * self.width for s in range(self.stages))
-        yield "ranks named by the members of all gradient sums", sum(k * k for k in copies), limits.MEMBERS
+        yield "pipes x stages, tied ones counted again, x replicas", len(self.pipes) * held * self.width, limits.CELLS
+        yield "tasks, two for every stage and micro-batch", 2 * self.stages * self.micro_batches * self.width, limits.TASKS
+        groups = [*((s,) for s in range(self.stages)), *(tied.stages for tied in self.tied)]
+        yield "ranks named by the members of all gradient sums", sum(self._copies(g) ** 2 for g in groups), limits.MEMBERS
         yield "units of time if one task runs after another", self.costs.total(self.micro_batches), limits.TIME
+
+    def _copies(self, stages: Iterable[int]) -> int:
+        """Return on how many global ranks any of these stages is; where the text places it nowhere, the verifier says so."""
+        return len({r for p in self.pipes for s in stages for r in p.placement[s : s + 1]}) * self.width
 
     def holders(self, stages: Iterable[int]) -> tuple[int, ...]:
         """Return the global ranks that hold a copy of any of these stages, ascending."""
@@ -272,33 +280,11 @@ def program_of(header: Header, streams: Iterable[Iterable[Instruction]]) -> Prog
 
     Ids are stored as they are; whether they exist is for the verifier to say.
     """
-    # Single micro-batches are interned first, so that batch m is (m,) in every program that the compiler makes.
-    batches: dict[tuple[int, ...], int] = {(m,): m for m in range(header.micro_batches)}
-    collectives: dict[AllReduce, int] = {}
-    rows: list[tuple[int, int, int, int, int, int, int]] = []
-    offsets = [0]
+    from chimera_ir.streams import Streams
+
+    rows = Streams()
     for stream in streams:
+        rows.begin()
         for i in stream:
-            match i:
-                case AllReduce():
-                    index = collectives.setdefault(i, len(collectives))
-                    rows.append((Op.ALLREDUCE, 0, 0, i.stage, index, 0, 0))
-                case Send() | Recv():
-                    batch = batches.setdefault(i.micro_batches, len(batches))
-                    rows.append((Op[i.op], Value[i.value], i.pipe, i.stage, batch, i.peer, 0))
-                case Free():
-                    batch = batches.setdefault(i.micro_batches, len(batches))
-                    rows.append((Op.FREE, Value[i.value], i.pipe, i.stage, batch, 0, 0))
-                case _:
-                    batch = batches.setdefault(i.micro_batches, len(batches))
-                    flags = RECOMPUTE * (isinstance(i, Fwd) and i.recompute) + OVERLAP * i.overlap
-                    rows.append((Op[i.op], 0, i.pipe, i.stage, batch, 0, flags))
-        offsets.append(len(rows))
-    columns = np.array(rows, np.int64).reshape(len(rows), 7).T
-    return Program(
-        header,
-        Table(*(np.ascontiguousarray(c) for c in columns)),
-        np.array(offsets, np.int64),
-        tuple(batches),
-        tuple(collectives),
-    )
+            rows.add(i)
+    return rows.program(header)

@@ -5,128 +5,34 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
+from chimera_ir.scanning import Excerpt, Path, place_in_words
+from chimera_ir.unfit import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
 
 T = TypeVar("T")
-MAX_FINDINGS = 100
-MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object within another: a pipe has most
-MAX_SHOWN = 2**20  # characters of a file of which a finding shows the value that is wrong
+# What a file says of its version. Literal[1] would take true and 1.0 for it.
+One = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of file. what: its name in messages; codes: not JSON, not this kind or version, a field that is wrong."""
-
-    what: str
-    format: str
-    version: int
-    codes: tuple[str, str, str]
-    help: str
 
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
     """Return the value that a JSON text holds. name: what the user calls the text. Raises ChimeraError (`kind.codes`)."""
+    return read_part(adapter, kind, Excerpt(text, Source(name, text)))
+
+
+def read_part(adapter: TypeAdapter[T], kind: Kind, part: Excerpt, path: Path = ()) -> T:
+    """Return the value that a part of a JSON text holds. path: where it stands; findings are about what lies below."""
     schema = _schema(adapter)
-    _check_objects(kind, text, name, set(schema["properties"]), set(schema["required"]))
+    check_objects(kind, part, path, set(schema.get("properties", ())), set(schema.get("required", ())))
     try:
-        return adapter.validate_json(text)
+        return adapter.validate_json(part.text)
     except ValidationError as error:
-        raise _explain(error, kind, text, name, _fields(schema)) from None
-
-
-class _UnfitError(ValueError):
-    """An object has a field twice, or too many fields, or is too large."""
-
-
-class _Objects:
-    """Looks at every object of a JSON text, as it ends. keys: of the outermost one, once all are seen.
-
-    A field that stands twice is refused, since readers would disagree which of them counts. And a large object within
-    another is: pydantic makes Python values of what stands at every error, for a missing field of the object around it.
-    """
-
-    def __init__(self) -> None:
-        self.keys: Iterable[str] = ()
-        self.weight = 0  # values in the object that ended last
-
-    def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
-        fields, weight = dict(pairs), len(pairs)
-        if len(fields) < weight or weight > limits.FIELDS or self.weight > MAX_WEIGHT:
-            raise _UnfitError
-        for value in fields.values():
-            kind = type(value)
-            if kind is list:
-                weight += 1 if len(value) == 1 and type(value[0]) is int else _weight(value)
-            elif kind is tuple:
-                weight += value[0]
-        self.keys, self.weight = fields, weight
-        return _WEIGHTS.get(weight) or (weight,)
-
-
-_WEIGHTS = {weight: (weight,) for weight in range(64)}  # what stands for an object: most are small
-
-
-def _weight(values: list[Any]) -> int:
-    """Return how many values stand in a list, and in what stands in it."""
-    weight, todo = 0, [values]
-    while todo:
-        values = todo.pop()
-        weight += len(values) + sum(v[0] for v in values if type(v) is tuple)
-        todo += [v for v in values if type(v) is list]
-    return weight
-
-
-def _check_objects(kind: Kind, text: str, name: str, known: set[str], required: set[str]) -> None:
-    """Refuse objects that pydantic should not see. What is no JSON is left to it."""
-    objects = _Objects()
-    try:
-        outermost = json.loads(text, object_pairs_hook=objects)
-    except _UnfitError:
-        raise _unfit(kind, text, name) from None
-    except (ValueError, RecursionError):
-        return
-    if type(outermost) is tuple and len(text) > MAX_SHOWN:
-        missing, unknown = sorted(required.difference(objects.keys)), sorted(set(objects.keys) - known)
-        for field in ("format", "version"):
-            if field in missing:
-                message = f"{name} is not a {kind.what} of version {kind.version}: '{field}' is missing"
-                raise refuse(kind.codes[1], message, help=kind.help)
-        found = [(field, "missing") for field in missing] + [(field, "unknown") for field in unknown]
-        if found:
-            code, told = kind.codes[2], found[:MAX_FINDINGS]
-            raise ChimeraError(Diagnostic(code, f"{name}: {field}: this field is {what}") for field, what in told)
-
-
-def _unfit(kind: Kind, text: str, name: str) -> ChimeraError:
-    """Return the finding for the first object that `_check_objects` refuses, with its place."""
-    objects: list[set[str]] = []
-    for found in _MARK.finditer(text):
-        if found[0] == "{":
-            objects.append(set())
-        elif found[0] == "}":
-            objects.pop()
-        elif found[2]:
-            key, source = json.loads(found[1]), Source(name, text)
-            if key in objects[-1]:
-                message = f"{name}: the field '{key}' stands twice in one object"
-                return refuse(kind.codes[2], message, source.span(*found.span(1)), "the second", help="keep one of them")
-            objects[-1].add(key)
-            if len(objects[-1]) > limits.FIELDS:
-                message = f"{name}: an object has more than {limits.FIELDS} fields"
-                return refuse(kind.codes[2], message, source.span(*found.span(1)), "the first too many")
-    return refuse(kind.codes[2], f"{name}: an object within another holds more than {MAX_WEIGHT} values")
-
-
-_MARK = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|[{}]', re.DOTALL)
+        raise _explain(error, kind, part, path, _fields(schema)) from None
 
 
 @cache
@@ -140,12 +46,13 @@ def _fields(schema: dict[str, Any]) -> set[str]:
     return {field for part in (schema, *schema.get("$defs", {}).values()) for field in part.get("properties", {})}
 
 
-def _explain(error: ValidationError, kind: Kind, text: str, name: str, known: set[str]) -> ChimeraError:
+def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
     # pydantic makes Python values of what stands at every error, which for a missing field is the whole object around it.
-    found = error.errors(include_url=False, include_input=len(text) <= MAX_SHOWN)
+    found = error.errors(include_url=False, include_input=len(part.text) <= MAX_SHOWN)
+    name = part.source.name
     if found[0]["type"] == "json_invalid":
-        return _not_json(kind, text, name)
-    by_place = {e["loc"]: e for e in found}
+        return not_json(kind, part)
+    by_place = {(*path, *e["loc"]): e for e in found}
     for key, wanted in (("format", kind.format), ("version", kind.version)):
         wrong = by_place.get((key,))
         if wrong:
@@ -159,11 +66,11 @@ def _explain(error: ValidationError, kind: Kind, text: str, name: str, known: se
     if () in by_place:
         return refuse(kind.codes[1], f"{name} is not a {kind.what}: {_reason(by_place[()])}", help=kind.help)
     # What is wrong with a list as a whole may only follow from what is wrong with one of its items.
-    around = {e["loc"][:k] for e in found for k in range(len(e["loc"]))}
-    own = [e for e in found if e["loc"] not in around]
+    around = {loc[:k] for loc in by_place for k in range(len(loc))}
+    own = [(loc, e) for loc, e in by_place.items() if loc not in around]
     return ChimeraError(
-        Diagnostic(kind.codes[2], f"{name}: {_place(e['loc'])}: {_reason(e)}", help=_near(e, known), about=e["loc"])
-        for e in own[:MAX_FINDINGS]
+        Diagnostic(kind.codes[2], f"{name}: {place_in_words(loc)}: {_reason(e)}", help=_near(e, known), about=loc)
+        for loc, e in own[:MAX_FINDINGS]
     )
 
 
@@ -176,49 +83,6 @@ def _near(e: Any, known: set[str]) -> str:
         word, names = str(e["ctx"]["tag"]), set(re.findall(r"\w+", e["ctx"]["expected_tags"]))
     near = difflib.get_close_matches(word, sorted(names), n=1, cutoff=0.75)
     return f"did you mean '{near[0]}'?" if near else ""
-
-
-def _not_json(kind: Kind, text: str, name: str) -> ChimeraError:
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as e:
-        span = Span(Source(name, text), e.lineno, e.colno, e.lineno, e.colno + 1)
-        return refuse(kind.codes[0], f"{name} is not JSON: {e.msg[0].lower()}{e.msg[1:]}", span, label="here")
-    except (RecursionError, ValueError):
-        pass
-    depth = 0
-    for found in _EXTREME.finditer(text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
-        fault = help = ""
-        if depth > MAX_DEPTH:
-            fault, help = f"brackets are nested more than {MAX_DEPTH} deep", f"a {kind.what} nests less than 10 deep"
-        elif found[1]:
-            fault, help = f"a number has {len(found[0].lstrip('-'))} digits", f"no number of a {kind.what} has more than 19"
-        elif _LONE.search(found[0]):
-            fault, help = "half of a surrogate pair stands alone, which is no character", "write the character itself"
-        if fault:
-            start = found.start() + (half.start() if (half := _LONE.search(found[0])) else 0)
-            return refuse(
-                kind.codes[0], f"{name} cannot be read: {fault}", Source(name, text).span(start, start + 1), "here", help=help
-            )
-    return refuse(kind.codes[0], f"{name} is not JSON that a {kind.what} can be read from")
-
-
-MAX_DEPTH = 200  # of brackets, as pydantic reads
-_EXTREME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|(-?\d{4300,})', re.DOTALL)
-_LONE = re.compile(r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..")
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    """Return a path into the file. The value of a discriminator, which pydantic adds to a path, is left out."""
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in _path(loc)).lstrip(".")
-
-
-def _path(loc: tuple[int | str, ...]) -> Iterator[int | str]:
-    for k, p in enumerate(loc):
-        # An instruction stands at two indices, and its op after them. What pydantic says of a key ends in [key].
-        if p != "[key]" and not (k > 2 and isinstance(loc[k - 1], int) and isinstance(loc[k - 2], int) and str(p).isupper()):
-            yield p
 
 
 def _short(value: Any) -> str:

@@ -24,9 +24,12 @@ from typing import Any
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse
-from chimera_ir.instructions import Op, Task, instruction_text, stage_group
-from chimera_ir.jsonform import program_from_json
-from chimera_ir.program import FORMAT, VERSION, Program
+from chimera_ir.instructions import Instruction, Task, instruction_text
+from chimera_ir.jsonform import SMALLER, program_from, read_instruction
+from chimera_ir.program import FORMAT, VERSION, Costs, Program
+from chimera_ir.scanning import Excerpt
+from chimera_ir.streams import Streams
+from chimera_ir.textline import NUMBER, UnreadableError, instruction
 
 _SIZES = ("width", "ranks", "stages", "micro_batches", "window", "machine", "kind")
 
@@ -74,27 +77,10 @@ def _stages(costs: tuple[int, ...]) -> str:
     return str(costs[0]) if len(set(costs)) == 1 else ",".join(map(str, costs))
 
 
-_N = r"(?:0|[1-9]\d*)"  # one way to write a number
-_INT = rf"-?{_N}"
-_INSTRUCTION = re.compile(
-    rf"""(?P<op>[A-Z_]+)\s+(?:
-      (?:(?P<value>act|grad)\s+)? (?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?) \s+ s(?P<stage>{_N}) \s+ m(?P<ids>{_N}(?:,{_N})*)
-      (?:\s*(?P<arrow>->|<-)\s*(?P<peer>{_N}))? (?P<flags>(?:\s+(?:recompute|overlap))*)
-    | (?:(?P<group>[A-Za-z_]\w*)\s+)? s(?P<gstage>{_N}) \s+ over \s+ (?P<ranks>{_N}(?:,{_N})*)
-    )""",
-    re.VERBOSE | re.ASCII,
-)
-_ARROWS = {"SEND": "->", "RECV": "<-"}
-_FLAGS = {"FWD": {"recompute", "overlap"}} | {op: {"overlap"} for op in ("BWD", "BWD_INPUT", "BWD_WEIGHT")}
-# Whether an instruction has a value, which arrow, and whether it has ranks.
-_SHAPES = {op: (op in ("SEND", "RECV", "FREE"), _ARROWS.get(op), op == "ALLREDUCE") for op in Op.__members__}
-_FORMS = {op: f"{op} PIPE sS mIDS" for op in Op.__members__} | {
-    "FWD": "FWD PIPE sS mIDS, then recompute or overlap or both",
-    "SEND": "SEND act PIPE sS mIDS -> PEER",
-    "RECV": "RECV act PIPE sS mIDS <- PEER",
-    "ALLREDUCE": "ALLREDUCE sS over RANKS",
-    "FREE": "FREE act PIPE sS mIDS",
-}
+_KINDS = tuple(f.name for f in fields(Costs) if f.name != "hop")
+_WORD = re.compile(r"\s*(\S+)")
+_INT = re.compile(rf"-?{NUMBER}", re.ASCII)
+_RANK = re.compile(rf"rank\s+({NUMBER}):\s*", re.ASCII)
 
 
 def program_from_text(text: str, name: str = "<streams>") -> Program:
@@ -103,76 +89,162 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
     Raises ChimeraError: E602 not this format, E605 a line that does not read, E603 and E604 as for JSON.
     """
     source = Source(name, text)
-    file: dict[str, Any] = {"format": FORMAT, "version": VERSION, "pipes": [], "tied": [], "limits": {}, "streams": []}
-    if len(text) > limits.LINES:
-        raise refuse("E604", f"{name} has {len(text)} characters, a program as text at most {limits.LINES}")
-    lines = text.split("\n")
-    if lines[0].split() != [FORMAT, str(VERSION)]:
-        raise refuse("E602", f"{name} does not begin with '{FORMAT} {VERSION}'", _span(source, 1, lines[0]))
-    pipes: dict[str, int] = {}
-    for number, line in enumerate(lines[1:], 2):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        try:
-            if words[0] == "rank":
-                _rank_line(line, file)
-            elif line[0].isspace():
-                if len(pipes) < len(file["pipes"]):
-                    pipes = {pipe["name"]: p for p, pipe in enumerate(file["pipes"])}
-                file["streams"][-1] += [_instruction(part.strip(), pipes) for part in line.split(";")]
-            else:
-                _header_line(words, file)
-        except (ValueError, LookupError, AttributeError) as error:
-            known = "a header line, 'rank G:' or instructions joined by ';'"
-            if not isinstance(error, _UnreadableError):
-                error = _UnreadableError(f"line {number} does not read as {known}")
-            raise refuse("E605", str(error), _span(source, number, line), help=error.help) from None
-    file.pop("lines", None)
-    stages = file.get("stages")
-    for kind, costs in file.get("costs", {}).items():
-        if kind != "hop" and len(costs) == 1 and isinstance(stages, int):
-            file["costs"][kind] = costs * max(1, min(stages, limits.RANKS))
+    if len(text) > limits.FILE:
+        raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
+    reader = _Reader(source)
+    found: tuple[Diagnostic, ...] = ()
     try:
-        return program_from_json(json.dumps(file), name)
+        reader.read()
     except ChimeraError as error:
-        raise ChimeraError(_placed(d, source) for d in error.diagnostics) from None
+        found = error.diagnostics
+        if found[0].code != "E603":
+            raise
+    try:
+        return program_from(Excerpt(json.dumps(reader.header()), source), reader.rows, found)
+    except ChimeraError as error:
+        raise ChimeraError(reader.placed(d) for d in error.diagnostics) from None
 
 
-def _placed(d: Diagnostic, source: Source) -> Diagnostic:
-    """Return a finding about the JSON form with its place in the text."""
-    if not d.about:
-        return d
-    field, *inner = d.about
-    rank, number, nth = -1, -1, -1
-    for at, line in enumerate(source.text.split("\n")[1:], 2):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        span = _span(source, at, line)
-        if words[0] == "rank":
-            rank, number = rank + 1, -1
-        elif line[0].isspace():
-            end = -1
-            for part in line.split(";"):
-                number, end = number + 1, end + 1 + len(part)
-                if (field, inner[:2]) == ("streams", [rank, number]):
-                    text = part.strip()
-                    column = end - len(part.lstrip()) + 1
-                    fault = d.message.removeprefix(f"{source.name}: streams[{rank}][{number}]").lstrip(".: ")
-                    return replace(d, message=f"'{text}': {fault}", span=Span(source, at, column, at, column + len(text)))
-        elif _LINES.get(str(field), "sizes") == words[0]:
-            nth += 1
-            if words[0] not in ("pipe", "tied") or inner[:1] == [nth]:
-                key = str(inner[0]) if field in ("costs", "parameters", "limits") and inner else str(field)
-                found = re.search(rf"(?<!\S){re.escape(key)}=\S*", line)
-                return replace(d, span=Span(source, at, found.start() + 1, at, found.end() + 1) if found else span)
-    return d
+class _Reader:
+    """Reads a compact text line by line.
+
+    lines: where each field of the header stands, by its name; that of a pipe or a tied set by its number too.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.rows = source, Streams()
+        self.fields: dict[str, Any] = {"pipes": [], "tied": [], "limits": {}}
+        self.pipes: dict[str, int] = {}
+        self.lines: dict[tuple[str, int], tuple[int, str]] = {}
+        self.length = 0  # characters of the header's lines
+
+    def read(self) -> None:
+        began = False
+        for number, line in enumerate(_lines_of(self.source.text), 1):
+            word = _WORD.match(line)
+            if not word or word[1][0] == "#":
+                continue
+            if not began:
+                began = self._begin(number, line)
+                continue
+            try:
+                if word[1] == "rank":
+                    self._rank(line)
+                elif line[0].isspace():
+                    self._instructions(number, line)
+                else:
+                    self._header_line(number, line)
+            except (ValueError, LookupError, AttributeError) as error:
+                known = "a header line, 'rank G:' or instructions joined by ';'"
+                if not isinstance(error, UnreadableError):
+                    error = UnreadableError(f"line {number} does not read as {known}")
+                raise refuse("E605", str(error), _span(self.source, number, line), help=error.help) from None
+        if not began:
+            self._begin(1, "")
+
+    def header(self) -> dict[str, Any]:
+        """Return the header as JSON has it, of a program without instructions."""
+        stages = self.fields.get("stages")
+        for kind, costs in self.fields.get("costs", {}).items():
+            if kind in _KINDS and len(costs) == 1 and isinstance(stages, int):
+                self.fields["costs"][kind] = costs * max(1, min(stages, limits.RANKS))
+        return {"format": FORMAT, "version": VERSION, **self.fields, "streams": []}
+
+    def _begin(self, number: int, line: str) -> bool:
+        if line.split() != [FORMAT, str(VERSION)]:
+            message = f"{self.source.name} does not begin with '{FORMAT} {VERSION}'"
+            raise refuse("E602", message, _span(self.source, number, line))
+        return True
+
+    def _rank(self, line: str) -> None:
+        found, wanted = _RANK.fullmatch(line), len(self.rows)
+        if not found or found[1] != str(wanted):
+            raise UnreadableError(f"expected 'rank {wanted}:', the streams stand in the order of their ranks")
+        self.rows.begin()
+        self._check()
+
+    def _instructions(self, number: int, line: str) -> None:
+        if not len(self.rows):
+            raise UnreadableError("instructions stand behind the line 'rank 0:'")
+        parts = line.split(";")
+        for k, part in enumerate(parts):
+            fields = instruction(part.strip(), self.pipes)
+            if not self.rows.fits(fields):
+                start = sum(len(other) + 1 for other in parts[:k])
+                self.rows.add(self._judged(number, start, part, fields))
+        self._check()
+
+    def _judged(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
+        """Return an instruction that does not simply fit. Raises ChimeraError E603 with its place in the text."""
+        rank, nth = len(self.rows) - 1, self.rows.last
+        try:
+            return read_instruction(Excerpt(json.dumps(fields), self.source), rank, nth)
+        except ChimeraError as error:
+            text, column = part.strip(), start + len(part) - len(part.lstrip()) + 1
+            span = Span(self.source, number, column, number, column + len(text))
+            path = f"{self.source.name}: streams[{rank}][{nth}]"
+            raise ChimeraError(
+                replace(d, message=f"'{text}': {d.message.removeprefix(path).lstrip('.: ')}", span=span, about=())
+                for d in error.diagnostics
+            ) from None
+
+    def _check(self) -> None:
+        if excess := self.rows.excess():
+            raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER)
+
+    def _header_line(self, number: int, line: str) -> None:
+        self.length += len(line)
+        if self.length > limits.HEADER:
+            fact = f"{self.source.name} has more than {limits.HEADER} characters beside its instructions"
+            raise refuse("E604", fact, help=SMALLER)
+        key, *rest = line.split()
+        nth = len(self.fields[_LISTS[key]]) if key in _LISTS else 0
+        if self.lines.setdefault((key, nth), (number, line))[0] != number:
+            raise UnreadableError(f"the line '{key}' stands twice")
+        match key:
+            case "schedule":
+                self.fields["schedule"] = rest[0]
+                self.fields["parameters"] = {k: _int(v) for k, v in _split(rest[1:])}
+            case "sizes":
+                for k, v in _split(rest):
+                    if k not in (*_SIZES, "micro_batch_size"):
+                        raise UnreadableError(f"unknown size '{k}': {did_you_mean(k, _SIZES)}")
+                    size: Any = [_int(x) for x in v.split("/")] if k == "micro_batch_size" else v
+                    self.fields[k] = _int(v) if _INT.fullmatch(v) else size
+            case "costs":
+                costs = _split(rest)
+                self.fields["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in costs}
+            case "limits":
+                self.fields["limits"] = {k: _int(v) for k, v in _split(rest)}
+            case "pipe":
+                on, ids = rest.index("on"), rest.index("micro_batches")
+                placement, micro_batches = list(map(_int, rest[on + 1 : ids])), list(map(_int, rest[ids + 1 :]))
+                self.pipes[rest[0]] = nth
+                self.fields["pipes"].append({"name": rest[0], "placement": placement, "micro_batches": micro_batches})
+            case "tied":
+                self.fields["tied"].append({"name": rest[0], "stages": list(map(_int, rest[2:]))})
+            case _:
+                known = ["schedule", "sizes", "costs", "limits", "pipe", "tied", "rank"]
+                raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, known)}")
+
+    def placed(self, d: Diagnostic) -> Diagnostic:
+        """Return a finding about the header with its place in the text."""
+        if not d.about:
+            return d
+        field, *inner = d.about
+        word = _WORDS.get(str(field), "sizes")
+        nth = inner[0] if word in _LISTS and inner else 0
+        number, line = self.lines.get((word, int(nth)), (0, ""))
+        if not number or (word in _LISTS and not inner):
+            return d
+        key = str(inner[0]) if field in ("costs", "parameters", "limits") and inner else str(field)
+        found = re.search(rf"(?<!\S){re.escape(key)}=\S*", line)
+        span = Span(self.source, number, found.start() + 1, number, found.end() + 1) if found else None
+        return replace(d, span=span or _span(self.source, number, line))
 
 
 # The line of the header in which a field stands; the others stand in `sizes`.
-_LINES = {
-    "streams": "",
+_WORDS = {
     "schedule": "schedule",
     "parameters": "schedule",
     "costs": "costs",
@@ -180,14 +252,16 @@ _LINES = {
     "pipes": "pipe",
     "tied": "tied",
 }
+_LISTS = {"pipe": "pipes", "tied": "tied"}
 
 
-class _UnreadableError(ValueError):
-    """A line whose fault is known better than that it does not read. help: how to mend it."""
-
-    def __init__(self, message: str, help: str = ""):
-        super().__init__(message)
-        self.help = help
+def _lines_of(text: str) -> Iterator[str]:
+    """Yield the lines of a text, one in memory at a time."""
+    at = 0
+    while (end := text.find("\n", at)) >= 0:
+        yield text[at:end]
+        at = end + 1
+    yield text[at:]
 
 
 def _span(source: Source, number: int, line: str) -> Span:
@@ -195,99 +269,15 @@ def _span(source: Source, number: int, line: str) -> Span:
     return Span(source, number, start, number, len(line.rstrip()) + 1)
 
 
-def _rank_line(line: str, file: dict[str, Any]) -> None:
-    found = re.fullmatch(rf"rank\s+({_N}):\s*", line, re.ASCII)
-    if not found or int(found[1]) != len(file["streams"]):
-        raise _UnreadableError(f"expected 'rank {len(file['streams'])}:', the streams stand in the order of their ranks")
-    file["streams"].append([])
-
-
-def _header_line(words: list[str], file: dict[str, Any]) -> None:
-    key, *rest = words
-    if key not in ("pipe", "tied") and file.setdefault("lines", {}).setdefault(key, words) is not words:
-        raise _UnreadableError(f"the line '{key}' stands twice")
-    match key:
-        case "schedule":
-            file["schedule"] = rest[0]
-            file["parameters"] = {k: _int(v) for k, v in _split(rest[1:])}
-        case "sizes":
-            for k, v in _split(rest):
-                if k not in (*_SIZES, "micro_batch_size"):
-                    raise _UnreadableError(f"unknown size '{k}': {did_you_mean(k, _SIZES)}")
-                size: Any = [_int(x) for x in v.split("/")] if k == "micro_batch_size" else v
-                file[k] = _int(v) if re.fullmatch(_INT, v, re.ASCII) else size
-        case "costs":
-            file["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in _split(rest)}
-        case "limits":
-            file["limits"] = {k: _int(v) for k, v in _split(rest)}
-        case "pipe":
-            on, ids = rest.index("on"), rest.index("micro_batches")
-            placement, micro_batches = list(map(_int, rest[on + 1 : ids])), list(map(_int, rest[ids + 1 :]))
-            file["pipes"].append({"name": rest[0], "placement": placement, "micro_batches": micro_batches})
-        case "tied":
-            file["tied"].append({"name": rest[0], "stages": list(map(_int, rest[2:]))})
-        case _:
-            known = ["schedule", "sizes", "costs", "limits", "pipe", "tied", "rank"]
-            raise _UnreadableError(f"unknown header line '{key}': {did_you_mean(key, known)}")
-
-
 def _split(words: list[str]) -> list[tuple[str, str]]:
     pairs = [(k, v) for k, _, v in (word.partition("=") for word in words)]
     if len(dict(pairs)) < len(pairs):
-        raise _UnreadableError("a name stands twice in this line")
+        raise UnreadableError("a name stands twice in this line")
     return pairs
 
 
 def _int(text: str) -> int:
     """Return a number of the text: digits, perhaps with a minus sign, and no more of them than any number has."""
-    if not re.fullmatch(_INT, text, re.ASCII) or len(text) > 20:
-        raise _UnreadableError(f"'{text}' is not a number that a program has")
+    if not _INT.fullmatch(text) or len(text) > 20:
+        raise UnreadableError(f"'{text}' is not a number that a program has")
     return int(text)
-
-
-def _instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
-    found = _INSTRUCTION.fullmatch(text)
-    part = found.groupdict() if found else {}
-    flags = part["flags"].split() if part.get("flags") else []
-    shape = part and (part["value"] is not None, part["arrow"], part["ranks"] is not None)
-    if not part or _SHAPES.get(part["op"]) != shape or not _fit(part["op"], flags):
-        raise _misspelt(text)
-    if part["ranks"]:
-        stage = int(part["gstage"])
-        ranks = [int(x) for x in part["ranks"].split(",")]
-        return {"op": part["op"], "group": part["group"] or stage_group(stage), "stage": stage, "ranks": ranks}
-    if part["pipe"] not in pipes:
-        raise _UnreadableError(f"unknown pipe '{part['pipe']}': {did_you_mean(part['pipe'], pipes)}")
-    result: dict[str, Any] = {"op": part["op"], "pipe": pipes[part["pipe"]], "stage": int(part["stage"])}
-    result["micro_batches"] = [int(x) for x in part["ids"].split(",")]
-    if part["value"]:
-        result["value"] = part["value"]
-    if part["peer"]:
-        result["peer"] = int(part["peer"])
-    return result | dict.fromkeys(flags, True)
-
-
-def _fit(op: str, flags: list[str]) -> bool:
-    return not flags or (len(set(flags)) == len(flags) and _FLAGS.get(op, set()).issuperset(flags))
-
-
-def _misspelt(text: str) -> _UnreadableError:
-    """Return what is wrong with the text of an instruction."""
-    op = text.split(maxsplit=1)[0] if text else ""
-    if text and op not in _FORMS:
-        return _UnreadableError(f"unknown instruction '{op}': {did_you_mean(op, _FORMS)}")
-    help = f"write {_FORMS[op]}" if op else "an instruction stands between two ';'"
-    found = _INSTRUCTION.fullmatch(text)
-    if not found:
-        shorter = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text)
-        if _INSTRUCTION.fullmatch(shorter):
-            return _UnreadableError(f"a number of '{text}' begins with 0", f"write {shorter}")
-        return _UnreadableError(f"'{text}' does not read as an instruction", help)
-    arrow, wanted = found["arrow"], _ARROWS.get(op)
-    if arrow == wanted:
-        twice = next((flag for flag in ("recompute", "overlap") if text.split().count(flag) > 1), "")
-        fault = f"'{twice}' stands twice in '{text}'" if twice else f"'{text}' does not read as an instruction"
-        return _UnreadableError(fault, help)
-    if arrow and wanted:
-        return _UnreadableError(f"the arrow of {op} is '{wanted}', not '{arrow}'", help)
-    return _UnreadableError(f"'{text}' names no peer" if wanted else f"{op} has no peer, but '{text}' names one", help)

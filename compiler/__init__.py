@@ -14,16 +14,26 @@ from collections.abc import Mapping
 from typing import get_args
 
 from chimera_ir.diagnostics import Source
-from chimera_ir.jsonform import program_from_json
-from chimera_ir.program import FORMAT, Machine, Program
-from chimera_ir.textform import program_from_text
+from chimera_ir.forms import is_program, read_program
+from chimera_ir.program import Machine, Program
 from compiler.given import one_of, whole_number, whole_numbers
 from compiler.library import find
 from compiler.pipeline import Compiled, compile_source, evaluation_of, verified
 from compiler.simulate import Simulation, simulate
 from compiler.verify import verify
 
-__all__ = ["Compiled", "Simulation", "compile_schedule", "compile_text", "evaluation_of", "load_program", "simulate", "verify"]
+__all__ = [
+    "Compiled",
+    "Simulation",
+    "compile_schedule",
+    "compile_text",
+    "evaluation_of",
+    "is_program",
+    "load_program",
+    "read_program",
+    "simulate",
+    "verify",
+]
 
 
 def compile_schedule(
@@ -54,16 +64,3 @@ def _sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, 
 def load_program(path: str | os.PathLike[str]) -> Program:
     """Return the program of a JSON or compact text file, verified again."""
     return verified(read_program(find(path)))
-
-
-def is_program(source: Source) -> bool:
-    """Return whether a text is a compiled program, in either form, and no schedule."""
-    start = source.text.lstrip()[: len(FORMAT)]
-    return start.startswith(("{", "[")) or start == FORMAT or source.name.endswith(".json")
-
-
-def read_program(source: Source) -> Program:
-    """Return the program of a JSON or compact text, not verified yet."""
-    if source.text.lstrip().startswith(FORMAT):
-        return program_from_text(source.text.lstrip(), source.name)
-    return program_from_json(source.text, source.name)

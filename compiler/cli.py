@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chimera_ir.diagnostics import ChimeraError, Source, refuse, render
+from chimera_ir.diagnostics import ChimeraError, Source, refuse, render, visible
+from chimera_ir.files import hang_up, read, say, write
 from compiler.usage import (
     GRAPHML,
     GRAPHVIZ,
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return VERBS[verb](argv[1:]) if known else _compile(argv)
     except BrokenPipeError:  # the reader, head for instance, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hang_up(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return 130
@@ -68,7 +69,7 @@ def _refused(error: ChimeraError, colour: str = "auto") -> int:
             sys.stderr.write(text)
             sys.stderr.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        hang_up(sys.stderr)
     return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
 
 
@@ -86,18 +87,17 @@ def _format(argv: Sequence[str]) -> int:
 
 def _format_one(name: str, check: bool) -> int:
     from compiler.format import format_schedule
-    from compiler.library import read
 
-    source = _stdin() if name == "-" else Source(name, read(Path(name)))
+    source = _stdin() if name == "-" else Source(name, read(name))
     text = format_schedule(source)
     if check:
-        _write("" if text == source.text else f"{source.name} is not formatted\n", None)
+        say("" if text == source.text else f"{visible(source.name)} is not formatted\n")
         return int(text != source.text)
     if name == "-":
-        _write(text, None)
+        say(text)
     elif text != source.text:
-        _write(text, os.path.realpath(name))
-        _write(f"formatted {name}\n", None)
+        write(text, name)
+        say(f"formatted {visible(name)}\n")
     return 0
 
 
@@ -106,7 +106,7 @@ def _explain(argv: Sequence[str]) -> int:
     from compiler.explain.page import explain
 
     try:
-        _write(explain(explain_parser().parse_args(argv).codes, main), None)
+        say(explain(explain_parser().parse_args(argv).codes, main))
     except ChimeraError as error:
         return _refused(error)
     return 0
@@ -116,11 +116,9 @@ VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {"fmt": _format, "explain"
 
 
 def _stdin() -> Source:
-    from compiler.library import read
-
     if sys.stdin is None:
         raise refuse("E001", "<stdin> is closed")
-    return Source("<stdin>", read(Path("<stdin>"), sys.stdin.buffer))
+    return Source("<stdin>", read("<stdin>", sys.stdin.buffer))
 
 
 def _suffix(path: str | None) -> str:
@@ -229,9 +227,8 @@ def _arranged(program: Program, machine: Machine) -> Program:
 
 def _model(path: str | None) -> ModelDescription | None:
     from chimera_ir.model import model_from_json
-    from compiler.library import read
 
-    return None if path is None else model_from_json(read(Path(path)), path)
+    return None if path is None else model_from_json(read(path), path)
 
 
 def _colour(choice: str, stream: object) -> bool:
@@ -249,31 +246,9 @@ def _columns(options: argparse.Namespace) -> int | None:
 
 
 def _write(product: str, path: str | None) -> None:
-    if path is None or path == "-":
-        if sys.stdout is None:
-            raise refuse("E003", "the output cannot be written: stdout is closed")
-        try:
-            sys.stdout.write(product)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be written at the exit
-            raise refuse("E003", f"the output cannot be written: {error.strerror}") from None
-        return
-    if not path:
+    if path == "":
         raise refuse("E002", "-o: the path is empty")
-    # Written beside it and moved: a file is never half a program, and one that exists is never lost to an error.
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        if target.exists() and not target.is_file():
-            target.write_text(product, encoding="utf-8")  # /dev/stdout, a pipe
-            return
-        beside.write_text(product, encoding="utf-8")
-        if target.exists():
-            shutil.copymode(target, beside)
-        beside.replace(target)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise refuse("E003", f"{path} cannot be written: {error.strerror}") from None
+    if path is None or path == "-":
+        say(product)
+    else:
+        write(product, path)

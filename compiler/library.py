@@ -7,14 +7,13 @@ import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import BinaryIO
 
-from chimera_ir import limits
 from chimera_ir.diagnostics import Source, did_you_mean, refuse
+from chimera_ir.files import named, read
 from compiler.syntax import nodes as n
 from compiler.syntax.parse import parse
 from compiler.syntax.printer import expression
@@ -86,29 +85,16 @@ def _where(name: str) -> str:
     return str(file)
 
 
-def read(path: Path, opened: BinaryIO | None = None) -> str:
-    """Return the text of a file. opened: it, where it is open already; then `path` is only what findings call it.
-
-    Raises ChimeraError E001 where it cannot be read.
-    """
-    try:
-        if opened is None and path.is_file() and path.stat().st_size > limits.FILE:
-            raise refuse("E001", f"{path} has {path.stat().st_size} bytes; at most {limits.FILE} are read")
-        with path.open("rb") if opened is None else nullcontext(opened) as file:
-            data = file.read(limits.FILE + 1)
-        if len(data) > limits.FILE:  # a pipe or a device: its size is known only now
-            raise refuse("E001", f"{path} has more than {limits.FILE} bytes")
-        text = data.decode("utf-8-sig")
-        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-    except UnicodeDecodeError as error:
-        raise refuse("E001", f"{path} is not text: byte {error.start} is not UTF-8") from None
-    except OSError as error:
-        raise refuse("E001", f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
-
-
 def _meant(name: str, others: Iterable[str]) -> str:
     near = did_you_mean(name, [*names(), *others])
     return near if near.startswith("did you mean") else did_you_mean(name, names())
+
+
+def _files_beside(path: Path) -> list[Path]:
+    try:
+        return [path.with_name(entry.name) for entry in os.scandir(path.parent) if entry.is_file()]
+    except (OSError, ValueError):
+        return []
 
 
 def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
@@ -121,14 +107,13 @@ def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
     if not os.fspath(wanted):
         raise refuse("E001", "the name of the schedule is empty", help="chimerac --list names the library's schedules")
     path = Path(wanted)
-    if not path.is_file() and (not path.exists() or str(path) in names()):
+    # Those of os.path answer for a name that no file can have; those of pathlib raise.
+    if not os.path.isfile(path) and (not os.path.exists(path) or str(path) in names()):
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
             return Source(_where(name), _library_text(name))
-        beside = {
-            file.stem: file for file in path.parent.glob("*") if file.suffix in (".sched", path.suffix) and file.is_file()
-        }
+        beside = {file.stem: file for file in _files_beside(path) if file.suffix in (".sched", path.suffix)}
         near = difflib.get_close_matches(path.stem, beside, n=1, cutoff=0.7)
         help = f"did you mean '{beside[near[0]]}'?" if near else _meant(name, others)
-        raise refuse("E001", f"there is no file {path}, and no schedule of that name", help=help)
+        raise refuse("E001", f"there is no file {named(path)}, and no schedule of that name", help=help)
     return Source(str(path), read(path))

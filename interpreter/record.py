@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from chimera_ir.diagnostics import refuse
+from chimera_ir.diagnostics import ChimeraError, refuse
+from chimera_ir.files import named, reason
 
 BAR = 24  # characters
 EVERY_S = 0.1  # how often the bar is drawn
@@ -36,7 +37,10 @@ class Record:
     def write(self, line: Mapping[str, object]) -> None:
         """Add a line to the log."""
         if self._log:
-            self._log.write(json.dumps(line, allow_nan=False) + "\n")
+            try:
+                self._log.write(json.dumps(line, allow_nan=False) + "\n")
+            except OSError as error:
+                raise _not_written(self._log.name, error) from None
 
     def start(self) -> None:
         """Begin to count the time that iterations take."""
@@ -75,6 +79,11 @@ def bar(done: int, iterations: int, loss: float, tokens_per_second: float, left_
 def _opened(path: Path) -> TextIO:
     try:
         return path.open("w", buffering=1, encoding="utf-8")  # a line is there as soon as its iteration is over
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise refuse("E811", f"the log {path} cannot be written: {reason}", help="give --log-file another path") from None
+    except (OSError, ValueError) as error:
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: str | Path, error: Exception) -> ChimeraError:
+    return refuse(
+        "E811", f"the log {named(path)} cannot be written: {reason(error).lower()}", help="give --log-file another path"
+    )

@@ -20,10 +20,10 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from chimera_ir.diagnostics import ChimeraError, refuse, render
-from chimera_ir.jsonform import program_from_json
-from chimera_ir.program import FORMAT, Program
-from chimera_ir.textform import program_from_text
+from chimera_ir.diagnostics import ChimeraError, Source, refuse, render
+from chimera_ir.files import read
+from chimera_ir.forms import is_program, read_program
+from chimera_ir.program import Program
 from interpreter.options import parse_options
 from interpreter.plan import Plan, Times
 
@@ -117,13 +117,13 @@ def plan_of(program: Program, timed: bool) -> Plan:
     return Plan(program, None, Times(simulated.makespan / simulated.scale, idle))
 
 
-def _program_text(path: Path) -> str | None:
+def _program_text(path: Path) -> Source | None:
     """Return the text of a compiled program, or nothing where the path is not that of one."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        source = Source(str(path), read(path))
+    except ChimeraError:
         return None  # the compiler says what is wrong with it
-    return text if path.suffix == ".json" or text.lstrip().startswith(("{", "[", FORMAT)) else None
+    return source if is_program(source) else None
 
 
 def _compiled(options: argparse.Namespace) -> Program:
@@ -146,7 +146,7 @@ def _compiled(options: argparse.Namespace) -> Program:
     return compile_schedule(options.schedule, parameters, width).program
 
 
-def _unverified(path: Path, text: str | None, reason: str, speaks: bool) -> Plan:
+def _unverified(path: Path, text: Source | None, reason: str, speaks: bool) -> Plan:
     """Return the program of a compiled file as it stands: the interpreter needs no compiler."""
     if text is None:
         raise refuse(
@@ -156,8 +156,7 @@ def _unverified(path: Path, text: str | None, reason: str, speaks: bool) -> Plan
         )
     if speaks:
         print(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated", file=sys.stderr)
-    read = program_from_text if text.lstrip().startswith(FORMAT) else program_from_json
-    program = read(text.lstrip(), str(path))
+    program = read_program(text)
     _must_train(program)
     return Plan(program, None, None)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from chimera_ir.arguments import Parser
 from chimera_ir.diagnostics import ChimeraError, render
+from chimera_ir.files import hang_up, say
 from chimera_ir.model import model_to_json
 
 
@@ -27,10 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         description = describe(gpt(given.model, given.seq_len), given.micro_batch)
+        say(model_to_json(description))
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
         return 1
-    print(model_to_json(description), end="")
+    except BrokenPipeError:  # the reader, head for instance, has seen enough
+        hang_up(sys.stdout)
     return 0
 
 

@@ -57,9 +57,9 @@ def gradient_sync(
         slot = np.searchsorted(keys, rank * len(program) + complete[group])
         tie = 2 * complete[group] - 1  # right after the transfer of the task at place `complete` - 1: twice that place
     else:
-        for r in range(h.ranks):
-            mine = np.flatnonzero(rank == r)
-            slot[mine] = np.maximum.accumulate(slot[mine])  # each waits its turn
+        # Each waits its turn: on its rank. Ranks are kept apart by an offset larger than any slot.
+        by_rank, apart = np.argsort(rank, kind="stable"), rank * (len(program) + 1)
+        slot[by_rank] = np.maximum.accumulate((slot + apart)[by_rank]) - apart[by_rank]
         tie = np.arange(len(order))
     table = Table.of(
         np.full(len(order), Op.ALLREDUCE),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import graphlib
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from chimera_ir.instructions import Op, stage_group
 from chimera_ir.program import Ints
 from compiler.verify.view import MAX_FOUND, WEIGHT, View
 
+MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
 MAX_SHORTENED = 60  # collectives of a cycle among which a shorter one is looked for
 
 
@@ -41,7 +43,10 @@ def _judge(view: View) -> tuple[list[Diagnostic], Where]:
     last = _last_weight_gradients(view)
     for name, stages in groups.items():
         mine = by_group.get(name, [])
-        found += _covered(view, name, h.holders(stages), mine) or _late_enough(view, name, stages, mine, last)
+        wrong = [*islice(_covered(view, name, h.holders(stages), mine), MAX_FOUND)]
+        found += wrong or islice(_late_enough(view, name, stages, mine, last), MAX_FOUND)
+        if len(found) >= MAX_FOUND:
+            break
     if found:
         return found[:MAX_FOUND], {}
     return [], {name: {int(view.rank[row]): row for row in by_group[name]} for name in _cycle(view, rows, names)}
@@ -51,30 +56,31 @@ def _list(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -> list[Diagnostic]:
+def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -> Iterator[Diagnostic]:
+    """Yield what is wrong with the members of a group's sum. Each finding may name all holders: few are needed."""
     p = view.program
     ranks = view.rank[rows].tolist()
     joined = set(ranks)
     if len(holders) == 1:
         message = "the group lives once and needs no sum"
-        return [Diagnostic("E450", f"{p.place(row)}: {message}", help="remove it") for row in rows]
+        yield from (Diagnostic("E450", f"{p.place(row)}: {message}", help="remove it") for row in rows)
+        return
     over = f"over {','.join(map(str, holders))}"
-    found = [
-        Diagnostic("E450", f"rank {rank} holds a copy of '{name}' but never joins its sum", help=f"add its ALLREDUCE {over}")
-        for rank in holders
-        if rank not in joined
-    ]
+    for rank in holders:
+        if rank not in joined:
+            message = f"rank {rank} holds a copy of '{name}' but never joins its sum"
+            yield Diagnostic("E450", message, help=f"add its ALLREDUCE {over}")
     spans = p.table.batch[rows].tolist()
     wrong = {c for c in set(spans) if p.collectives[c].ranks != holders}
-    found += [
-        Diagnostic("E450", f"{p.place(row)}: the copies of '{name}' live on ranks {_list(holders)}", help=f"write: {over}")
-        for row, c in zip(rows, spans, strict=True)
-        if c in wrong
-    ]
+    for row, c in zip(rows, spans, strict=True):
+        if c in wrong:
+            message = f"{p.place(row)}: the copies of '{name}' live on ranks {_list(holders)}"
+            yield Diagnostic("E450", message, help=f"write: {over}")
     first = dict(zip(reversed(ranks), reversed(rows), strict=True))
-    twice = [row for row, rank in zip(rows, ranks, strict=True) if row != first[rank]]
     message = f"this rank joins the sum of '{name}' a second time"
-    return found + [Diagnostic("E451", f"{p.place(row)}: {message}", help="keep the later one") for row in twice]
+    for row, rank in zip(rows, ranks, strict=True):
+        if row != first[rank]:
+            yield Diagnostic("E451", f"{p.place(row)}: {message}", help="keep the later one")
 
 
 def _last_weight_gradients(view: View) -> dict[int, int]:
@@ -85,15 +91,18 @@ def _last_weight_gradients(view: View) -> dict[int, int]:
     return dict(zip(last.tolist(), rows[::-1][where].tolist(), strict=True))
 
 
-def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int], last: dict[int, int]) -> list[Diagnostic]:
-    p = view.program
-    found = []
+def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int], last: dict[int, int]) -> Iterator[Diagnostic]:
+    """Yield the members of a group's sum that stand before a gradient of it, on every rank that holds one of its stages."""
+    h, p = view.header, view.program
+    after: dict[int, int] = {}  # rank -> the last gradient there
+    for stage in stages:
+        for rank in h.holders((stage,)):
+            after[rank] = max(after.get(rank, -1), last.get(rank * h.stages + stage, -1))
     for row in rows:
-        after = max(last.get(int(view.rank[row]) * view.header.stages + s, -1) for s in stages)
-        if row < after:
+        latest = after.get(int(view.rank[row]), -1)
+        if row < latest:
             message = f"{p.place(row)}: gradients of '{name}' are still added after it"
-            found.append(Diagnostic("E452", message, notes=(f"the last is {p.place(after)}",), help="launch it after that"))
-    return found
+            yield Diagnostic("E452", message, notes=(f"the last is {p.place(latest)}",), help="launch it after that")
 
 
 def _cycle(view: View, rows: Ints, names: list[str]) -> list[str]:
@@ -117,7 +126,8 @@ def _cycle(view: View, rows: Ints, names: list[str]) -> list[str]:
 def _no_order(view: View, cycle: Where) -> list[Diagnostic]:
     pairs = _shortest(cycle)
     notes = [f"rank {view.rank[x]}: {view.program.text(x)} before {view.program.text(y)}" for x, y in pairs]
-    help = next((said for x, y in pairs if (said := _turned(view, x, y))), "turn one of these pairs round")
+    tried = pairs[: max(1, MAX_TRIED // len(view.program))]
+    help = next((said for x, y in tried if (said := _turned(view, x, y))), "turn one of these pairs round")
     message = "no one order of the collectives agrees with every stream"
     return [Diagnostic("E453", message, notes=tuple(notes), help=help, about=tuple(x for pair in pairs for x in pair))]
 

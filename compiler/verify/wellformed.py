@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,12 @@ from chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from compiler.verify.view import MAX_FOUND
 
 MAX_SHOWN = 4  # instructions that one finding names
+MAX_ALL = 100  # findings of all kinds: each may be as long as an instruction
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
     """Return findings about ids out of range. The other checks rely on there being none."""
-    found = [Diagnostic("E401", message) for message in _header(program)]
+    found = [Diagnostic("E401", message) for message in islice(_header(program), MAX_ALL)]
     for name in program.header.limits:
         if name not in LIMITS:
             found.append(Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)))
@@ -33,19 +34,20 @@ def _header(program: Program) -> Iterator[str]:
     h = program.header
     if program.world != h.width * h.ranks:
         yield f"the program has {program.world} streams, but {h.width} replicas x {h.ranks} ranks = {h.width * h.ranks}"
-    seen: list[int] = []
+    seen: list[tuple[int, ...]] = []
     for pipe in h.pipes:
         if len(pipe.placement) != h.stages:
             yield f"pipe {pipe.name} places {len(pipe.placement)} stages, but the program has {h.stages}"
         outside = [r for r in pipe.placement if not 0 <= r < h.ranks]
         if outside:
             yield f"pipe {pipe.name} places a stage on rank {outside[0]}, but ranks are 0 .. {h.ranks - 1}"
-        seen += pipe.micro_batches
-    if sorted(seen) != list(range(h.micro_batches)):
-        yield _ids(seen, h.micro_batches)
-    names = [pipe.name for pipe in h.pipes]
-    if len(set(names)) < len(names):
-        yield f"pipe {next(x for x in names if names.count(x) > 1)} is defined twice"
+        seen.append(pipe.micro_batches)
+    ids = np.fromiter(chain.from_iterable(seen), np.int64)
+    if not np.array_equal(np.sort(ids), np.arange(h.micro_batches)):
+        yield _ids(ids, h.micro_batches)
+    twice = next((name for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
+    if twice is not None:
+        yield f"pipe {twice} is defined twice"
     for kind in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT"):
         costs = getattr(h.costs, kind)
         if len(costs) != h.stages:
@@ -55,7 +57,8 @@ def _header(program: Program) -> Iterator[str]:
         yield "two sets of tied parameters have one name"
     for tied in h.tied:
         if not tied.stages or not all(0 <= s < h.stages for s in tied.stages):
-            yield f"tied {tied.name} names stages {tied.stages}, but stages are 0 .. {h.stages - 1}"
+            unknown = [s for s in tied.stages if not 0 <= s < h.stages][:1]
+            yield f"tied {tied.name} names {f'stage {unknown[0]}' if unknown else 'none'}, but stages are 0 .. {h.stages - 1}"
 
 
 def _of_training(program: Program) -> list[Diagnostic]:
@@ -72,15 +75,18 @@ def _of_training(program: Program) -> list[Diagnostic]:
     return [Diagnostic("E401", message, notes=places, help=help, about=tuple(rows[:MAX_FOUND]))]
 
 
-def _ids(seen: list[int], micro_batches: int) -> str:
+def _ids(seen: Ints, micro_batches: int) -> str:
     """Say what is wrong with the micro-batches that all pipes list."""
-    count = Counter(seen)
-    for m in count:
-        if not 0 <= m < micro_batches:
-            return f"a pipe lists micro-batch {m}, but micro-batches are 0 .. {micro_batches - 1}"
-        if count[m] > 1:
-            return f"the pipes list micro-batch {m} {_times(count[m])}; each belongs to one pipe"
-    return f"no pipe lists micro-batch {next(m for m in range(micro_batches) if m not in count)} of 0 .. {micro_batches - 1}"
+    known = (seen >= 0) & (seen < micro_batches)
+    count = np.bincount(seen[known], minlength=micro_batches)
+    wrong = ~known
+    wrong[known] = count[seen[known]] > 1
+    if not wrong.any():
+        return f"no pipe lists micro-batch {count.argmin()} of 0 .. {micro_batches - 1}"
+    m = int(seen[wrong.argmax()])
+    if not known[wrong.argmax()]:
+        return f"a pipe lists micro-batch {m}, but micro-batches are 0 .. {micro_batches - 1}"
+    return f"the pipes list micro-batch {m} {_times(int(count[m]))}; each belongs to one pipe"
 
 
 def _rows(program: Program) -> list[Diagnostic]:
@@ -90,7 +96,7 @@ def _rows(program: Program) -> list[Diagnostic]:
         tell(code, np.flatnonzero(wrong), fact, help)
 
     def tell(code: str, rows: Ints, fact: str, help: str = "") -> None:
-        for row in rows[:MAX_FOUND].tolist():
+        for row in rows[: max(0, min(MAX_FOUND, MAX_ALL - len(found)))].tolist():
             found.append(Diagnostic(code, f"{_place(program, row)}: {fact}", help=help, about=(row,)))
 
     h, t, rank = program.header, program.table, program.rank_of
@@ -147,6 +153,8 @@ def _rows(program: Program) -> list[Diagnostic]:
     joins = joins[np.argsort(t.batch[joins], kind="stable")]
     bounds = np.searchsorted(t.batch[joins], np.arange(len(program.collectives) + 1)).tolist()
     for i, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
+        if len(found) >= MAX_ALL:
+            break
         rows = joins[begin:end]
         if groups.get(i.group) != i.stage:
             tell("E402", rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
@@ -165,14 +173,13 @@ def _rows(program: Program) -> list[Diagnostic]:
 def _batch_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
     """Say what is wrong with the micro-batches of a row, and how to mend it. pipe_of: micro-batch -> its pipe."""
     p, batch = int(program.table.pipe[row]), program.batches[program.table.batch[row]]
-    for m, times in Counter(batch).items():
+    for m in batch:
         if not 0 <= m < len(pipe_of) or pipe_of[m] != p:
             own = program.header.pipes[p].micro_batches
             known = f"{', '.join(map(str, own[:8]))}{', ...' if len(own) > 8 else ''}" or "none"
             return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {known}"
-        if times > 1:
-            return f"micro-batch {m} stands {_times(times)}", "name it once"
-    raise AssertionError("a batch without a fault")
+    m, times = Counter(batch).most_common(1)[0]
+    return f"micro-batch {m} stands {_times(times)}", "name it once"
 
 
 def _times(count: int) -> str:

@@ -98,7 +98,7 @@ FILES = {
     "brackets": ("[" * 300_000, "E601"),
     "objects": ('{"a":' * 300_000, "E601"),
     "objects in a list": (changed(JSON, '"streams": [', '"streams": [[' + "{}," * 300_000 + "{}],"), "E603"),
-    "wrong ids": (changed(JSON, '"micro_batches": [0]', '"micro_batches": [' + "true," * 300_000 + "0]"), "E603"),
+    "wrong ids": (changed(JSON, '"micro_batches": [0]', '"micro_batches": [' + "true," * 300_000 + "0]"), "E604"),
     "digits": (changed(JSON, '"width": 1', '"width": ' + "1" * 100_000), "E601 E603"),
     "not a number": (changed(JSON, '"width": 1', '"width": NaN'), "E601 E603"),
     "without end": (changed(JSON, '"width": 1', '"width": -Infinity'), "E601 E603"),

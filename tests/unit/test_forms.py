@@ -182,7 +182,7 @@ def test_json_that_cannot_be_read_says_why_and_where(text: str, said: str, colum
     [
         ("costs FWD=1", "costs FWD=-1", "<streams>: costs.FWD[0]: expected 0 or more, found -1", "FWD=-1"),
         ("width=2", "width=0", "<streams>: width: expected 1 or more, found 0", "width=0"),
-        ("D=2", "D=" + "9" * 19, f"<streams>: parameters.D: expected {2**62} or less, found {'9' * 19}", "D=" + "9" * 19),
+        ("D=2", "D=" + "9" * 19, f"<streams>: parameters.D: expected {2**61} or less, found {'9' * 19}", "D=" + "9" * 19),
         ("up[0]  on 1", "up[0]  on -1", "<streams>: pipes[1].placement[0]: expected 0 or more, found -1",
          "pipe up[0]  on -1 0  micro_batches 1"),
         ("SEND act up[0] s1 m1 -> 0", "SEND act up[0] s1 m1 -> 9999999999",

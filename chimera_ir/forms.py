@@ -1,0 +1,23 @@
+"""The two text forms of a program, told apart."""
+
+from __future__ import annotations
+
+import re
+
+from chimera_ir.diagnostics import Source
+from chimera_ir.jsonform import program_from_json
+from chimera_ir.program import FORMAT, Program
+from chimera_ir.textform import program_from_text
+
+_JSON, _TEXT = (re.compile(rf"\s*{start}") for start in (r"[{\[]", FORMAT))
+
+
+def is_program(source: Source) -> bool:
+    """Return whether a text is a compiled program, in either form, and no schedule."""
+    return bool(_JSON.match(source.text) or _TEXT.match(source.text)) or source.name.endswith(".json")
+
+
+def read_program(source: Source) -> Program:
+    """Return the program of a JSON or compact text, not verified yet."""
+    read = program_from_text if _TEXT.match(source.text) else program_from_json
+    return read(source.text, source.name)

@@ -1,0 +1,178 @@
+"""JSON that no reader should take: what is no JSON or nests too deep, and objects with a field twice, too many or too large."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chimera_ir import limits
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimera_ir.scanning import Excerpt, Path, after_space, place_in_words, string
+
+MAX_FINDINGS = 100
+MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object within another: a pipe has most
+MAX_SHOWN = 2**20  # characters of a file of which a finding shows the value that is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file. what: its name in messages; codes: not JSON, not this kind or version, a field that is wrong."""
+
+    what: str
+    format: str
+    version: int
+    codes: tuple[str, str, str]
+    help: str
+
+
+def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = None) -> ChimeraError:
+    """Return the finding about a text that is no JSON, or that is but cannot be read. error: where it is known already."""
+    name = part.source.name
+    try:
+        if error is None:
+            json.loads(part.text)
+    except json.JSONDecodeError as e:
+        error = e
+    except (RecursionError, ValueError):
+        pass
+    if error is not None:
+        span = part.span(error.pos, error.pos + 1)
+        return refuse(kind.codes[0], f"{name} is not JSON: {error.msg[0].lower()}{error.msg[1:]}", span, label="here")
+    for at, fault, help in _extremes(part.text, kind):
+        message = f"{name} cannot be read: {fault}"
+        return refuse(kind.codes[0], message, part.span(at, at + 1), "here", help=help)
+    return refuse(kind.codes[0], f"{name} is not JSON that a {kind.what} can be read from")
+
+
+def _extremes(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
+    """Yield what JSON allows and no reader here bears: where, what, and the way out."""
+    depth = at = 0
+    while found := _EXTREME.search(text, at):
+        start, at = found.span()
+        if found[0] == '"':
+            try:
+                _, at = string(text, start)
+            except json.JSONDecodeError:
+                return
+            halves = (m for m in _ESCAPE.finditer(text, start, at) if m[1])
+            yield from (
+                (m.start(), "half of a surrogate pair stands alone, which is no character", "write the character itself")
+                for m in halves
+            )
+        elif len(found[0]) >= MAX_DIGITS:
+            yield start, f"a number has {at - start} digits", f"no number of a {kind.what} has more than 19"
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        if depth > MAX_DEPTH:
+            yield start, f"brackets are nested more than {MAX_DEPTH} deep", f"a {kind.what} nests less than 10 deep"
+
+
+MAX_DEPTH = 200  # of brackets, as pydantic reads
+MAX_DIGITS = 4300  # of a number, as Python reads
+_EXTREME = re.compile(r'["\[\]{}]|[0-9]+')
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+
+
+class _UnfitError(ValueError):
+    """An object has a field twice or too many fields, or is too large: then `fields` is empty, else how many may stand."""
+
+    def __init__(self, fields: int | None = None) -> None:
+        super().__init__()
+        self.fields = fields
+
+
+class _Objects:
+    """Looks at every object of a JSON text, as it ends. keys: of the outermost one, once all are seen.
+
+    A field that stands twice is refused, since readers would disagree which of them counts. And a large object within
+    another is: pydantic makes Python values of what stands at every error, for a missing field of the object around it.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Iterable[str] = ()
+        self.weight = 0  # values in the object that ended last
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
+        if self.weight > MAX_WEIGHT:
+            raise _UnfitError
+        fields, weight = dict(pairs), len(pairs)
+        if len(fields) < weight or weight > limits.FIELDS:
+            raise _UnfitError(limits.FIELDS)
+        for value in fields.values():
+            kind = type(value)
+            if kind is list:
+                weight += 1 if len(value) == 1 and type(value[0]) is int else _weight(value)
+            elif kind is tuple:
+                weight += value[0]
+        self.keys, self.weight = fields, weight
+        return _WEIGHTS.get(weight) or (weight,)
+
+
+_WEIGHTS = {weight: (weight,) for weight in range(64)}  # what stands for an object: most are small
+
+
+def _weight(values: list[Any]) -> int:
+    """Return how many values stand in a list, and in what stands in it."""
+    weight, todo = 0, [values]
+    while todo:
+        values = todo.pop()
+        weight += len(values) + sum(v[0] for v in values if type(v) is tuple)
+        todo += [v for v in values if type(v) is list]
+    return weight
+
+
+def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], required: set[str]) -> None:
+    """Refuse objects that pydantic should not see. What is no JSON is left to it."""
+    objects, name = _Objects(), part.source.name
+    try:
+        outermost = json.loads(part.text, object_pairs_hook=objects)
+    except _UnfitError as error:
+        if error.fields is None:
+            raise refuse(kind.codes[2], f"{name}: an object within another holds more than {MAX_WEIGHT} values") from None
+        raise _unfit(kind, part, error.fields) from None
+    except (ValueError, RecursionError):
+        return
+    if type(outermost) is tuple and len(part.text) > MAX_SHOWN:
+        missing, unknown = sorted(required.difference(objects.keys)), sorted(set(objects.keys) - known)
+        for field in ("format", "version"):
+            if field in missing:
+                message = f"{name} is not a {kind.what} of version {kind.version}: '{field}' is missing"
+                raise refuse(kind.codes[1], message, help=kind.help)
+        found = [(field, "missing") for field in missing] + [(field, "unknown") for field in unknown]
+        if found and known:
+            code, told = kind.codes[2], found[:MAX_FINDINGS]
+            raise ChimeraError(
+                Diagnostic(code, f"{name}: {place_in_words((*path, field))}: this field is {what}") for field, what in told
+            )
+
+
+def _unfit(kind: Kind, part: Excerpt, most: int) -> ChimeraError:
+    """Return the finding for the first object that has a field twice or more than `most` fields, with its place.
+
+    All is JSON up to the end of that object: a reader of JSON has just come so far.
+    """
+    objects: list[set[str]] = []
+    name, at = part.source.name, 0
+    while found := _MARK.search(part.text, at):
+        at = found.end()
+        if found[0] == "{":
+            objects.append(set())
+        elif found[0] == "}":
+            objects.pop()
+        else:
+            key, at = string(part.text, found.start())
+            if part.text[after_space(part.text, at)] != ":":
+                continue
+            if key in objects[-1]:
+                message, place = f"{name}: the field '{key}' stands twice in one object", part.span(found.start(), at)
+                return refuse(kind.codes[2], message, place, "the second", help="keep one of them")
+            objects[-1].add(key)
+            if len(objects[-1]) > most:
+                message, place = f"{name}: an object has more than {most} fields", part.span(found.start(), at)
+                return refuse(kind.codes[2], message, place, "the first too many")
+    raise AssertionError("an object that was refused has nothing wrong")
+
+
+_MARK = re.compile(r'["{}]')

@@ -1,0 +1,220 @@
+"""Files are read and written whole or not at all, whatever a path names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimera_ir import files, limits
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.files import read, write
+from compiler.cli import main
+from compiler.library import find
+from interpreter.record import Record
+
+LONG = "x" * 3000
+NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, LONG, "none/x", "file/x", "loop", "a\0b"]
+
+
+def code(caught: pytest.ExceptionInfo[ChimeraError]) -> str:
+    [d] = caught.value.diagnostics
+    return d.code
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("old\n")
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_that_nothing_can_be_written_to(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(os.listdir(here))
+    with pytest.raises(ChimeraError) as caught:
+        write("new\n", name)
+    assert code(caught) == "E003"
+    assert main(["1f1b", "-p", "D=2", "-o", name]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    if not name.startswith("new"):
+        with pytest.raises(ChimeraError) as caught:
+            Record(0, 1, Path(name))
+        assert code(caught) == "E811"
+    assert sorted(os.listdir(here)) == before and Path("file").read_text() == "old\n"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "x" * 251, "none"])
+def test_a_path_that_nothing_can_be_read_from(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for reader in (read, find):
+        with pytest.raises(ChimeraError) as caught:
+            reader(name)  # type: ignore[operator]
+        assert code(caught) == "E001"
+    for argv in ([name], ["fmt", name], ["fmt", "--check", name], ["1f1b", "--emit", "report", "--model", name]):
+        assert main(argv) == 2
+        assert "error[E001]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [1, 240, 251, 255])
+def test_a_name_as_long_as_a_name_can_be(length: int, here: Path) -> None:
+    for text in ("a\n", "b\n"):
+        write(text, "x" * length)
+        assert read("x" * length) == text
+    assert sorted(os.listdir(here)) == ["file", "loop", "x" * length]
+
+
+def test_what_is_written_has_a_name_that_nobody_can_plant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file beside it is new: where there is one of its name, a link of a stranger for instance, nothing is written."""
+    Path("victim").write_text("kept\n")
+    Path(".planted").symlink_to("victim")
+    with monkeypatch.context() as changed, pytest.raises(ChimeraError):
+        changed.setattr(files.secrets, "token_hex", lambda _: "planted")
+        write("new\n", "file")
+    assert Path("victim").read_text() == "kept\n" and Path("file").read_text() == "old\n"
+    opened: list[str] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(path) or real(path, *rest))
+    for _ in range(2):
+        write("new\n", "file")
+    assert len(set(opened)) == 2 and not any(str(os.getpid()) in Path(name).name for name in opened)
+
+
+def test_a_link_stays_and_leads_to_what_is_new(here: Path) -> None:
+    Path("folder").mkdir()
+    Path("folder/target").write_text("old\n")
+    Path("link").symlink_to("folder/target")
+    Path("dangling").symlink_to("folder/made")
+    for name in ("link", "dangling"):
+        write("new\n", name)
+        assert Path(name).is_symlink() and Path(name).read_text() == "new\n"
+    assert sorted(os.listdir("folder")) == ["made", "target"]
+
+
+def test_permissions_stay_and_new_files_have_the_usual_ones(here: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write("a\n", "made")
+        os.chmod("file", 0o604)
+        write("a\n", "file")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(os.stat(name).st_mode) for name in ("made", "file")] == [0o640, 0o604]
+
+
+def test_all_names_of_a_file_lead_to_what_is_new(here: Path) -> None:
+    os.link("file", "other")
+    write("new\n", "file")
+    assert Path("other").read_text() == "new\n" and os.path.samefile("file", "other")
+
+
+def test_a_file_in_a_folder_that_takes_none(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: str, *rest: int) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "open", refused)
+    write("new\n", "file")
+    assert Path("file").read_text() == "new\n"
+
+
+@pytest.mark.root
+def test_as_another_user(tmp_path: Path) -> None:
+    """A folder that cannot be written but a file in it that can, one of another owner, and one that is read only."""
+    folder = Path("/tmp") / f"chimera-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        for name, mode in (("open", 0o666), ("closed", 0o444)):
+            (folder / name).write_text("old\n")
+            (folder / name).chmod(mode)
+        os.seteuid(65534)
+        try:
+            write("new\n", str(folder / "open"))
+            for name in ("closed", "made"):
+                with pytest.raises(ChimeraError):
+                    write("new\n", str(folder / name))
+        finally:
+            os.seteuid(0)
+        found = os.stat(folder / "open")
+        assert (folder / "open").read_text() == "new\n" and (found.st_uid, found.st_mode & 0o777) == (0, 0o666)
+        os.chown(folder / "open", 65534, 65534)
+        write("root's\n", str(folder / "open"))
+        assert os.stat(folder / "open").st_uid == 65534 and (folder / "open").read_text() == "root's\n"
+        assert (folder / "closed").read_text() == "old\n" and sorted(os.listdir(folder)) == ["closed", "open"]
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+def test_a_pipe_a_device_and_stdout_are_written_to(here: Path) -> None:
+    os.mkfifo("pipe")
+    script = "import sys; from chimera_ir.files import write; write('new\\n', sys.argv[1])"
+    command = [sys.executable, "-c", script]
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    writer = subprocess.Popen([*command, "pipe"], env=env)
+    assert Path("pipe").read_text() == "new\n" and writer.wait() == 0 and stat.S_ISFIFO(os.stat("pipe").st_mode)
+    write("nothing\n", "/dev/null")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert subprocess.run([*command, "/dev/stdout"], env=env, capture_output=True, text=True).stdout == "new\n"
+    with open("all", "w") as file:
+        file.write("before\n")
+        file.flush()
+        subprocess.run([*command, "/dev/stdout"], env=env, stdout=file, check=True)
+    assert Path("all").read_text() == "before\nnew\n"
+    assert subprocess.run([*command, "/dev/full"], env=env, capture_output=True, text=True).returncode == 1
+
+
+def test_what_stdout_has_no_sign_for(here: Path) -> None:
+    Path("é.sched").write_text("# é\nschedule  x\n")
+    for argv in (["fmt", "-"], ["fmt", "--check", "é.sched"], ["fmt", "é.sched"]):
+        env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, "-m", "chimerac", *argv]
+        ran = subprocess.run(command, env=env, input=Path("é.sched").read_bytes(), capture_output=True)
+        assert "é" in ran.stdout.decode() and ran.stderr == b""
+
+
+def test_a_model_description_that_nobody_reads(here: Path) -> None:
+    pytest.importorskip("torch")
+    command = f"{sys.executable} -m models describe --model gpt-nano"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run(f"{command} > /dev/full", shell=True, env=env, capture_output=True, text=True)
+    assert ran.returncode == 1 and "error[E003]" in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_log_on_a_full_disk_is_told() -> None:
+    record = Record(0, 1, Path("/dev/full"))
+    with pytest.raises(ChimeraError) as caught:
+        record.write({"loss": 1.0})
+    assert code(caught) == "E811"
+
+
+def test_a_file_larger_than_any_is_not_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FILE", 1000)
+    Path("large").write_text("x" * 1001)
+    for name in ("large", "/dev/zero"):
+        with pytest.raises(ChimeraError, match="1000"):
+            read(name)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\xef\xbb\xbfa\r\nb\rc\n", "a\nb\nc\n"),
+        (b"a\0b", "a\0b"),
+        (b"\xff", ""),
+        (b"a\xed\xa0\x80", ""),  # half of a surrogate pair
+    ],
+)
+def test_marks_line_ends_and_bytes(data: bytes, text: str, here: Path) -> None:
+    Path("data").write_bytes(data)
+    if text:
+        assert read("data") == text
+    else:
+        with pytest.raises(ChimeraError, match="is not UTF-8"):
+            read("data")

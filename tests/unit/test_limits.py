@@ -1,0 +1,180 @@
+"""Every limit that a schedule's text obeys a program from a file obeys too, and what the compiler writes reads back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from chimera_ir import limits
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import MAX_ID, AllReduce, BwdInput, Free, Fwd, Instruction, Recv, Send, instruction_text
+from chimera_ir.jsonform import program_from_json, program_to_json
+from chimera_ir.program import Costs, Header, Pipe, Tied, program_of
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler import compile_schedule, compile_text
+from tests.helpers import program
+
+RIGHT = program("1f1b", D=2, N=2)
+TASK = {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}
+SUM = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
+
+
+def refused(read: object, text: str) -> set[str]:
+    with pytest.raises(ChimeraError) as caught:
+        read(text)  # type: ignore[operator]
+    return {d.code for d in caught.value.diagnostics}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"window": limits.RANKS + 1}, "window=2"),
+        ({"window": MAX_ID}, "window=2"),
+        ({"micro_batch_size": [limits.RANKS + 1, 1]}, "micro_batch_size=1/1"),
+        ({"micro_batch_size": [1, MAX_ID]}, "micro_batch_size=1/1"),
+        ({"width": limits.RANKS}, "width=1"),
+        ({"ranks": limits.RANKS + 1}, "ranks=2"),
+        ({"stages": limits.RANKS + 1}, "stages=2"),
+        ({"micro_batches": limits.TASKS // 4 + 1}, "micro_batches=2"),
+        ({"width": limits.TASKS // 8 + 1, "ranks": 1}, "width=1"),
+    ],
+)
+def test_a_size_beyond_its_limit(change: dict[str, object], words: str) -> None:
+    file = json.loads(program_to_json(RIGHT)) | change
+    assert refused(program_from_json, json.dumps(file)) <= {"E603", "E604"}
+    name, text = words.split("=")[0], program_to_text(RIGHT)
+    given = change[name]
+    written = f"{name}={'/'.join(map(str, given)) if isinstance(given, list) else given}"
+    assert words in text and refused(program_from_text, text.replace(words, written)) <= {"E603", "E604"}
+
+
+def test_the_largest_sizes_are_read() -> None:
+    file = json.loads(program_to_json(RIGHT))
+    for change in ({"window": limits.RANKS}, {"micro_batch_size": [limits.RANKS, limits.RANKS]}):
+        assert program_from_json(json.dumps(file | change))
+    for value in (-limits.MAGNITUDE, limits.MAGNITUDE):
+        assert program_from_json(json.dumps(file | {"parameters": {"D": value}}))
+    names = {f"x{k}": k for k in range(limits.NAMES)}
+    assert program_from_json(json.dumps(file | {"parameters": names}))
+    for worse in ({"D": limits.MAGNITUDE + 1}, names | {"one_more": 1}):
+        assert refused(program_from_json, json.dumps(file | {"parameters": worse})) == {"E603"}
+
+
+@pytest.mark.parametrize("version", ["true", "1.0", '"1"', "null", "2", "[1]"])
+def test_a_version_is_a_number(version: str) -> None:
+    text = program_to_json(RIGHT)
+    assert refused(program_from_json, text.replace('"version": 1', f'"version": {version}')) == {"E602"}
+
+
+def test_a_group_of_too_many() -> None:
+    file = json.loads(program_to_json(RIGHT))
+    for count, code in ((limits.RANKS, None), (limits.RANKS + 1, "E603")):
+        task = TASK | {"micro_batches": list(range(count))}
+        text = json.dumps(file | {"streams": [[task], []]})
+        words = program_to_text(RIGHT).replace("FWD main s0 m0", f"FWD main s0 m{','.join(map(str, range(count)))}", 1)
+        if code is None:
+            assert program_from_json(text) and program_from_text(words)
+        else:
+            assert refused(program_from_json, text) == refused(program_from_text, words) == {code}
+
+
+@pytest.mark.parametrize(
+    ("limit", "stream"),
+    [
+        ("TASKS", [TASK] * 101),
+        ("CELLS", [SUM] * 101),
+        ("INSTRUCTIONS", [TASK, SUM] * 51),
+        ("RANKS", None),
+    ],
+)
+def test_instructions_are_counted_as_they_are_read(
+    limit: str, stream: list[object] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the header: it may say that there are few. (The limits are lower here.)"""
+    monkeypatch.setattr(limits, limit, 100)
+    file = json.loads(program_to_json(RIGHT)) | {"streams": [[]] * 101 if stream is None else [stream, []]}
+    line = {str(TASK): "FWD main s0 m0", str(SUM): "ALLREDUCE s0 over 0,1"}
+    head = program_to_text(RIGHT).split("\nrank 0:")[0]
+    streams = [[]] * 101 if stream is None else [stream, []]
+    text = head + "".join(f"\nrank {g}:" + "".join(f"\n  {line[str(i)]}" for i in row) for g, row in enumerate(streams))
+    assert refused(program_from_json, json.dumps(file)) == refused(program_from_text, text) == {"E604"}
+
+
+def test_tied_sets_count_with_the_pipes() -> None:
+    """Each set is looked for in every pipe: their product is bounded, for a schedule and for a file."""
+    sets, pipes = 1000, 200
+    many = " ".join(f"tied t{k} on stages 0, 1" for k in range(sets))
+    order = "order ticks { F p[i](s, m) at 9*i + s + 3*m B p[i](s, m) at 9*i + 3 - s + 3*m }"
+    text = (
+        f"schedule x ranks 2 stages 2 pipe p[i in 0 .. {pipes - 1}] "
+        f"{{ stage s on rank s micro_batches if i == 0 then 1 else 0 }} {many} {order}"
+    )
+    assert refused(compile_text, text) == {"E211"}
+    header = Header(
+        "x", {}, 2, 2, 1,
+        tuple(Pipe(f"p[{k}]", (0, 1), (0,) * (k == 0)) for k in range(pipes)),
+        Costs.uniform(2),
+        tied=tuple(Tied(f"t{k}", (0, 1)) for k in range(sets)),
+    )  # fmt: skip
+    large = program_of(header, [[], []])
+    assert refused(program_from_json, program_to_json(large)) == {"E604"}
+    assert refused(program_from_text, program_to_text(large)) == {"E604"}
+    small = program_of(replace(header, tied=header.tied[:2]), [[], []])
+    assert program_from_json(program_to_json(small)) == program_from_text(program_to_text(small)) == small
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "width"), [("1f1b", {"D": 160, "N": 160}, 1), ("chimera_zb", {"D": 16, "N": 16}, 64)]
+)
+def test_a_large_product_reads_back_from_both_forms(name: str, parameters: dict[str, int], width: int) -> None:
+    compiled = compile_schedule(name, parameters, width).program
+    text = program_to_json(compiled)
+    assert len(compiled) > 50_000
+    assert program_to_json(program_from_json(text)) == text
+    assert program_to_json(program_from_text(program_to_text(compiled))) == text
+
+
+def written(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
+    """Return the characters of an instruction in both forms, its micro-batches or ranks left out."""
+    one = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),), Costs.uniform(1)), [[i]]))
+    ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches
+    listed = len(str(ids[0]))
+    return len(one.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ") - listed, len(instruction_text(i, names)) + len(
+        "  \n"
+    ) - listed
+
+
+def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
+    """Whatever program is within the limits of programs is shorter than what a reader takes, in both forms.
+
+    A stage's work on a micro-batch is a cell; two tasks each are at most TASKS. A cell stands in at most three tasks and in
+    SEND, RECV and FREE of its two values. Each instruction costs its own words, and each cell in it a number and a comma.
+    Numbers have as many digits as the limits of pipes, stages, micro-batches and ranks leave them together.
+    """
+    cells, most = limits.TASKS // 2, [0, 0]
+    for p, s, m in product(range(1, 5), range(1, 6), range(1, 8)):  # digits of pipes, stages and micro-batches
+        least = [1 if k == 1 else 10 ** (k - 1) + 1 for k in (p, s, m)]  # as many there must be
+        if least[0] > limits.PIPES or least[0] * least[1] > limits.CELLS or least[1] * least[2] > cells:
+            continue
+        pipe, stage, peer = 10**p - 1, 10**s - 1, limits.RANKS
+        names = ("x" * 64 + "[" + "9" * 5 + "]",) * (pipe + 1)
+        task, half = Fwd(pipe, stage, (0,), recompute=True, overlap=True), BwdInput(pipe, stage, (0,), overlap=True)
+        moved = [Send("grad", pipe, stage, (0,), peer), Recv("grad", pipe, stage, (0,), peer)]
+        free, total = Free("grad", pipe, stage, (0,)), AllReduce("x" * 64, stage, (0,))
+        # Forwards, and the other tasks; each value has a SEND, a RECV and a FREE.
+        counts = [
+            (task, cells),
+            (half, limits.TASKS - cells),
+            *((i, limits.TASKS) for i in (*moved, free)),
+            (total, limits.CELLS),
+        ]
+        assert sum(count for _, count in counts) == limits.INSTRUCTIONS
+        for form, comma in ((0, 2), (1, 1)):
+            length = sum(count * written(i, names)[form] for i, count in counts)
+            length += cells * (3 + 2 + 2 + 2) * (m + comma) + limits.MEMBERS * (5 + comma)
+            most[form] = max(most[form], length)
+    assert all(length + limits.HEADER <= limits.FILE for length in most), most
+    assert max(most) > limits.FILE // 2  # and not by far

@@ -1,0 +1,101 @@
+"""Instructions are taken into columns only if the types of instructions take them, and as the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from chimera_ir.instructions import MAX_ID, Op
+from chimera_ir.jsonform import _instruction_adapter, program_from_json, program_to_json
+from chimera_ir.program import Program, program_of
+from chimera_ir.streams import Streams
+from chimera_ir.textform import program_from_text, program_to_text
+from tests.effort import examples
+from tests.helpers import program
+
+HEADER = program("1f1b", D=2, N=2).header
+numbers = st.sampled_from([0, 1, 2, 7, MAX_ID, MAX_ID + 1, -1, 2**63, 2**64, 10**30])
+wrong = st.sampled_from([True, False, None, 1.0, 1.5, "0", "", [], [0], {}, float("nan")])
+number = numbers | wrong
+lists = st.lists(number, max_size=3) | wrong | numbers
+flag = st.booleans() | wrong
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "op": st.sampled_from([*Op.__members__, "FWD ", "fwd", ""]) | wrong,
+    "value": st.sampled_from(["act", "grad", "Act"]) | wrong,
+    "pipe": number,
+    "stage": number,
+    "micro_batches": lists,
+    "peer": number,
+    "group": st.sampled_from(["stage 0", "stage 12345678901", "t", "t[0]", "stage 0\n", "x" * 65, "é"]) | wrong,
+    "ranks": lists,
+    "recompute": flag,
+    "overlap": flag,
+    "more": number,
+}
+SHAPES = {
+    "FWD": ("pipe", "stage", "micro_batches"),
+    "BWD": ("pipe", "stage", "micro_batches"),
+    "SEND": ("value", "pipe", "stage", "micro_batches", "peer"),
+    "RECV": ("value", "pipe", "stage", "micro_batches", "peer"),
+    "FREE": ("value", "pipe", "stage", "micro_batches"),
+    "ALLREDUCE": ("group", "stage", "ranks"),
+}
+RIGHT = {"value": "act", "pipe": 0, "stage": 1, "micro_batches": [0], "peer": 1, "group": "t", "ranks": [0, 1]}
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw an instruction with up to three fields changed, added or left out."""
+    op = draw(st.sampled_from(list(SHAPES)))
+    fields = {"op": op} | {name: RIGHT[name] for name in SHAPES[op]}
+    for name in draw(st.lists(st.sampled_from(list(VALUES)), max_size=3)):
+        if draw(st.booleans()) or name not in fields:
+            fields[name] = draw(VALUES[name])
+        else:
+            del fields[name]
+    return fields
+
+
+def one(rows: Streams) -> Program:
+    return rows.program(HEADER)
+
+
+@examples(1500)
+@given(objects())
+def test_what_fits_is_what_the_types_say(fields: dict[str, Any]) -> None:
+    rows = Streams()
+    rows.begin()
+    fits = rows.fits(fields)
+    try:
+        value = _instruction_adapter().validate_json(json.dumps(fields))
+    except ValidationError:
+        assert not fits and not rows.last
+        return
+    assert fits and rows.last == 1
+    assert one(rows).stream(0) == program_of(HEADER, [[value]]).stream(0) == (value,)
+
+
+def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
+    """Single ones first, then groups; those that no pipe has last. The columns are then those of a compiled program."""
+    compiled = program("chimera_halving", D=4, N=8)
+    for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
+        again = read(write(compiled))
+        assert set(again.batches) == set(compiled.batches) and again.batches[:8] == tuple((m,) for m in range(8))
+        assert all((a == b).all() for a, b in zip(again.table.columns()[:4], compiled.table.columns()[:4], strict=True))
+        assert all(again.batches[a] == compiled.batches[b] for a, b in tasks_of(again, compiled))
+    rows = Streams()
+    rows.begin()
+    for ids in ([0], [9], [0, 1], [MAX_ID], [9], [1, 0], [0, 1]):
+        assert rows.fits({"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": ids})
+    assert [i.micro_batches for i in one(rows).stream(0)] == [(0,), (9,), (0, 1), (MAX_ID,), (9,), (1, 0), (0, 1)]  # type: ignore[union-attr]
+    assert one(rows).batches == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
+
+
+def tasks_of(a: Program, b: Program) -> list[tuple[int, int]]:
+    rows = np.flatnonzero(a.table.op != Op.ALLREDUCE)
+    return list(zip(a.table.batch[rows].tolist(), b.table.batch[rows].tolist(), strict=True))

@@ -1,0 +1,130 @@
+"""JSON that cannot be read: a finding with its place, whatever stands around the fault."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import product
+
+import pytest
+
+from chimera_ir import limits, unfit
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.jsonform import program_from_json, program_to_json
+from chimera_ir.model import model_from_json
+from tests.helpers import program
+
+RIGHT = program_to_json(program("1f1b", D=2, N=2))
+FAULTS = {
+    "a field twice": '"a": 1, "a": 2',
+    "fields": ", ".join(f'"f{k}": 1' for k in range(limits.FIELDS + 1)),
+    "a large object": '"b": {"c": {"d": [' + "1," * 200 + "1]}}",
+    "digits": '"a": ' + "1" * 5000,
+    "brackets": '"a": ' + "[" * 300,
+    "half of a pair": '"a": "\\ud800"',
+    "no value": '"a": ',
+    "nothing": "",
+    "a word": "nul",
+}
+STRAY = ["", "]", "}", "[", "{", '"', '"\\', '"\\q": 1', "}]}]", '"x": "\\', ",", ":", "\\", "\0", '"\\ud83d": 1', "1" * 5000]
+
+
+def only_finding(read: object, text: str) -> Diagnostic:
+    with pytest.raises(ChimeraError) as caught:
+        read(text, "p.json")  # type: ignore[operator]
+    return caught.value.diagnostics[0]
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_fault_among_stray_signs(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfit, "MAX_WEIGHT", 100)
+    fault = FAULTS[what]
+    instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
+    assert instruction in RIGHT
+    pairs = [pair for pair in product(STRAY, STRAY) if (any(pair) or fault) and pair != ("[", "]")]
+    for before, after in random.Random(what).sample(pairs, 40):
+        piece = f"{before}{fault}{after}, "
+        for text in (
+            f"{{{piece}",
+            f"{{{piece}}}",
+            "{" + piece + RIGHT[1:],
+            RIGHT[:-3] + piece,
+            RIGHT.replace(instruction, instruction + piece, 1),
+            RIGHT.replace('"streams": [', '"streams": [' + piece),
+        ):
+            for read in (program_from_json, model_from_json):
+                d = only_finding(read, text)
+                assert d.code[:2] in ("E6", "E7") and d.message.startswith("p.json")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "caret"),
+    [
+        ('"a": 1, "a": 2', "the field 'a' stands twice in one object", '"a": 2'),
+        ('"a": 1, "\\u0061": 2', "the field 'a' stands twice in one object", '"\\u0061": 2'),
+        ('"a": [}', "is not JSON: expecting value", "}"),
+        ('"a": 1 "b": 2', "is not JSON: expecting ',' delimiter", '"b": 2'),
+        ('"a": ' + "1" * 5000, "a number has 5000 digits", "1" * 5000),
+        ('"a": "\\\\ud800 \\ud800"', "half of a surrogate pair stands alone", "\\ud800"),
+        ('"a": "\\ud83d\\ude00 \\ude00"', "half of a surrogate pair stands alone", "\\ude00"),
+        ('"a": "[[' + "9" * 5000 + '", "b": ' + "[" * 201 + "]" * 201, "nested more than 200 deep", "["),
+    ],
+)
+@pytest.mark.parametrize("place", ["front", "instruction", "behind"])
+def test_a_fault_has_its_place(fault: str, said: str, caret: str, place: str) -> None:
+    """In the header, before and behind the streams, and within an instruction."""
+    instruction = '{"op": "FWD", "pipe": 0, "stage": 1, '
+    text = {
+        "front": "{" + fault + ",\n" + RIGHT[1:],
+        "instruction": RIGHT.replace(instruction, instruction + fault + ", ", 1),
+        "behind": RIGHT.rstrip()[:-1] + ",\n" + fault + "}",
+    }[place]
+    d = only_finding(program_from_json, text)
+    assert said in d.message and d.span is not None
+    line = d.span.source.line(d.span.line)
+    assert line[d.span.column - 1 :].startswith(caret)
+
+
+def test_streams_may_stand_anywhere() -> None:
+    file = json.loads(RIGHT)
+    streams = file.pop("streams")
+    for text in (
+        json.dumps({"streams": streams} | file),
+        json.dumps({"format": file.pop("format"), "streams": streams} | file),
+    ):
+        assert program_to_json(program_from_json(text)) == RIGHT
+        assert program_to_json(program_from_json(text.replace('"streams"', '"\\u0073treams"'))) == RIGHT
+        spaced = text.replace("{", " \n{\t").replace(",", " ,\r\n").replace("]", " ] ")
+        assert program_to_json(program_from_json(spaced)) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("streams", "said"),
+    [
+        ("5", "streams: expected a list, found 5"),
+        ("{}", "streams: expected a list, found {}"),
+        ("[5]", "streams[0]: expected a list, found 5"),
+        ("[[], {}]", "streams[1]: expected a list, found {}"),
+        ("[[5]]", "streams[0][0]: expected an object, found 5"),
+        ("[[[]]]", "streams[0][0]: expected an object, found []"),
+        ("[[{}]]", "streams[0][0]: this has no 'op'"),
+        ('[[{"op": ["FWD"]}]]', "streams[0][0]: "),
+        (
+            '[[{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0], "recompute": null}]]',
+            "streams[0][0].recompute: expected",
+        ),
+        ('[[{"op": "BWD", "pipe": 0, "stage": 0, "micro_batches": [0], "recompute": true}]]', "streams[0][0].recompute: "),
+        ('[[{"op": "BWD", "pipe": 0, "stage": true, "micro_batches": [0]}]]', "streams[0][0].stage: expected an integer"),
+    ],
+)
+def test_what_is_no_stream(streams: str, said: str) -> None:
+    text = RIGHT[: RIGHT.index('"streams"')] + f'"streams": {streams}}}'
+    d = only_finding(program_from_json, text)
+    assert d.code == "E603" and d.message.startswith(f"p.json: {said}")
+
+
+def test_what_is_wrong_with_header_and_streams_is_told_together() -> None:
+    text = RIGHT.replace('"window": 2', '"window": -1').replace('"stage": 1', '"stage": -1', 1)
+    with pytest.raises(ChimeraError) as caught:
+        program_from_json(text, "p.json")
+    assert [d.message.split(":")[1].strip() for d in caught.value.diagnostics] == ["window", "streams[0][3].stage"]

@@ -8,6 +8,9 @@ most `ahead` values of a channel are posted and not yet read, so transfers overl
 Where that alone could hang, a RECV is posted earlier still. On the window machine SEND number i + K of a channel waits
 until RECV number i is posted, so each RECV stands, in one total order of all tasks that every stream agrees with,
 before the task whose SEND would wait for it. Then every wait points backwards in that order, and nothing can hang.
+
+Where transfers take time, a RECV is also posted by the time at which that order has its SEND: the hop begins when both
+are posted, so it then begins with the SEND. A schedule that limits its receive buffers keeps to the allowance.
 """
 
 from __future__ import annotations
@@ -119,4 +122,6 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     forced = np.full(count, len(program))
     forced[same] = np.searchsorted(keys, limit)
     slots: Ints = np.minimum(np.minimum(latest, free), forced)
+    if program.header.costs.hop and "receive_buffers" not in program.header.limits:
+        slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[m.producer]))
     return slots

@@ -16,9 +16,11 @@ from compiler.lower.sync import gradient_sync
 from compiler.lower.transfers import AHEAD, transfers
 from compiler.lower.weave import weave
 from compiler.lower.width import widen
+from compiler.simulate import simulate
 from compiler.verify import findings, peaks, verify
 from tests.effort import examples
 from tests.helpers import streams, tasks
+from tests.helpers_orders import costed_listings
 from tests.helpers_random import schedules
 from tests.helpers_text import small, text
 
@@ -113,3 +115,46 @@ def test_tasks_keep_their_order() -> None:
     compiled = compile_text(FORCED)
     for g in range(2):
         assert list(tasks(compiled.program.stream(g))) == list(compiled.ordered.program.stream(g))
+
+
+# Rank 1 begins with what rank 0 made three hops ago: more than two values wait for it.
+SLOW = text(
+    more="cost F = 1, B = 2, hop = 2", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m", param="param D = 4   param N = 12"
+)
+
+
+def unbounded(p: Program) -> int:
+    """Return the makespan where sends wait for no window."""
+    return simulate(p.with_header(window=2**20)).makespan
+
+
+def test_a_receive_is_posted_by_the_time_of_its_send() -> None:
+    compiled = compile_text(SLOW)
+    ends = int(compiled.timing.end.max())
+    assert simulate(compiled.program).makespan == ends == 57
+    late = compile_text(SLOW.replace("hop = 2", "hop = 0")).program  # at most two are posted and unread
+    assert simulate(late, {"hop": 2}).makespan == 62
+    assert max(peaks(compiled.program).receive_buffers) == max(peaks(late).receive_buffers) + 1 == 15
+
+
+def test_a_limit_of_receive_buffers_keeps_them_few() -> None:
+    limited = compile_text(SLOW + "limit receive_buffers <= 14\n").program
+    assert simulate(limited).makespan == 62
+    assert streams(limited) == streams(compile_text(SLOW.replace("hop = 2", "hop = 0")).program)
+
+
+@given(costed_listings() | schedules())
+@examples(60)
+def test_no_receive_delays_a_program(source: str) -> None:
+    """Only a full window makes it longer than its order: then a SEND waits for a value that is on its way."""
+    compiled = compile_text(source)
+    assert unbounded(compiled.program) == compiled.timing.end.max()
+
+
+@pytest.mark.parametrize(("window", "ends"), [(0, 14), (1, 22), (2, 16), (3, 14)])
+def test_a_full_window_delays_a_send(window: int, ends: int) -> None:
+    """Three values are made within a hop of 3. The first arrives at 4, and with a window of 2 the third, made at 3, is sent
+    then: its SEND waits for that. With a window of 0 a SEND waits for its RECV to be posted, and not for a hop."""
+    source = text(more=f"window {window}  cost F = 1, B = 1, hop = 3", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m")
+    p = compile_text(source).program
+    assert (simulate(p).makespan, unbounded(p)) == (ends, 14)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
-from compiler.resolve.expressions import LIMIT, check, evaluate, names_in
+from compiler.resolve.expressions import LIMIT, evaluate, names_in
+from compiler.resolve.types import check
 from compiler.syntax import nodes as n
 from compiler.syntax.parse import parse
 

@@ -101,9 +101,16 @@ def place(found: Diagnostic) -> str:
 
 def mended(text: str, found: Diagnostic) -> str:
     """Return the text with the edits made that the help of a finding begins with: "write 'new' instead of 'old'" at the place
-    that it names, else at the caret; "remove 'old'"; "write 'new' at the end of the line"."""
+    that it names, else at the caret; "remove 'old'"; "write 'new' at the end of line 7"; "did you mean 'new'?"."""
     lines, edits = text.split("\n"), []
     for edit in found.help.split("\n"):
+        near = re.match(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$", edit)
+        if near:
+            assert found.span is not None
+            old, line = near[2] or found.span.text, found.span.line
+            column = lines[line - 1].rindex(old, 0, found.span.end_column) + 1 if near[2] else found.span.column
+            edits.append((line, column, old, near[1]))
+            continue
         said = re.match(r"(?:slip.sched:(\d+):(\d+): )?(?:write '(.+?)' instead of '(.+?)'|remove '(.+?)')(?:;|$)", edit)
         end = re.match(r"write '(.+?)' at the end of line (\d+)(?:;|$)", edit)
         assert said or end, edit

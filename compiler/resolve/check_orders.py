@@ -11,6 +11,7 @@ from compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binde
 from compiler.resolve.spec import KINDS
 from compiler.resolve.types import Scope, check
 from compiler.syntax import nodes as n
+from compiler.syntax.slips.change import kind_meant
 
 GREEDY_NAMES = tuple(MEANINGS)  # what expressions of a greedy block are about, without being told
 # Names that an author may miss in an order, and what to write instead.
@@ -23,6 +24,7 @@ _IN_LISTING = {
     "m": "F is the next micro-batch; to number them, count: repeat i in 0 .. N - 1 { F(STAGE, i) }",
     "p": "the pipe of a task is named: F main(STAGE, MICRO_BATCH)",
 }
+_IN_KEY = dict.fromkeys(("micro_batch", "microbatch", "mb", "batch"), "m is the micro-batch of a task")
 _IN_LIMIT = {
     "s": "a limit that differs by stage is 'per stage': limit F - B <= ... per stage",
     "p": "a limit that differs by pipe is 'per pipe': limit F - B <= ... per pipe",
@@ -38,12 +40,16 @@ def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], fo
         case n.Greedy():
             _check_greedy(s, scope, found)
         case n.Listing():
-            _check_actions(s.actions, local(known_elsewhere(scope, _IN_LISTING), [(s.rank, "rank")], found), families, found)
+            pipes = {name: f"the pipe stands before the parentheses: F {name}(STAGE)" for name in families}
+            _check_actions(
+                s.actions, local(known_elsewhere(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found), families, found
+            )
 
 
 def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
     if kind.name not in KINDS:
-        help = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone"
+        kinds = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone"
+        help = f"did you mean '{meant}'?" if (meant := kind_meant(kind.name)) else kinds
         found.append(Diagnostic("E201", f"unknown kind of task '{kind.name}'", kind.span, help=help))
 
 
@@ -69,7 +75,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
         found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))
-    inner = _with(scope, GREEDY_NAMES)
+    inner = known_elsewhere(_with(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
         found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
@@ -90,7 +96,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
             found.append(no_limit(e, limit.span))
         else:
             absent = [k for k in limit_weights(e.left) or () if names and k not in names]
-            if absent:
+            if absent and set(names) <= set(KINDS):
                 message = f"the limit counts {absent[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
                 found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]

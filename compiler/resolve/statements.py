@@ -12,6 +12,7 @@ from compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere
 from compiler.resolve.spec import KINDS
 from compiler.resolve.types import Scope, check
 from compiler.syntax import nodes as n
+from compiler.syntax.slips.change import kind_meant
 
 # Names that an author may miss in a pipe, and what to write instead.
 _IN_PIPE = {
@@ -120,7 +121,11 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     found.append(twice(f"tied set '{s.name.name}' is defined twice", s.name.span, tied[s.name.name]))
                 tied[s.name.name] = s.name.span
                 for stage in s.stages:
-                    check(stage, scope, "integer", found)
+                    if isinstance(stage, n.Binary) and stage.op == "and":
+                        help = "put commas between the stages"
+                        found.append(Diagnostic("E202", "a tied set lists stages, joined by commas", stage.span, help=help))
+                    else:
+                        check(stage, scope, "integer", found)
             case n.MemoryLimit():
                 if s.what.name not in LIMITS:
                     help = did_you_mean(s.what.name, LIMITS)
@@ -145,7 +150,8 @@ def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found:
         seen[cost.kind.name] = cost.kind.span
         known = {**KINDS, "hop": None}
         if cost.kind.name not in known:
-            help = did_you_mean(cost.kind.name, known)
+            meant = kind_meant(cost.kind.name)
+            help = f"did you mean '{meant}'?" if meant else did_you_mean(cost.kind.name, known)
             found.append(Diagnostic("E201", f"unknown cost '{cost.kind.name}'", cost.kind.span, help=help))
         elif cost.kind.name == "hop" and cost.stage:
             found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))

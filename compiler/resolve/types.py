@@ -81,6 +81,8 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
         case n.Call():
             if e.function not in FUNCTIONS:
                 help = did_you_mean(e.function, FUNCTIONS)
+                if e.function in scope:
+                    help = f"'{e.function}' is a value: a product has a sign, as in {e.function}*2"
                 found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
             for argument in e.arguments:
                 check(argument, scope, "integer", found)

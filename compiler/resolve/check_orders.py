@@ -11,7 +11,7 @@ from compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binde
 from compiler.resolve.spec import KINDS
 from compiler.resolve.types import Scope, check
 from compiler.syntax import nodes as n
-from compiler.syntax.slips.change import kind_meant
+from compiler.syntax.kinds import kind_meant
 
 GREEDY_NAMES = tuple(MEANINGS)  # what expressions of a greedy block are about, without being told
 # Names that an author may miss in an order, and what to write instead.

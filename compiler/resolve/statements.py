@@ -12,7 +12,7 @@ from compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere
 from compiler.resolve.spec import KINDS
 from compiler.resolve.types import Scope, check
 from compiler.syntax import nodes as n
-from compiler.syntax.slips.change import kind_meant
+from compiler.syntax.kinds import kind_meant
 
 # Names that an author may miss in a pipe, and what to write instead.
 _IN_PIPE = {

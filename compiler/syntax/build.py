@@ -11,8 +11,8 @@ from lark.visitors import Transformer_NonRecursive
 
 from chimera_ir.diagnostics import Diagnostic, Source, Span
 from compiler.syntax import nodes as n
+from compiler.syntax.kinds import TASKS, kind_meant
 from compiler.syntax.printer import as_term
-from compiler.syntax.slips.change import kind_meant
 
 
 def span_of(source: Source, meta: Meta) -> Span:
@@ -24,7 +24,6 @@ def token_span(source: Source, t: Token) -> Span:
     return Span(source, line, column, t.end_line or line, t.end_column or column + len(t))
 
 
-TASKS = ("F", "B", "I", "W")
 _EXPECTED = "expected F, B, I or W, then the pipe"
 
 

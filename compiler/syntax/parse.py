@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
@@ -20,8 +20,10 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refus
 from compiler.syntax import nodes as n
 from compiler.syntax import tables
 from compiler.syntax.build import Builder, span_of, token_span
-from compiler.syntax.place import Place
-from compiler.syntax.unexpected import Unexpected, changed, explain
+
+if TYPE_CHECKING:  # what explains errors is loaded where there is one
+    from compiler.syntax.place import Place
+    from compiler.syntax.unexpected import Unexpected
 
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
 
@@ -37,6 +39,8 @@ def parse(source: Source) -> n.Schedule:
             tree = _grammar().parse(draft.text)
             break
         except UnexpectedInput as error:
+            from compiler.syntax.unexpected import explain
+
             p, meaningless = _place(Source(source.name, draft.text), error)
             if draft.blanked and (p.ended or p.text() in ("{", "}")):  # it follows from what was blanked
                 raise ChimeraError(found) from None
@@ -191,6 +195,8 @@ class _Draft:
         if told.change is not None:
             first, last = p.words[told.change.first], p.words[told.change.end - 1]
             self.changes.append((first.line, first.column, last.end - first.start, len(told.change.new)))
+            from compiler.syntax.unexpected import changed
+
             self.text = changed(p, told.change)
             return True
         again = p.at < len(p.words) and self.last == (p.words[p.at].line, p.words[p.at].column)
@@ -216,6 +222,8 @@ class _Draft:
 
 def _place(source: Source, error: UnexpectedInput) -> tuple[Place, str]:
     """Return the place of an error, and the character there if it is none of the language's."""
+    from compiler.syntax.place import Place
+
     position = len(source.text) if _at_end(error) else error.pos_in_stream or 0
     terminals = {t.name: t.pattern.value.replace("\\", "") for t in _grammar().terminals}
 

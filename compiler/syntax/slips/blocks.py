@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.syntax.kinds import TASKS
 from compiler.syntax.place import Place
-from compiler.syntax.slips.change import TASKS, Answer, Change, begins_value
+from compiler.syntax.slips.change import Answer, Change, begins_value
 
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
 # A word -> the block that it stands in, and what to tell who wrote it elsewhere.

@@ -6,21 +6,7 @@ from dataclasses import dataclass
 
 from compiler.syntax.place import Place
 
-TASKS = ("F", "B", "I", "W")
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
-
-
-_KINDS = {
-    "F": ("f", "fwd", "fw", "forward", "forwards"),
-    "B": ("b", "bwd", "bw", "backward", "backwards"),
-    "I": ("i", "bi", "bx", "dgrad", "bwd_input", "backward_input", "input_gradient"),
-    "W": ("w", "bw_weight", "wgrad", "bwd_weight", "backward_weight", "weight_gradient"),
-}
-
-
-def kind_meant(name: str) -> str:
-    """Return the kind of task that is called so elsewhere; nothing if none is."""
-    return next((kind for kind, others in _KINDS.items() if name.lower() in others), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.syntax.kinds import TASKS
 from compiler.syntax.place import Place
 from compiler.syntax.slips.blocks import NO_LOOP
-from compiler.syntax.slips.change import TASKS, Answer, Change, begins_value, last_of, line_of, value_behind
+from compiler.syntax.slips.change import Answer, Change, begins_value, last_of, line_of, value_behind
 
 _LOOP = "a loop is written: repeat i in 0 .. 3 { ... }"
 _FOR = ("for", "foreach", "loop", "while", "do", "times", "until")

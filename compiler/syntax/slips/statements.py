@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.syntax.kinds import TASKS
 from compiler.syntax.place import Place
-from compiler.syntax.slips.change import TASKS, Answer, Change, begins_value, line_of
+from compiler.syntax.slips.change import Answer, Change, begins_value, line_of
 
 _FOR_IS = ("==", ":=", ":", "<-", "is", "be")
 _SMALLER = ("lower", "lowest", "least", "less", "min", "ascending", "first", "oldest", "old", "increasing", "smallest", "low")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.syntax.kinds import TASKS
 from compiler.syntax.place import Place
-from compiler.syntax.slips.change import TASKS, Answer, Change, begins_value, last_of, line_of
+from compiler.syntax.slips.change import Answer, Change, begins_value, last_of, line_of
 
 
 def heads(p: Place) -> Iterator[Answer]:

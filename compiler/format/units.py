@@ -113,7 +113,13 @@ def _action_spans(actions: tuple[n.Action, ...]) -> Iterator[Span]:
             yield a.span
         joined = isinstance(a, n.TaskAction) and a.overlap
         for body in _bodies(a):
-            yield from _action_spans(body)
+            # `else if` stays together: without braces, both end with the same brace.
+            chained = len(body) == 1 and isinstance(a, n.Choice) and body is a.otherwise and _ends(body[0]) == _ends(a)
+            yield from list(_action_spans(body))[chained:]
+
+
+def _ends(a: n.Action) -> tuple[int, int]:
+    return a.span.end_line, a.span.end_column
 
 
 def _bodies(a: n.Action) -> tuple[tuple[n.Action, ...], ...]:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from compiler.resolve.counts import limit_weights, no_limit
-from compiler.resolve.expressions import check
-from compiler.resolve.scope import Scope, counter_of, define_let, index_binder, local, needed_lets
+from compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binder, known_elsewhere, local, needed_lets
 from compiler.resolve.spec import KINDS
+from compiler.resolve.types import Scope, check
 from compiler.syntax import nodes as n
+from compiler.syntax.kinds import kind_meant
 
-# What expressions of a greedy block are about: stage, micro-batch, pipe and rank of a task.
-GREEDY_NAMES = ("s", "m", "p", "r")
+GREEDY_NAMES = tuple(MEANINGS)  # what expressions of a greedy block are about, without being told
+# Names that an author may miss in an order, and what to write instead.
+_IN_TICKS = {
+    "r": "the rank of a stage is what its pipe says: write that formula, with s",
+    "p": "a formula for one pipe names it: F main(s, m) at ...",
+}
+_IN_LISTING = {
+    "s": "the block is run for every rank: say the stage with the name of the rank; F alone is a task of its only stage",
+    "m": "F is the next micro-batch; to number them, count: repeat i in 0 .. N - 1 { F(STAGE, i) }",
+    "p": "the pipe of a task is named: F main(STAGE, MICRO_BATCH)",
+}
+_IN_KEY = dict.fromkeys(("micro_batch", "microbatch", "mb", "batch"), "m is the micro-batch of a task")
+_IN_LIMIT = {
+    "s": "a limit that differs by stage is 'per stage': limit F - B <= ... per stage",
+    "p": "a limit that differs by pipe is 'per pipe': limit F - B <= ... per pipe",
+    "m": "a limit holds for all micro-batches: it may differ by rank, r",
+}
 
 
 def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> None:
@@ -24,12 +40,16 @@ def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], fo
         case n.Greedy():
             _check_greedy(s, scope, found)
         case n.Listing():
-            _check_actions(s.actions, local(scope, [s.rank], found), families, found)
+            pipes = {name: f"the pipe stands before the parentheses: F {name}(STAGE)" for name in families}
+            _check_actions(
+                s.actions, local(known_elsewhere(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found), families, found
+            )
 
 
 def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
     if kind.name not in KINDS:
-        help = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone"
+        kinds = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone"
+        help = f"did you mean '{meant}'?" if (meant := kind_meant(kind.name)) else kinds
         found.append(Diagnostic("E201", f"unknown kind of task '{kind.name}'", kind.span, help=help))
 
 
@@ -55,7 +75,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
         found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))
-    inner = scope | dict.fromkeys(GREEDY_NAMES, "integer")
+    inner = known_elsewhere(_with(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
         found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
@@ -76,11 +96,18 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
             found.append(no_limit(e, limit.span))
         else:
             absent = [k for k in limit_weights(e.left) or () if names and k not in names]
-            if absent:
+            if absent and set(names) <= set(KINDS):
                 message = f"the limit counts {absent[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
                 found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
-            check(e.right, scope | dict.fromkeys(named, "integer"), "integer", found)
+            check(e.right, known_elsewhere(_with(scope, named), _IN_LIMIT), "integer", found)
+
+
+def _with(scope: Scope, names: Iterable[str]) -> Scope:
+    """Return the scope with names that a greedy block knows without being told."""
+    inner = Scope(scope)
+    inner.update(dict.fromkeys(names, "integer"))
+    return inner
 
 
 def _check_actions(
@@ -95,7 +122,7 @@ def _check_actions(
                 check(a.count, inner, "integer", found)
                 if a.low is not None:
                     check(a.low, inner, "integer", found)
-                body = local(inner, [a.binder], found) if a.binder else inner
+                body = local(inner, [(a.binder, "")], found) if a.binder else inner
                 _check_actions(a.body, body, families, found)
             case n.Choice():
                 check(a.condition, inner, "truth value", found)
@@ -104,32 +131,45 @@ def _check_actions(
             case n.TaskAction():
                 if a.pipe is not None:
                     _check_pipe(a.pipe, families, found)
+                _check_places(a, inner, found)
                 for e in (a.pipe.index if a.pipe else None, a.stage, a.first, a.last):
                     if e is not None:
                         check(e, inner, "integer", found)
 
 
+def _check_places(a: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> None:
+    """Refuse F(m) and F(m, s): whatever these names are here, a reader takes them for what they mean elsewhere."""
+    for e, wrong, place in ((a.stage, "m", "stage"), (a.first, "s", "micro-batch")):
+        if isinstance(e, n.Name) and e.name == wrong and wrong in scope:
+            message = f"'{wrong}' means the {MEANINGS[wrong]}, and stands here for the {place}"
+            help = f"the stage comes first, then the micro-batch: {a.kind.name}(STAGE, MICRO_BATCH)"
+            found.append(Diagnostic("E207", message, e.span, help=help))
+            return
+
+
 def _check_ticks(ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> None:
     used: set[str] = set()
     told: set[tuple[str, Span | None]] = set()
+    scope = known_elsewhere(scope, _IN_TICKS)
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
-        binders = [rule.stage, rule.micro_batch]
+        more: list[tuple[n.Binder, str]] = []
         if rule.pipe and _check_pipe(rule.pipe, families, found):
             binder = index_binder(rule.pipe, scope)
-            binders += [binder] if binder else []
+            more += [(binder, "index of a pipe")] if binder else []
             if rule.pipe.index is not None and binder is None:
                 check(rule.pipe.index, scope, "integer", found)
         counter = counter_of(rule, scope)
         if rule.group is not None:
-            group_scope = local(scope, [counter], found) if counter else scope
+            group_scope = local(scope, [(counter, "number of a group")], found) if counter else scope
             check(rule.group.low, group_scope, "integer", found)
             check(rule.group.high, group_scope, "integer", found)
             if counter is None:
                 help = f"number the groups with a new name: {rule.micro_batch.name} = 2*g .. 2*g + 1"
                 found.append(Diagnostic("E202", "the group does not say which one it is", rule.group.span, help=help))
-        binders += [counter] if counter else []
-        inner = local(scope, binders, found)
+        more += [(counter, "")] if counter else []
+        help = f"the first name is the stage, the second the micro-batch: write {rule.kind.name}(s, m)"
+        inner = local(scope, [(rule.stage, "stage"), (rule.micro_batch, "micro-batch"), *more], found, help)
         expressions = [e for e in (rule.condition, rule.tick) if e is not None]
         for let in needed_lets(ticks.lets, expressions):
             used.add(let.name.name)

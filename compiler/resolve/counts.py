@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chimera_ir.diagnostics import Diagnostic, Span
+from chimera_ir.program import LIMITS
 from compiler.resolve.expressions import inside, spine
 from compiler.resolve.spec import KINDS
 from compiler.syntax import nodes as n
@@ -24,6 +25,8 @@ def no_limit(e: n.Expr, span: Span) -> Diagnostic:
         if twice and set(names) <= set(KINDS):
             return Diagnostic("E202", f"the limit counts {twice} twice", span, help="name each kind once: limit F - W <= D")
     help = "write counts of F, B, I, W on the left: limit F - W <= D"
+    if isinstance(e, n.Binary) and isinstance(e.left, n.Name) and e.left.name in LIMITS:
+        help = f"the limit of {e.left.name} stands outside of the order; here counts are limited: limit F - B <= D"
     return Diagnostic("E202", "a limit is counts <= an integer", span, help=help)
 
 

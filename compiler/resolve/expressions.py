@@ -1,4 +1,4 @@
-"""What an expression means: its type, checked once, and its value, for one point or for many points at a time.
+"""What an expression means: its value, for one point or for many points at a time. Its type is checked before (types.py).
 
 A variable is an integer, a truth value or an array of them, one entry per point (stage, micro-batch). Only the branch
 that a point takes is computed for it, so `if m > 0 then N // m else 0` is safe.
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, did_you_mean, refuse
+from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from compiler.syntax import nodes as n
 
-Type = Literal["integer", "truth value"]
 Array = npt.NDArray[Any]
 Scalar = int | bool
 Variable = int | bool | Array
@@ -77,68 +75,6 @@ def spine(e: n.Expr) -> tuple[n.Expr, list[n.Binary]]:
         chain.append(e)
         e = e.left
     return e, chain[::-1]
-
-
-def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagnostic]) -> None:
-    """Add what is wrong with an expression under these names to `found` (E201 unknown name, E202 types)."""
-    actual = _type(e, scope, found)
-    if actual is not None and actual != wanted:
-        found.append(_mistyped(e, wanted, actual))
-
-
-def _mistyped(e: n.Expr, wanted: Type, actual: Type) -> Diagnostic:
-    help = "compare it, for instance with != 0" if wanted == "truth value" else "write: if ... then 1 else 0"
-    return Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span, help=help)
-
-
-def _operands(e: n.Binary) -> Type:
-    return "truth value" if e.op in ("and", "or") else "integer"
-
-
-def _result(e: n.Binary) -> Type:
-    return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
-
-
-def _a(t: Type) -> str:
-    return "an integer" if t == "integer" else "a truth value"
-
-
-def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type | None:
-    """Return the type of an expression, or None where a finding says why it has none."""
-    match e:
-        case n.Int():
-            return "integer"
-        case n.Name():
-            if e.name in scope:
-                return scope[e.name]
-            found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=did_you_mean(e.name, scope)))
-            return None
-        case n.Unary():
-            kind: Type = "integer" if e.op == "-" else "truth value"
-            check(e.operand, scope, kind, found)
-            return kind
-        case n.Binary():
-            operand, links = spine(e)
-            check(operand, scope, _operands(links[0]), found)
-            check(links[0].right, scope, _operands(links[0]), found)
-            for left, link in pairwise(links):
-                if _result(left) != _operands(link):
-                    found.append(_mistyped(left, _operands(link), _result(left)))
-                check(link.right, scope, _operands(link), found)
-            return _result(e)
-        case n.IfElse():
-            check(e.condition, scope, "truth value", found)
-            first, second = _type(e.then, scope, found), _type(e.otherwise, scope, found)
-            if first and second and first != second:
-                found.append(Diagnostic("E202", f"one branch is {_a(first)}, the other {_a(second)}", e.span))
-            return first or second
-        case n.Call():
-            if e.function not in FUNCTIONS:
-                help = did_you_mean(e.function, FUNCTIONS)
-                found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
-            for argument in e.arguments:
-                check(argument, scope, "integer", found)
-            return "integer"
 
 
 def scalar(e: n.Expr, env: Env) -> int:

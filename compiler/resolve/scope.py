@@ -1,20 +1,22 @@
-"""The names that an expression may use, and their types (E202, E207)."""
+"""The names that an expression may use: where they are bound, and to what (E207)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from chimera_ir.diagnostics import Diagnostic, Span
-from compiler.resolve.expressions import Type, check, inside, names_in, spend
+from compiler.resolve.expressions import inside, names_in, spend
+from compiler.resolve.types import Scope, Type, check
 from compiler.syntax import nodes as n
 
-
-class Scope(dict[str, Type]):
-    """Names and their types. seen: where each is defined."""
-
-    def __init__(self, outer: Scope | None = None) -> None:
-        super().__init__(outer or {})
-        self.seen: dict[str, Span] = dict(outer.seen) if outer is not None else {}
+# What a reader takes these names for, wherever they stand. A greedy block knows them without being told.
+MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
+# What a name is bound to -> how to bind it, where it has one of the names above and is something else.
+_BINDING = {
+    "rank": "write: order listing for rank r",
+    "index of a pipe": "number the pipes of a family with another name, such as i",
+    "number of a group": "groups are numbered by a name of their own, such as g: m = 2*g .. 2*g + 1",
+}
 
 
 def twice(message: str, span: Span, first: Span, help: str = "choose another name") -> Diagnostic:
@@ -52,11 +54,35 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
     define(scope, let.name, kind, found)
 
 
-def local(scope: Scope, binders: list[n.Binder], found: list[Diagnostic]) -> Scope:
-    """Return the scope with names bound here; a name means one thing at a place."""
+def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagnostic], help: str = "") -> Scope:
+    """Return the scope with names bound here: a name means one thing at a place, and s, m, p and r what they mean elsewhere.
+
+    bound: names and what each is bound to, nothing where that is for the author to say; help: how stages and micro-batches
+    are bound here.
+    """
     inner = Scope(scope)
-    for binder in binders:
+    mistaken = [(binder, what, meaning) for binder, what in bound if (meaning := _mistaken(binder.name, what))]
+    known = [*scope, *(binder.name for binder, _ in bound)]
+    for binder, what, meaning in [x for x in mistaken if known.count(x[0].name) == 1][:1]:
+        message = f"'{binder.name}' means the {meaning}, and stands here for the {what}"
+        found.append(Diagnostic("E207", message, binder.span, help=_BINDING.get(what, help)))
+    for binder, _ in bound:
         define(inner, binder, "integer", found)
+    for _, what, _ in mistaken:  # which formulas may go on to use
+        inner.update({name: "integer" for name, meaning in MEANINGS.items() if meaning == what})
+    return inner
+
+
+def _mistaken(name: str, what: str) -> str:
+    """Return what a name means that is bound to something else; nothing where it means that, or nothing in particular."""
+    meaning = MEANINGS.get(name.casefold(), what)
+    return "" if not what or meaning == what or (meaning, what) == ("pipe", "index of a pipe") else meaning
+
+
+def known_elsewhere(scope: Scope, instead: Mapping[str, str]) -> Scope:
+    """Return the scope with what to write instead of names that are known at other places only."""
+    inner = Scope(scope)
+    inner.elsewhere = instead
     return inner
 
 
@@ -71,8 +97,9 @@ def counter_of(rule: n.Rule, scope: Mapping[str, object]) -> n.Binder | None:
     """Return the name that numbers the groups of a rule: the first of its range that means nothing else."""
     if rule.group is None:
         return None
-    new = [name for e in (rule.group.low, rule.group.high) for name in names_in(e) if name not in scope]
-    return n.Binder(new[0], span=rule.group.span) if new else None
+    parts = [part for e in (rule.group.low, rule.group.high) for part in inside(e)]
+    new = [part for part in parts if isinstance(part, n.Name) and part.name not in scope]
+    return n.Binder(new[0].name, span=new[0].span) if new else None
 
 
 def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr]) -> list[n.Let]:

@@ -7,10 +7,19 @@ from collections.abc import Mapping
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimera_ir.program import LIMITS
 from compiler.resolve.check_orders import check_order
-from compiler.resolve.expressions import LIMIT, check
-from compiler.resolve.scope import Scope, define, define_let, local, twice
+from compiler.resolve.expressions import LIMIT
+from compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere, local, twice
 from compiler.resolve.spec import KINDS
+from compiler.resolve.types import Scope, check
 from compiler.syntax import nodes as n
+from compiler.syntax.kinds import kind_meant
+
+# Names that an author may miss in a pipe, and what to write instead.
+_IN_PIPE = {
+    "r": "this formula says the rank: write it with the stage",
+    "m": "a stage lives on one rank, whatever the micro-batch: write the formula with the stage",
+    "p": "the pipes of a family are numbered: pipe main[i in 0 .. 1] { ... }",
+}
 
 
 def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n.Setting]:
@@ -90,13 +99,15 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                 if s.family:
                     check(s.family.range.low, scope, "integer", found)
                     check(s.family.range.high, scope, "integer", found)
-                    inner = local(scope, [s.family.binder], found)
+                    inner = local(scope, [(s.family.binder, "index of a pipe")], found)
                 check(s.micro_batches, inner, "integer", found)
                 for clause in s.stages:
                     if clause.range:
                         check(clause.range.low, inner, "integer", found)
                         check(clause.range.high, inner, "integer", found)
-                    own = local(inner, [clause.binder], found)
+                    own = local(
+                        known_elsewhere(inner, _IN_PIPE), [(clause.binder, "stage")], found, "write: stage s on rank ..."
+                    )
                     check(clause.rank, own, "integer", found)
                     if clause.recompute and clause.recompute.condition:
                         check(clause.recompute.condition, own, "truth value", found)
@@ -110,7 +121,11 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     found.append(twice(f"tied set '{s.name.name}' is defined twice", s.name.span, tied[s.name.name]))
                 tied[s.name.name] = s.name.span
                 for stage in s.stages:
-                    check(stage, scope, "integer", found)
+                    if isinstance(stage, n.Binary) and stage.op == "and":
+                        help = "put commas between the stages"
+                        found.append(Diagnostic("E202", "a tied set lists stages, joined by commas", stage.span, help=help))
+                    else:
+                        check(stage, scope, "integer", found)
             case n.MemoryLimit():
                 if s.what.name not in LIMITS:
                     help = did_you_mean(s.what.name, LIMITS)
@@ -135,8 +150,12 @@ def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found:
         seen[cost.kind.name] = cost.kind.span
         known = {**KINDS, "hop": None}
         if cost.kind.name not in known:
-            help = did_you_mean(cost.kind.name, known)
+            meant = kind_meant(cost.kind.name)
+            help = f"did you mean '{meant}'?" if meant else did_you_mean(cost.kind.name, known)
             found.append(Diagnostic("E201", f"unknown cost '{cost.kind.name}'", cost.kind.span, help=help))
         elif cost.kind.name == "hop" and cost.stage:
             found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))
-        check(cost.value, local(scope, [cost.stage], found) if cost.stage else scope, "integer", found)
+        kind = cost.kind.name
+        help = f"a cost may differ by stage only: write {kind}(s), and s in its formula"
+        inner = known_elsewhere(scope, dict.fromkeys(MEANINGS, help))
+        check(cost.value, local(inner, [(cost.stage, "stage")], found, help) if cost.stage else inner, "integer", found)

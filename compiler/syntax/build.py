@@ -11,6 +11,8 @@ from lark.visitors import Transformer_NonRecursive
 
 from chimera_ir.diagnostics import Diagnostic, Source, Span
 from compiler.syntax import nodes as n
+from compiler.syntax.kinds import TASKS, kind_meant
+from compiler.syntax.printer import as_term
 
 
 def span_of(source: Source, meta: Meta) -> Span:
@@ -22,7 +24,7 @@ def token_span(source: Source, t: Token) -> Span:
     return Span(source, line, column, t.end_line or line, t.end_column or column + len(t))
 
 
-TASKS = ("F", "B", "I", "W")
+_EXPECTED = "expected F, B, I or W, then the pipe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +179,19 @@ class Builder(Transformer_NonRecursive[Token, Any]):
                 else:
                     span = token_span(self.source, part)
                     label = "expected a task on both sides" if not taken else "the one before it is of a pair already"
-                    self.found.append(Diagnostic("E102", "'&' joins two tasks", span, label))
+                    help = (
+                        "an overlapped pair is written: F & B" if not taken else "pairs stand beside each other: F & B  F & B"
+                    )
+                    self.found.append(Diagnostic("E102", "'&' joins two tasks", span, label, help=help))
             elif isinstance(part, _Word):
                 if part.name.name not in TASKS:
-                    message, label = f"unexpected '{part.name.name}'", "expected F, B, I or W, then the pipe"
-                    self.found.append(Diagnostic("E102", message, part.name.span, label))
+                    name = part.name.name
+                    help = f"did you mean '{kind}'?" if (kind := kind_meant(name)) else ""
+                    if len(name) > 1 and set(name) <= set(TASKS):
+                        help = f"did you mean '{' '.join(name)}'?"
+                    if rest and isinstance(rest[0], _Word) and rest[0].name.name in TASKS:
+                        help += "; " * bool(help) + f"a loop is written: repeat {name} {{ {rest[0].name.name} }}"
+                    self.found.append(Diagnostic("E102", f"unexpected '{name}'", part.name.span, _EXPECTED, help=help))
                     if rest and isinstance(rest[0], _Word) and rest[0].name.name not in TASKS:
                         rest.pop(0)  # its pipe
                     continue
@@ -191,7 +201,8 @@ class Builder(Transformer_NonRecursive[Token, Any]):
                     end = word.index.span if word.index is not None else word.name.span
                     pipe = n.PipeRef(word.name, word.index, span=word.name.span.to(end))
                 elif part.index is not None:
-                    self.found.append(Diagnostic("E102", "a kind of task has no index", part.span, "expected the pipe's name"))
+                    help = f"an index is of a pipe: {part.name.name} p[0]; a stage stands in parentheses: {part.name.name}(0)"
+                    self.found.append(Diagnostic("E102", "a kind of task has no index", part.span, help=help))
                 span = part.span.to(word.span)
                 actions.append(n.TaskAction(part.name, pipe, word.stage, word.first, word.last, False, span=span))
             else:
@@ -220,7 +231,10 @@ class Builder(Transformer_NonRecursive[Token, Any]):
     def memory_limit(self, meta: Meta, c: list[Any]) -> n.MemoryLimit:
         name, compare, value = c
         if compare != "<=":
-            help = f"a limit is the most that a rank may hold: limit {name} <= 4"
+            most = as_term(value)
+            if compare == "<":
+                most = str(value.value - 1) if isinstance(value, n.Int) else f"{most} - 1"
+            help = f"a limit is the most that a rank may hold: limit {name} <= {most}"
             span = token_span(self.source, compare)
             self.found.append(Diagnostic("E102", f"unexpected '{compare}'", span, "expected '<='", help=help))
         return n.MemoryLimit(self._binder(name), value, span=self._at(meta))

@@ -1,18 +1,17 @@
 """text -> syntax tree (E1xx).
 
-lark does the work. A statement with a syntax error is blanked and the rest read again, so that one run shows all of
+lark does the work. A syntax error is mended, or its statement blanked, and the text read again, so that one run shows all of
 them. A text that is too large is refused before lark sees it, and a tree that is too deep before anything recursive
 walks it.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
@@ -22,25 +21,37 @@ from compiler.syntax import nodes as n
 from compiler.syntax import tables
 from compiler.syntax.build import Builder, span_of, token_span
 
+if TYPE_CHECKING:  # what explains errors is loaded where there is one
+    from compiler.syntax.place import Place
+    from compiler.syntax.unexpected import Unexpected
+
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
 
 
 def parse(source: Source) -> n.Schedule:
     """Return the syntax tree of a schedule. Raises ChimeraError with every syntax error that can be told apart."""
-    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // _count(source)))
+    words = _count(source)
+    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // words))
     found: list[Diagnostic] = []
-    text = source.text
+    draft, trials = _Draft(source), limits.TOKENS // 4 // words
     while True:
         try:
-            tree = _grammar().parse(text)
+            tree = _grammar().parse(draft.text)
             break
         except UnexpectedInput as error:
-            if not found or not _at_end(error):  # a later error at the end follows from what was blanked
-                found.append(_explain(error, source))
-            text = _without_statement_at(text, error)
-            if not text or len(found) >= most:
+            from compiler.syntax.unexpected import explain
+
+            p, meaningless = _place(Source(source.name, draft.text), error)
+            if draft.blanked and (p.ended or p.text() in ("{", "}")):  # it follows from what was blanked
                 raise ChimeraError(found) from None
-    found += _too_large(source, tree)
+            reader = _Reader(trials)
+            told = explain(p, meaningless, reader)
+            trials = reader.left
+            finding = draft.original(told.finding)
+            found += [finding] if all(d.span != finding.span for d in found) else []
+            if len(found) >= most or not draft.go_on(p, told):
+                raise ChimeraError(found) from None
+    found += _too_large(source, tree) if draft.text == source.text else []
     if found:
         raise ChimeraError(found)
     builder = Builder(source)
@@ -76,13 +87,13 @@ def _count(source: Source) -> int:
     if len(source.text) > limits.TEXT:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
     count = depth = 0
-    number = None  # the one before, if it is one
+    number, last, before = None, "", ""  # the word before if it is a number, the word before, and the one before that
     for count, found in enumerate(_TOKEN.finditer(source.text), 1):
         word = found[0]
         if number and number.end() == found.start() and (word == "(" or (word.isidentifier() and word not in keywords())):
-            span = source.span(number.start(), found.end())
-            raise refuse("E102", "two factors without a sign between them", span, help=f"write {number[0]}*{word}")
-        number = found if word.isdigit() else None
+            raise _no_sign(source.span(number.start(), found.end()), before)
+        before, number = last, found if word.isdigit() else None
+        last = word
         if word in "([{":
             depth += 1
         elif word in ")]}":
@@ -99,6 +110,16 @@ def _count(source: Source) -> int:
             message = f"a name of {len(word)} characters; at most {limits.NAME} are allowed"
             raise refuse("E105", message, source.span(*found.span()), help="choose a shorter name")
     return max(count, 1)
+
+
+def _no_sign(span: Span, before: str) -> ChimeraError:
+    """Return the finding of a number that touches a name. before: the word that stands before both."""
+    number, name = re.fullmatch(r"([0-9]+)(.*)", span.text).groups()  # type: ignore[union-attr]
+    if before in ("schedule", "param", "let", "pipe", "tied"):
+        help = f"write '{before}_{number}{name}' instead of '{number}{name}'"
+        return refuse("E102", "a name begins with a letter", span, help=help)
+    help = f"write '{number}*{name}' instead of '{number}{name}'"
+    return refuse("E102", "two factors without a sign between them", span, help=help)
 
 
 def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
@@ -141,121 +162,109 @@ _STARTS = re.compile(
 )
 
 
-def _without_statement_at(text: str, error: UnexpectedInput) -> str:
-    """Return the text with the statement around an error blanked, or nothing where braces make that unsafe."""
-    expected = error.expected if isinstance(error, UnexpectedToken) else set()
-    if _at_end(error) or expected == {"SCHEDULE"}:
-        return ""
-    position = error.pos_in_stream or 0
-    bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
-    starts = [m.start() for m in _STARTS.finditer(bare)]
-    if not starts:
-        return ""
-    # An error that shows at the start of a statement was made in the one before it; not so a word that is misspelt.
-    misspelt = "PARAM" in expected and isinstance(error, UnexpectedToken) and _near(error.token, _words(expected))
-    begin = position if misspelt else max((s for s in starts if s < position), default=0)
-    end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
-    if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
-        return ""
-    return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]
+class _Reader:
+    """Reads texts to find where they stop being one of the language. left: how many more it may read."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, text: str) -> int | None:
+        self.left -= 1
+        if self.left < 0:
+            return 0
+        try:
+            _grammar().parse(text)
+        except UnexpectedInput as error:
+            return len(text) if _at_end(error) else error.pos_in_stream or 0
+        return None
+
+
+class _Draft:
+    """A text whose errors are mended one by one, or blanked where that is not possible, so that all of them are found.
+
+    changes: line, column, and the lengths before and after; blanked: some errors may follow from what is gone.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.text, self.blanked = source, source.text, False
+        self.last = (0, 0)  # the line and column of the last error that was blanked
+        self.changes: list[tuple[int, int, int, int]] = []
+
+    def go_on(self, p: Place, told: Unexpected) -> bool:
+        """Mend or blank an error; return whether that was possible."""
+        if told.change is not None:
+            first, last = p.words[told.change.first], p.words[told.change.end - 1]
+            self.changes.append((first.line, first.column, last.end - first.start, len(told.change.new)))
+            from compiler.syntax.unexpected import changed
+
+            self.text = changed(p, told.change)
+            return True
+        again = p.at < len(p.words) and self.last == (p.words[p.at].line, p.words[p.at].column)
+        self.last = (p.words[p.at].line, p.words[p.at].column) if p.at < len(p.words) else (0, 0)
+        self.blanked = True
+        self.text = "" if again else _without_statement_at(self.text, p)
+        return bool(self.text)
+
+    def original(self, d: Diagnostic) -> Diagnostic:
+        """Return a finding about this text as one about the author's."""
+        assert d.span is not None
+        s = d.span
+        columns = [self._column(s.line, s.column), self._column(s.end_line, s.end_column)]
+        span = Span(self.source, s.line, columns[0], s.end_line, max(columns[1], columns[0] + 1))
+        return replace(d, span=span)
+
+    def _column(self, line: int, column: int) -> int:
+        for changed_line, at, before, after in reversed(self.changes):
+            if line == changed_line and column >= at + after:
+                column += before - after
+        return column
+
+
+def _place(source: Source, error: UnexpectedInput) -> tuple[Place, str]:
+    """Return the place of an error, and the character there if it is none of the language's."""
+    from compiler.syntax.place import Place
+
+    position = len(source.text) if _at_end(error) else error.pos_in_stream or 0
+    terminals = {t.name: t.pattern.value.replace("\\", "") for t in _grammar().terminals}
+
+    def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:
+        parser = _grammar().parse_interactive(source.text)
+        try:
+            for token in parser.lexer_thread.lex(parser.parser_state):  # type: ignore[no-untyped-call]
+                if (token.start_pos or 0) >= end:
+                    break
+                parser.feed_token(token)
+        except UnexpectedCharacters:
+            pass
+        expected: frozenset[str] = frozenset(parser.accepts())  # type: ignore[no-untyped-call]
+        return expected, frozenset(terminals[t] for t in expected - _WITHOUT_TEXT if t in terminals)
+
+    meaningless = source.text[position] if isinstance(error, UnexpectedCharacters) else ""
+    if isinstance(error, UnexpectedToken) and error.token == "/":  # it stands only in `size 1/2`
+        meaningless = "/"
+    return Place.of(source, position, follow, keywords()), meaningless
+
+
+_WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
 
 
 def _at_end(error: UnexpectedInput) -> bool:
     return isinstance(error, UnexpectedToken) and error.token.type == "$END"
 
 
-_HINTS = {
-    "/": "integer division is written //",
-    "=": "equality is written ==",
-    "!": "inequality is written !=, negation 'not'",
-    "&": "use 'and'",
-    "|": "use 'or'",
-    ".": "ranges are written low .. high; there are no decimals",
-    '"': "the language has no strings",
-    "'": "the language has no strings",
-    ";": "statements need no separator",
-    ":": "write no colon: a block stands in braces, and a value right behind its word",
-    "^": "there are no powers; write a product, such as m*m",
-}
-
-
-def _slip(token: Token, expected: set[str], source: Source) -> str:
-    """Return a help for what other languages write here."""
-    before = source.line(token.line or 1)[: (token.column or 1) - 1].split()
-    if token == "=" and "COMPARE" in expected:
-        return "equality is written =="
-    if token == "=" and "INT" in expected and before and before[-1] in keywords():
-        return f"write no '=': a value stands right behind the word {before[-1]}"
-    if token == "*" and before and before[-1].endswith("*"):
-        return _HINTS["^"]
-    if token == "&":
-        return "conditions are joined with 'and'; & stands between two tasks of a listing"
-    if token == "for" and "REPEAT" in expected:
-        return "a loop is written: repeat i in 0 .. 3 { ... }"
-    if token == "for":
-        return "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
-    return ""
-
-
-def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
-    if isinstance(error, UnexpectedCharacters):
-        character = source.text[error.pos_in_stream or 0]
-        span = Span(source, error.line, error.column, error.line, error.column + 1)
-        return Diagnostic("E101", f"the character {character!r} has no meaning here", span, help=_HINTS.get(character, ""))
-    assert isinstance(error, UnexpectedToken)
-    token = error.token
-    if token.type == "$END":
-        lines = source.text.rstrip().split("\n")
-        span = Span(source, len(lines), len(lines[-1]) + 1, len(lines), len(lines[-1]) + 2)
-        return Diagnostic("E102", "the text ends too early", span, f"expected {_expected(error.expected)}")
-    span = token_span(source, token)
-    if token == "/":  # it stands only in `size 1/2`
-        return Diagnostic("E101", "the character '/' has no meaning here", span, help=_HINTS["/"])
-    label = f"expected {_expected(error.expected)}"
-    help = ""
-    if error.expected == {"NAME"} and token in keywords():
-        help = f"'{token}' is a word of the language; choose another name"
-    elif slip := _slip(token, error.expected, source):
-        help = slip
-    elif token in ("<", ">", "==", "!=", "<=", ">=") and "COMPARE" not in error.expected:
-        help = "comparisons do not chain; join them with 'and'"
-    return Diagnostic("E102", f"unexpected '{token}'", span, label, help=help or _meant(token, error.expected, source))
-
-
-def _meant(token: Token, expected: set[str], source: Source) -> str:
-    """Return a help that names the word that was nearly written: here, just before or at the start of the line."""
-    if near := _near(token, _words(expected)):
-        return f"did you mean '{near}'?"
-    before = re.findall(r"[A-Za-z_]\w*", source.line(token.line or 1)[: (token.column or 1) - 1])
-    for word in [*before[:-4:-1], *before[:1]]:
-        if word not in keywords() and (near := _near(word, keywords())):
-            return f"did you mean '{near}' instead of '{word}'?"
-    return "a text begins with the word schedule and a name" if expected == {"SCHEDULE"} else ""
-
-
-def _words(terminals: set[str]) -> set[str]:
-    """Return the words of the language among these terminals."""
-    return {t.pattern.value for t in _grammar().terminals if t.name in terminals} & keywords()
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.7)), "")
-
-
-def _expected(terminals: set[str]) -> str:
-    """Return what may stand here, in words: an expression, an operator, a statement are one word each."""
-    patterns = {t.name: t.pattern.value for t in _grammar().terminals}
-    operators = {"PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"}
-    if {"INT", "NAME", "LPAR"} <= terminals:
-        return "an expression"
-    words: list[str] = []
-    rest = set(terminals)
-    if len(operators & rest) > 2:
-        words.append("an operator")
-        rest -= operators
-    if "PARAM" in rest:
-        words.append("the next statement")
-        rest = set()  # LALR merges states: what closes a bracket or a block is listed even where none is open
-    names = {"NAME": "a name", "INT": "a number", "$END": "the end of the text", "_DOTDOT": "'..'", "__ANON_0": "'..'"}
-    words += sorted(names.get(t) or f"'{patterns.get(t, t)}'".replace("\\", "") for t in rest)
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+def _without_statement_at(text: str, p: Place) -> str:
+    """Return the text with the statement around an error blanked, or nothing where braces make that unsafe."""
+    if p.ended or p.expected == {"SCHEDULE"}:
+        return ""
+    position = p.words[p.at].start
+    bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
+    starts = [m.start() for m in _STARTS.finditer(bare)]
+    if not starts:
+        return ""
+    # An error that shows at the start of a statement was made in the one before it, if that can go on no further.
+    complete = position in starts and p.literal & {"}", "param"}
+    begin = position if complete else max((s for s in starts if s < position), default=0)
+    end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
+    if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
+        return ""
+    return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]

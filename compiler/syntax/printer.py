@@ -17,7 +17,10 @@ def as_written(e: n.Expr, inside: bool = False) -> str:
 
 def as_term(e: n.Expr) -> str:
     """Return the author's own text of an expression to which something is added."""
-    return as_written(e, inside=isinstance(e, n.IfElse))
+    last = e
+    while isinstance(last, n.Binary | n.Unary):
+        last = last.right if isinstance(last, n.Binary) else last.operand
+    return as_written(e, inside=isinstance(last, n.IfElse))  # which would take it into its last branch
 
 
 def print_schedule(schedule: n.Schedule) -> str:

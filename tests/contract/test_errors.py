@@ -23,7 +23,7 @@ ROOMS = {
         "compiler/library.py",
         "compiler/simulate.py",
     ),
-    "E1": ("compiler/syntax/parse.py", "compiler/syntax/build.py"),
+    "E1": ("compiler/syntax/parse.py", "compiler/syntax/unexpected.py", "compiler/syntax/build.py"),
     "E2": ("compiler/resolve/", "compiler/pipeline.py"),
     "E30": ("compiler/order/", "compiler/deadlock.py"),
     "E40": ("compiler/verify/wellformed.py",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -43,6 +44,19 @@ def test_a_parse_from_the_tables_equals_one_from_the_grammar() -> None:
                 parser.parse(text)
             errors.append((error.value.pos_in_stream, getattr(error.value, "expected", None)))
         assert errors[0] == errors[1]
+
+
+def test_the_grammar_leaves_nothing_to_choose(caplog: pytest.LogCaptureFixture) -> None:
+    """lark tells of a choice that it makes by itself: whether a token is shifted, or a rule reduced before it."""
+    lark.logger.setLevel(logging.DEBUG)
+    with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
+        for grammar, told in ((TEXT, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
+            caplog.clear()
+            lark.logger.addHandler(caplog.handler)
+            lark.Lark(grammar, parser="lalr", lexer="basic", debug=True)
+            lark.logger.removeHandler(caplog.handler)
+            assert ("conflict" in caplog.text.lower()) == told, caplog.text
+    lark.logger.setLevel(logging.CRITICAL)
 
 
 def test_tables_of_another_grammar_or_lark_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

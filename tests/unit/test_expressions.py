@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
-from compiler.resolve.expressions import LIMIT, check, evaluate, names_in
+from compiler.resolve.expressions import LIMIT, evaluate, names_in
+from compiler.resolve.types import check
 from compiler.syntax import nodes as n
 from compiler.syntax.parse import parse
 
@@ -46,6 +47,14 @@ def finding(text: str, **env: object) -> Diagnostic:
         ("if 1 < 2 then 3 else 4", 3),
         ("if not (1 < 2) then 3 else 4", 4),
         ("1 + (if 2 == 2 then 10 else 20)", 11),
+        ("1 + if 2 == 2 then 10 else 20", 11),
+        ("1 + if 2 == 3 then 10 else 20 + 5", 26),  # the last branch reaches to the end
+        ("2 * 3 - if 2 == 3 then 10 else 20 // 3 + 1", -1),
+        ("- if 1 < 2 then 3 else 4", -3),
+        ("5 <= if 1 < 2 then 6 else 4", True),
+        ("1 < 2 and not if 1 < 2 then 3 == 4 else 3 == 3", True),
+        ("1 == 2 or 3 < if 1 < 2 then 3 + 1 else 4", True),
+        ("if if 1 < 2 then 2 < 1 else 3 < 2 then 1 else 2 + if 1 < 2 then 3 else 4", 5),
         ("1 < 2 and 2 < 3 or 1 == 2", True),
         ("not 1 == 2", True),
         ("1 != 2 and not 3 >= 4", True),

@@ -82,6 +82,9 @@ def test_spelling(given: str, wanted: str) -> None:
         ("if r<1{F}\nelse\n{B}", "    if r < 1 { F } else { B }\n"),
         ("if r<1{F\n}else{B}", "    if r < 1 {\n        F\n    } else { B }\n"),
         ("repeat k  { F }\nrepeat i in 0..N//2-1 { W }", "    repeat k  { F }\n    repeat i in 0 .. N//2 - 1 { W }\n"),
+        ("if r<1{F}  else  if r<2\n{B} else{F}", "    if r < 1 { F } else if r < 2 { B } else { F }\n"),
+        ("if r<1{F}  else { if r<2{B} }", "    if r < 1 { F } else { if r < 2 { B } }\n"),
+        ("if r<1{F\n}  else  if r<2{B}", "    if r < 1 {\n        F\n    } else if r < 2 { B }\n"),
         ("F p[ 1-a ] let x = 1", "    F p[1-a]   let x = 1\n"),
     ],
 )

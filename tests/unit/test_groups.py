@@ -83,7 +83,7 @@ def test_groups_that_are_no_partition() -> None:
         ("F(s, m = 0 .. 1) at s", "E202"),
         ("F(s, m = 2*N .. 2*D) at s", "E202"),
         ("F(s, m = 2*g .. 2*g + k) at s", "E201"),
-        ("F(s, m = 2*s .. 2*s + g) at s", "E201"),
+        ("F(s, m = 2*s .. 2*s + g) at s", "E207"),
     ):
         assert refused(F=rule, B=LATE)[0].code == code, rule
 

@@ -65,6 +65,9 @@ def test_loops_conditions_and_lets() -> None:
     }
     repeat N - 1 { B }"""
     assert tasks_of(listing(body, N=4), 0) == "F0 F1 F2 B2 F3 B0 B1 B3"
+    chain = "repeat i in 0 .. N - 1 { if i == 0 { F(0, 2) } else if i == 1 { F(0, 0) } else { F(0, 1) } }  repeat N { B }"
+    assert tasks_of(listing(chain), 0) == "F2 F0 F1 B0 B1 B2"
+    assert listing(chain) == listing(chain.replace("else if", "else { if").replace("F(0, 1) }", "F(0, 1) } }"))
     # A let ends with its block.
     assert refused("repeat 1 { let x = 1 }  F(0, x)").code == "E201"
     assert refused("let N = 1").code == "E207"

@@ -111,21 +111,14 @@ def test_a_chain_may_be_long(sign: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "help"),
     [
-        ({"ranks": "ranks = D"}, "write no '=': a value stands right behind the word ranks"),
-        ({"ranks": "ranks: D"}, "write no colon: a block stands in braces, and a value right behind its word"),
-        ({"pipe": "pipe main: { stage s on rank s   micro_batches N }"}, "write no colon: a block stands in braces"),
-        ({"pipe": "pipe main { stage s on rank s   micro_batches = N }"}, "write no '=': a value stands right behind"),
-        ({"F": "F(s, m) when s > 0 && m > 0 at s"}, "conditions are joined with 'and'"),
-        ({"F": "F(s, m) when s > 0 || m > 0 at s"}, "use 'or'"),
-        ({"F": "F(s, m) when s = 0 at s"}, "equality is written =="),
+        ({"pipe": "pipe main: { stage s on rank s   micro_batches N }"}, "remove ':'"),
         ({"F": "F(s, m) at 2^m"}, "there are no powers; write a product, such as m*m"),
         ({"F": "F(s, m) at 2**m"}, "there are no powers; write a product, such as m*m"),
         ({"F": "for s in 0 .. 1 { F(s, m) at s }"}, "formulas need no loop: F(s, m) at ..."),
-        ({"order": "order listing for rank r {", "F": "for i in range(3): F"}, "a loop is written: repeat i in 0 .. 3 { ... }"),
     ],
 )
 def test_what_other_languages_write_is_understood(changes: dict[str, str], help: str) -> None:
-    assert errors(text(**changes))[0].help.startswith(help)
+    assert errors(text(**changes))[0].help.startswith(help)  # test_slips_text.py has many more
 
 
 def test_a_slip_is_not_seen_where_there_is_none() -> None:

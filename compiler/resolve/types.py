@@ -1,0 +1,89 @@
+"""The type of an expression, and the names that it may use (E201, E202)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Literal
+
+from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from compiler.resolve.expressions import FUNCTIONS, spine
+from compiler.syntax import nodes as n
+
+Type = Literal["integer", "truth value"]
+
+
+class Scope(dict[str, Type]):
+    """Names and their types. seen: where each is defined; elsewhere: what to write instead of a name that is known at other
+    places only."""
+
+    def __init__(self, outer: Scope | None = None) -> None:
+        super().__init__(outer or {})
+        self.seen: dict[str, Span] = dict(outer.seen) if outer is not None else {}
+        self.elsewhere: Mapping[str, str] = outer.elsewhere if outer is not None else {}
+
+
+def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagnostic]) -> None:
+    """Add what is wrong with an expression under these names to `found` (E201 unknown name, E202 types)."""
+    actual = _type(e, scope, found)
+    if actual is not None and actual != wanted:
+        found.append(_mistyped(e, wanted, actual))
+
+
+def _mistyped(e: n.Expr, wanted: Type, actual: Type) -> Diagnostic:
+    help = "compare it, for instance with != 0" if wanted == "truth value" else "write: if ... then 1 else 0"
+    return Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span, help=help)
+
+
+def _operands(e: n.Binary) -> Type:
+    return "truth value" if e.op in ("and", "or") else "integer"
+
+
+def _result(e: n.Binary) -> Type:
+    return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
+
+
+def _a(t: Type) -> str:
+    return "an integer" if t == "integer" else "a truth value"
+
+
+def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type | None:
+    """Return the type of an expression, or None where a finding says why it has none."""
+    match e:
+        case n.Int():
+            return "integer"
+        case n.Name():
+            if e.name in scope:
+                return scope[e.name]
+            elsewhere = scope.elsewhere.get(e.name, "") if isinstance(scope, Scope) else ""
+            help = elsewhere or did_you_mean(e.name, scope)
+            found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=help))
+            return None
+        case n.Unary():
+            kind: Type = "integer" if e.op == "-" else "truth value"
+            check(e.operand, scope, kind, found)
+            return kind
+        case n.Binary():
+            operand, links = spine(e)
+            check(operand, scope, _operands(links[0]), found)
+            check(links[0].right, scope, _operands(links[0]), found)
+            for left, link in pairwise(links):
+                if _result(left) != _operands(link):
+                    found.append(_mistyped(left, _operands(link), _result(left)))
+                check(link.right, scope, _operands(link), found)
+            return _result(e)
+        case n.IfElse():
+            check(e.condition, scope, "truth value", found)
+            first, second = _type(e.then, scope, found), _type(e.otherwise, scope, found)
+            if first and second and first != second:
+                found.append(Diagnostic("E202", f"one branch is {_a(first)}, the other {_a(second)}", e.span))
+            return first or second
+        case n.Call():
+            if e.function not in FUNCTIONS:
+                help = did_you_mean(e.function, FUNCTIONS)
+                if e.function in scope:
+                    help = f"'{e.function}' is a value: a product has a sign, as in {e.function}*2"
+                found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
+            for argument in e.arguments:
+                check(argument, scope, "integer", found)
+            return "integer"

@@ -1,0 +1,16 @@
+"""The kinds of tasks, as the language and as others call them."""
+
+from __future__ import annotations
+
+TASKS = ("F", "B", "I", "W")
+_ELSEWHERE = {
+    "F": ("f", "fwd", "fw", "forward", "forwards"),
+    "B": ("b", "bwd", "bw", "backward", "backwards"),
+    "I": ("i", "bi", "bx", "dgrad", "bwd_input", "backward_input", "input_gradient"),
+    "W": ("w", "bw_weight", "wgrad", "bwd_weight", "backward_weight", "weight_gradient"),
+}
+
+
+def kind_meant(name: str) -> str:
+    """Return the kind of task that is called so elsewhere; nothing if none is."""
+    return next((kind for kind, others in _ELSEWHERE.items() if name.lower() in others), "")

@@ -1,0 +1,127 @@
+"""Right schedules, the slips that authors make in them, and what the compiler answers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from compiler import compile_text
+from compiler.library import find
+
+_HEAD = "schedule mine\nparam D = 4\nparam N = 8\nranks D\nstages D\n"
+_PIPE = "pipe main { stage s on rank s   micro_batches N }\n"
+RIGHT = {
+    "gpipe": _HEAD
+    + _PIPE
+    + """order ticks {
+    F(s, m) at s + m
+    B(s, m) at (N + D - 1) + (D - 1 - s) + (N - 1 - m)
+}
+""",
+    "1f1b": _HEAD
+    + _PIPE
+    + """order ticks {
+    F(s, m) at s + 2*m
+    B(s, m) at 2*D - 1 - s + 2*m
+}
+""",
+    "greedy": _HEAD
+    + _PIPE
+    + """order greedy {
+    cost F = 1, B = 2
+    prefer B, F
+    then smaller m
+    limit F - B <= D - r
+}
+sync eager
+""",
+    "listing": _HEAD
+    + _PIPE
+    + """order listing for rank r {
+    let w = min(N, D - r)
+    repeat w { F }
+    repeat N - w { B  F }
+    repeat w { B }
+}
+""",
+    "vee": _HEAD.replace("stages D", "stages 2*D")
+    + """pipe main {
+    stage s in 0 .. D - 1 on rank s
+    stage s in D .. 2*D - 1 on rank 2*D - 1 - s
+    micro_batches N
+}
+order greedy {
+    prefer I, F, W
+    then smaller m, later s
+    limit F - W <= 2*D
+}
+""",
+    "chimera": """schedule mine
+param D = 4          require D % 2 == 0
+param N = D          require N % D == 0
+let unit = D // 2
+ranks D
+stages D
+pipe down { stage s on rank s           micro_batches N // 2 }
+pipe up   { stage s on rank D - 1 - s   micro_batches N // 2 }
+order ticks {
+    let start = 2*D*(m // unit) + 2*(m % unit)
+    F(s, m) at start + s
+    B(s, m) at start + 2*D - 1 - s
+}
+sync eager
+""",
+    **{name: find(name).text.partition("\n\n")[2] for name in ("interleaved", "zb_h1", "zb_v")},
+}
+
+
+def slip(base: str, *changes: tuple[str, str]) -> str:
+    """Return the text of a right schedule with these changes, each made once."""
+    text = RIGHT[base]
+    for right, wrong in changes:
+        assert right in text, (base, right)
+        text = text.replace(right, wrong, 1)
+    return text
+
+
+def answers(text: str) -> list[Diagnostic]:
+    """Return what the compiler finds wrong with a text."""
+    with pytest.raises(ChimeraError) as caught:
+        compile_text(text, name="slip.sched")
+    return list(caught.value.diagnostics)
+
+
+def place(found: Diagnostic) -> str:
+    """Return the line and the marked text of a finding: '8: m'."""
+    assert found.span is not None
+    return f"{found.span.line}: {found.span.text}"
+
+
+def mended(text: str, found: Diagnostic) -> str:
+    """Return the text with the edits made that the help of a finding begins with: "write 'new' instead of 'old'" at the place
+    that it names, else at the caret; "remove 'old'"; "write 'new' at the end of line 7"; "did you mean 'new'?"."""
+    lines, edits = text.split("\n"), []
+    for edit in found.help.split("\n"):
+        near = re.match(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$", edit)
+        if near:
+            assert found.span is not None
+            old, line = near[2] or found.span.text, found.span.line
+            column = lines[line - 1].rindex(old, 0, found.span.end_column) + 1 if near[2] else found.span.column
+            edits.append((line, column, old, near[1]))
+            continue
+        said = re.match(r"(?:slip.sched:(\d+):(\d+): )?(?:write '(.+?)' instead of '(.+?)'|remove '(.+?)')(?:;|$)", edit)
+        end = re.match(r"write '(.+?)' at the end of line (\d+)(?:;|$)", edit)
+        assert said or end, edit
+        if said:
+            assert found.span is not None
+            place = (int(said[1]), int(said[2])) if said[1] else (found.span.line, found.span.column)
+            edits.append((*place, said[4] or said[5], said[3] or ""))
+        elif end:
+            edits.append((int(end[2]), len(lines[int(end[2]) - 1]) + 1, "", end[1]))
+    for line, column, old, new in sorted(edits, reverse=True):  # from the right, so that columns stay
+        before, after = lines[line - 1][: column - 1], lines[line - 1][column - 1 :]
+        assert after.startswith(old), (after, old)
+        lines[line - 1] = before + new + after.removeprefix(old)
+    return "\n".join(lines)

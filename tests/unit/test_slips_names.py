@@ -1,0 +1,84 @@
+"""Names that are bound by their place: s, m, p and r mean what a reader takes them for, or the schedule is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler import compile_text
+from tests.helpers_slips import answers, place, slip
+
+COST = "a cost may differ by stage only: write F(s), and s in its formula"
+RULE = "the first name is the stage, the second the micro-batch: write F(s, m)"
+TASK = "the stage comes first, then the micro-batch: F(STAGE, MICRO_BATCH)"
+FAMILY = "number the pipes of a family with another name, such as i"
+
+
+@pytest.mark.parametrize(
+    ("base", "right", "wrong", "where", "message", "help"),
+    [
+        ("greedy", "F = 1", "F(p) = 2 + p", "8: p", "'p' means the pipe, and stands here for the stage", COST),
+        ("greedy", "F = 1", "F(m) = 1 + m % 2", "8: m", "'m' means the micro-batch, and stands here for the stage", COST),
+        ("greedy", "F = 1", "F(r) = 1 + r", "8: r", "'r' means the rank, and stands here for the stage", COST),
+        ("greedy", "sync eager", "cost W(M) = M", "13: M", "'M' means the micro-batch, and stands here for the stage", "W(s)"),
+        ("gpipe", "F(s, m)", "F(m, s)", "8: m", "'m' means the micro-batch, and stands here for the stage", RULE),
+        ("gpipe", "F(s, m)", "F(M, S)", "8: M", "'M' means the micro-batch", RULE),
+        ("gpipe", "F(s, m) at s", "F(r, m) at r", "8: r", "'r' means the rank, and stands here for the stage", RULE),
+        ("gpipe", "F(s, m) at s + m", "F(s, p) at s + p", "8: p", "'p' means the pipe", RULE),
+        ("gpipe", "F(s, m)", "F(s, m = 2*r .. 2*r + 1)", "8: r", "'r' means the rank", "such as g"),
+        ("gpipe", "stage s on rank s", "stage r on rank r", "6: r", "'r' means the rank", "write: stage s on rank"),
+        ("gpipe", "stage s on rank s", "stage m on rank m", "6: m", "'m' means the micro-batch", "write: stage s on rank"),
+        ("gpipe", "main { stage s on rank s", "main[s in 0 .. 0] { stage k on rank k", "6: s", "'s' means the stage", FAMILY),
+        ("gpipe", "pipe main", "pipe main[m in 0 .. 0]", "6: m", "'m' means the micro-batch", FAMILY),
+        ("listing", "for rank r", "for rank s", "7: s", "'s' means the stage, and stands here for the rank", "for rank r"),
+        ("listing", "w { F }", "m in 0 .. w - 1 { F(m) }", "9: m", "'m' means the micro-batch", TASK),
+        ("listing", "w { F }", "m in 0 .. w - 1 { F(m, r) }", "9: m", "'m' means the micro-batch", TASK),
+        ("listing", "w { F }", "s in 0 .. w - 1 { F(r, s) }", "9: s", "'s' means the stage", TASK),
+    ],
+)
+def test_a_name_that_means_something_else(base: str, right: str, wrong: str, where: str, message: str, help: str) -> None:
+    [found] = answers(slip(base, (right, wrong)))
+    assert (found.code, place(found)) == ("E207", where)
+    assert found.message.startswith(message) and help in found.help
+
+
+def test_the_index_of_a_rule_means_no_rank() -> None:
+    [found] = answers(slip("gpipe", ("pipe main", "pipe main[i in 0 .. 0]"), ("F(s, m)", "F main[r](s, m)")))
+    assert (found.code, place(found), found.help) == ("E207", "8: r", FAMILY)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        ("greedy", [("F = 1", "F(s) = 1 + s % 2")]),
+        ("greedy", [("F = 1", "F(k) = 1 + k % 2")]),
+        ("gpipe", [("F(s, m) at s + m", "F(k, j) at k + j")]),
+        ("gpipe", [("F(s, m) at s + m", "F(S, M) at S + M")]),
+        ("gpipe", [("pipe main", "pipe main[p in 0 .. 0]"), ("F(s, m)", "F main[p](s, m)")]),
+        ("listing", [("w { F }", "m in 0 .. w - 1 { F(r, m) }")]),
+        ("listing", [("w { F }", "p in 1 .. w { F }")]),
+        ("listing", [("for rank r", "for rank k"), ("D - r", "D - k")]),
+    ],
+)
+def test_a_name_that_misleads_nobody(base: str, changes: list[tuple[str, str]]) -> None:
+    compile_text(slip(base, *changes))
+
+
+@pytest.mark.parametrize(
+    ("base", "right", "wrong", "help"),
+    [
+        ("greedy", "F = 1", "F = 1 + s", COST),
+        ("greedy", "F = 1", "F(s) = 1 + m", COST),
+        ("greedy", "D - r", "D - s", "per stage"),
+        ("greedy", "D - r", "D - p", "per pipe"),
+        ("greedy", "D - r", "D - m", "it may differ by rank, r"),
+        ("gpipe", "at s + m", "at r + m", "the rank of a stage is what its pipe says"),
+        ("gpipe", "on rank s", "on rank r", "this formula says the rank: write it with the stage"),
+        ("gpipe", "at s + m", "when p == 0 at s + m", "a formula for one pipe names it: F main(s, m) at"),
+        ("listing", "w { F }", "w { F(m) }", "F is the next micro-batch; to number them, count"),
+        ("listing", "w { F }", "w { F(s) }", "say the stage with the name of the rank"),
+        ("listing", "D - r", "D - s", "say the stage with the name of the rank"),
+    ],
+)
+def test_a_name_that_is_known_elsewhere(base: str, right: str, wrong: str, help: str) -> None:
+    found = answers(slip(base, (right, wrong)))[0]
+    assert found.code == "E201" and help in found.help, found.help

@@ -1,0 +1,104 @@
+"""Slips that texts do not parse with: what the help says, done to the text, is what the author meant; or it says the way out.
+
+slips_mended.txt and slips_told.txt have them, a line each.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.program import Program
+from compiler import compile_text
+from tests.helpers_slips import RIGHT, answers, mended, place, slip
+
+HERE = Path(__file__).parent
+
+
+def table(name: str) -> list[str]:
+    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def broken(line: str) -> tuple[str, str]:
+    """Return the schedule that a line of a table is about, and its text with the slip."""
+    base, _, change = line.partition(": ")
+    right, _, wrong = change.replace("\\n", "\n").partition(" ==>")
+    return base, slip(base, (right, wrong.removeprefix(" ")))
+
+
+@cache
+def right(base: str) -> Program:
+    return compile_text(RIGHT[base]).program
+
+
+@pytest.mark.parametrize("line", table("slips_mended.txt"))
+def test_what_the_help_says_is_what_was_meant(line: str) -> None:
+    base, text = broken(line)
+    found = answers(text)
+    assert len(found) == 1, [d.message for d in found]  # one slip is one finding
+    meant = compile_text(mended(text, found[0])).program
+    assert meant.with_header(schedule=right(base).header.schedule) == right(base)
+
+
+TOLD = table("slips_told.txt")
+
+
+@pytest.mark.parametrize(("line", "told"), list(zip(TOLD[::2], TOLD[1::2], strict=True)))
+def test_what_the_help_says(line: str, told: str) -> None:
+    found = answers(broken(line)[1])
+    where, _, help = told.strip().partition(" => ")
+    assert found[0].code in ("E101", "E102")
+    assert (place(found[0]).strip(), found[0].help) == (where.strip(), help)
+
+
+@pytest.mark.parametrize(
+    ("line", "findings"),
+    [
+        ("listing: repeat w { F } ==> repeat w { F, F }\\n    repeat w { F; F }", ["9: ,", "10: ;"]),
+        ("gpipe: param D = 4 ==> param D: 4   ranks = D", ["2: :", "2: ="]),
+        ("gpipe: F(s, m) at s + m ==> F(s, m) = s + m mod 3", ["8: =", "8: 3"]),
+    ],
+)
+def test_several_slips_are_all_found(line: str, findings: list[str]) -> None:
+    """What mends one is not in the way of the next, and each is marked where the author's text has it."""
+    assert [place(d) for d in answers(broken(line)[1])] == findings
+
+
+def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
+    for base, right, wrong, where, block in (
+        ("listing", "{ B  F }", "{ B  F", 10, "repeat N - w {"),
+        ("listing", "    repeat w { B }\n}", "    if r >= 0 {\n        repeat w { B }\n}", 12, "if r >= 0 {"),
+        ("gpipe", "(N - 1 - m)\n}", "(N - 1 - m)", 9, "order ticks {"),
+        ("gpipe", "micro_batches N }", "micro_batches N", 6, "pipe main {"),
+        ("greedy", "r\n}", "r", 11, "order greedy {"),
+        ("vee", "    micro_batches N\n}", "    micro_batches N", 9, "pipe main {"),
+        ("chimera", "1 - s\n}", "1 - s", 12, "order ticks {"),
+    ):
+        text = slip(base, (right, wrong))
+        [found] = answers(text)
+        assert found.span is not None and found.span.line == where, text
+        assert found.message == f"a '}}' is missing: '{block}' is not closed"
+        beginning = next(k for k, line in enumerate(text.split("\n"), 1) if block in line)
+        assert found.notes[0].startswith(f"'{block}' begins at slip.sched:{beginning}:")
+        assert found.help == f"write '}}' at the end of line {where}" and compile_text(mended(text, found))
+
+
+def test_nothing_is_suggested_where_no_change_lets_the_text_be_read_on() -> None:
+    for text in ("schedule x what { is } nothing", slip("gpipe", ("at s + m", "at ? s ! + m"))):
+        assert "write '" not in answers(text)[0].help
+
+
+def test_the_words_of_a_schedule_in_any_order_are_explained() -> None:
+    """No answer stumbles over what it did not expect: every word left out, and every word written twice."""
+    for base in ("listing", "greedy", "vee"):
+        words = RIGHT[base].split(" ")
+        for k in range(len(words)):
+            for text in (words[:k] + words[k + 1 :], words[: k + 1] + words[k:], [*words[:k], "{", *words[k:]]):
+                try:
+                    compile_text(" ".join(text))
+                except ChimeraError as error:
+                    assert all(d.span is not None for d in error.diagnostics if d.code.startswith("E1"))

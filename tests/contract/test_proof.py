@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import fields
 from importlib.util import find_spec
 
 import pytest
 
+from chimera_ir.instructions import Op
+from chimera_ir.program import Header
+from compiler import evaluation_of
 from tests.figures import ROOT
+from tests.helpers import program
 from tests.proof.drawn import MACHINES
 from tests.proof.explorer import DECIDE, FORGOTTEN, KINDS
-from tests.proof.mutations import MUTATIONS
+from tests.proof.mutations import MUTATIONS, mutants
+from tests.proof.mutations_header import CHANGES, WHY
+from tests.proof.mutations_streams import add_instruction
 from tests.proof.record import PAGE, PARTS, block, record, recorded, rows, stamp, table
 
 TEXT = PAGE.read_text(encoding="utf-8")
+TRAINING = program("chimera", D=2, N=2)
 
 
 def number(cell: str) -> int:
@@ -60,13 +68,20 @@ def test_the_kill_table_has_every_class_and_nothing_unexplained() -> None:
     assert [row["class"] for row in kills] == [*(words for words, _ in MUTATIONS.values()), "all"]
     for row in kills:
         fates = [number(row[fate]) for fate in ("rejected", "equivalent", "unexplained", "refused for nothing")]
-        assert fates[0] > 0 and fates[2:] == [0, 0] and sum(fates) == number(row["mutants"])
-        why = row["why none is right"]
-        assert bool(why) == (fates[1] == 0), f"{row['class']}: either an equivalent mutant or why there is none"
-    assert [row["why none is right"] for row in kills[:-1]] == [why for _, why in MUTATIONS.values()]
+        assert fates[2:] == [0, 0] and 0 < sum(fates) == number(row["mutants"])
+        why = row["why all share one fate"]
+        assert bool(why) == (0 in fates[:2]), f"{row['class']}: either mutants of both fates, or why there are none of one"
+    assert [row["why all share one fate"] for row in kills[:-1]] == [why for _, why in MUTATIONS.values()]
 
 
-@pytest.mark.parametrize("name", ["tests/proof/model.py", "tests/helpers_reference.py"])
+def test_every_field_of_a_header_and_every_instruction_has_mutants() -> None:
+    assert [*CHANGES] == [f.name for f in fields(Header)] and {*WHY} <= {*CHANGES}
+    for p in (TRAINING, evaluation_of(TRAINING)):
+        added = {i.op for m in mutants(p, add_instruction, 60, "any") for g in range(m.world) for i in m.stream(g)}
+        assert added == {op.name for op in Op}
+
+
+@pytest.mark.parametrize("name", ["tests/proof/model.py", "tests/proof/rules.py", "tests/helpers_reference.py"])
 def test_an_opinion_of_its_own_shares_no_code(name: str) -> None:
     nodes = ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8")))
     modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom)}

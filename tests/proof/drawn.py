@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 from chimera_ir.instructions import (
     Bwd,
@@ -35,13 +35,14 @@ Cell = tuple[str, int, int]  # "F", "B", stage, micro-batch
 
 @dataclass(frozen=True)
 class Sizes:
-    """At most so many of each; tied: parameters may be."""
+    """At most so many of each; tied: parameters may be. kind: of the program, of which an evaluation has only forwards."""
 
     ranks: int = 4
     stages: int = 6
     pipes: int = 3
     micro_batches: int = 3  # of a pipe
     tied: bool = True
+    kind: Literal["training", "evaluation"] = "training"
 
 
 def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
@@ -55,8 +56,10 @@ def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
         total += count
     tied = (Tied("shared", (0, stages - 1)),) if sizes.tied and stages > 1 and r.random() < 0.15 else ()
     costs = Costs.uniform(stages, r.randint(1, 3), r.randint(1, 2), r.randint(1, 2))
-    header = Header("drawn", {}, ranks, stages, total, tuple(pipes), costs, window=r.randint(0, 3), tied=tied)
-    order = one_order(r, [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)], stages)
+    window = r.randint(0, 3)
+    header = Header("drawn", {}, ranks, stages, total, tuple(pipes), costs, window=window, kind=sizes.kind, tied=tied)
+    tasks = [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)]
+    order = one_order(r, [i for i in tasks if sizes.kind == "training" or isinstance(i, Fwd)], stages)
     order = [(pipes[i.pipe].placement[i.stage], i) for i in order]  # type: ignore[misc]
     if r.random() < 0.3:
         pair_up(r, order, stages)  # type: ignore[arg-type]
@@ -128,8 +131,12 @@ def lowered(tasks: Program, r: random.Random, width: int = 2) -> Program:
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), 0))
     assert not timing.stuck
     queued = r.random() < 0.3
-    sync, collectives = gradient_sync(tasks, timing, r.choice(["at end", "eager", "eager where idle"]), queued)  # type: ignore[arg-type]
-    woven = weave(replace(tasks, collectives=collectives), [transfers(tasks, timing, queued, ahead=r.randint(1, 3)), sync])
+    insertions = []
+    if tasks.header.kind == "training":
+        sync, collectives = gradient_sync(tasks, timing, r.choice(["at end", "eager", "eager where idle"]), queued)  # type: ignore[arg-type]
+        tasks = replace(tasks, collectives=collectives)
+        insertions.append(sync)
+    woven = weave(tasks, [transfers(tasks, timing, queued, ahead=r.randint(1, 3)), *insertions])
     program = widen(woven, r.choice([1, 1, width]))
     return verify(with_streams(program, freed(r, program)) if r.random() < 0.4 else program)
 
@@ -142,6 +149,7 @@ def freed(r: random.Random, program: Program) -> Streams:
             if r.random() < 0.5:
                 continue
             readers = (Bwd, BwdWeight) if i.value == "act" else (Bwd, BwdInput)
+            readers = readers if program.header.kind == "training" else (Fwd,)
             last = max(n for n, x in enumerate(stream) if isinstance(x, readers) and reads(x, i))
             places = [n + 1 for n in range(last, len(stream)) if not getattr(stream[n], "overlap", False)]
             stream.insert(r.choice(places), Free(i.value, i.pipe, i.stage, i.micro_batches))

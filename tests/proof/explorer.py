@@ -25,7 +25,7 @@ from compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
 from tests.proof import model, scheduler
 from tests.proof.disorder import disorderly
 from tests.proof.drawn import MACHINES, Sizes, disturbed, drawn_tasks, lowered
-from tests.proof.mutations import MUTATIONS, codes, mutants
+from tests.proof.mutations import INSTRUCTIONS, codes, mutants
 from tests.proof.record import record, stamp, table
 
 PROGRAMS, SEED = 12_000, 1
@@ -70,7 +70,7 @@ def candidates(seed: int) -> Iterator[tuple[str, Program]]:
         if kind == "receives moved":
             p = disturbed(r, p)
         if kind == "mutants":
-            p = next(mutants(p, r.choice([*MUTATIONS]), 1, str(r.random())), p)
+            p = next(mutants(p, r.choice([*INSTRUCTIONS]), 1, str(r.random())), p)
         yield kind, p.with_header(machine=r.choice(MACHINES))
 
 

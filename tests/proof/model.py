@@ -7,7 +7,7 @@ nobody promises that a transfer completes as soon as it can. All states that can
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -55,7 +55,27 @@ def explore(program: Program, machine: str, limit: int = 10**6) -> Found:
     return Found(len(seen), tuple(finals))
 
 
-def is_due(act: Act, at: tuple[int, ...], complete: int) -> bool:
+def ends_on(program: Program, machine: str) -> bool:
+    """Return whether one run of such a program, in which everything is done as soon as it can, comes to its end."""
+    ranks, deeds = acts_of(program, machine)
+    at, complete, todo = [0] * len(ranks), 0, [*enumerate(deeds)]
+    moved = True
+    while moved:
+        moved = False
+        for g, acts in enumerate(ranks):
+            while at[g] < len(acts) and is_due(acts[at[g]], at, complete):
+                at[g], moved = at[g] + 1, True
+        left = []
+        for d, deed in todo:
+            if is_due(deed, at, complete):
+                complete, moved = complete | 1 << d, True
+            else:
+                left.append((d, deed))
+        todo = left
+    return not todo and all(n == len(acts) for n, acts in zip(at, ranks, strict=True))
+
+
+def is_due(act: Act, at: Sequence[int], complete: int) -> bool:
     return act.deeds & ~complete == 0 and all(at[g] >= n for g, n in act.places)
 
 

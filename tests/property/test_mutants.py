@@ -1,4 +1,4 @@
-"""One instruction of a right program is changed: the verifier rejects it, or the program still computes the same.
+"""Something in a right program is changed: the verifier rejects it, or the program still computes the same.
 
 A few mutants of every class; tests/proof/kills.py judges them, there and in `make proof`. Who says "the same" shares
 nothing with the verifier, so a mutant that both let through is right, and neither can be wrong alone.
@@ -7,39 +7,69 @@ nothing with the verifier, so a mutant that both let through is right, and neith
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 
+from chimera_ir.program import Program
 from tests.helpers import SMALL, program
 from tests.helpers_reference import wrong
-from tests.proof.kills import Class, drawn, killed, shipped
-from tests.proof.mutations import MUTATIONS, Mutation, change_micro_batch, change_stage, drop, mutants, redirect_peer
+from tests.proof.drawn import Sizes
+from tests.proof.kills import EVALUATION, TRAINING, Class, drawn, evaluations, killed, shipped
+from tests.proof.mutations import (
+    MUTATIONS,
+    Mutation,
+    change_micro_batch,
+    change_stage,
+    drop,
+    mutants,
+    redirect_peer,
+    sum_earlier,
+    sum_without_one,
+    swap_sums,
+)
+from tests.proof.mutations_streams import change_value
 
 PER_CLASS = 2  # mutants of one class and program
 
 
+def shipped_as(schedule: str) -> Iterator[tuple[str, Program]]:
+    return ((name, p) for name, p in shipped() if name.split(",")[0] == schedule)
+
+
 def judged(classes: dict[Mutation, Class]) -> None:
     for mutation, found in classes.items():
-        words, never = MUTATIONS[mutation]
+        words, why = MUTATIONS[mutation]
         assert not found.fate["unexplained"] and not found.fate["refused for nothing"], words
-        assert not never or not found.fate["equivalent"], f"{words}: an equivalent mutant, although {never}"
+        assert not why or not (found.fate["equivalent"] and found.fate["rejected"]), f"{words}: two fates, although {why}"
 
 
 @pytest.mark.parametrize("schedule", SMALL)
 def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
     classes: dict[Mutation, Class] = defaultdict(Class)
-    killed(((name, p) for name, p in shipped() if name.split(",")[0] == schedule), PER_CLASS, classes, run=False)
+    killed(shipped_as(schedule), PER_CLASS, classes, run=False)
     judged(classes)
     assert sum(c.fate["rejected"] for c in classes.values()) > len(MUTATIONS)
     # Where nothing is a FREE, as in all of these, each instruction is needed and so is all that it says.
     assert not any(classes[m].fate["equivalent"] for m in (drop, change_stage, change_micro_batch))
 
 
-def test_mutants_of_drawn_schedules_too() -> None:
+@pytest.mark.parametrize("schedule", SMALL)
+def test_mutants_of_evaluations_too(schedule: str) -> None:
     classes: dict[Mutation, Class] = defaultdict(Class)
-    killed(drawn(seed=2, count=12), 2, classes)
+    killed(evaluations(shipped_as(schedule)), PER_CLASS, classes, run=False)
     judged(classes)
-    assert all(c.fate["rejected"] for c in classes.values()) and len(classes) == len(MUTATIONS)
+    assert classes[change_value].codes.keys() == {"E401"}, "nobody makes a gradient"
+    assert not any(classes[m].fate["equivalent"] for m in (drop, change_stage, change_micro_batch))
+
+
+@pytest.mark.parametrize("sizes", [TRAINING, EVALUATION], ids=lambda sizes: sizes.kind)
+def test_mutants_of_drawn_schedules_too(sizes: Sizes) -> None:
+    classes: dict[Mutation, Class] = defaultdict(Class)
+    killed(drawn(2, 12, sizes), 2, classes)
+    judged(classes)
+    sums = {sum_earlier, sum_without_one, swap_sums}
+    assert {*classes} == {*MUTATIONS} - (sums if sizes is EVALUATION else set())
     assert sum(c.fate["run"] for c in classes.values()) > 10
 
 

@@ -1,0 +1,101 @@
+"""Programs that are being changed, and what changes of them are made of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.instructions import Instruction
+from chimera_ir.program import Header, Program, program_of
+from compiler.verify import verify
+from tests.helpers import Streams, streams
+
+Place = tuple[int, int]  # rank, number of the instruction
+
+
+@dataclass
+class Draft:
+    """A program to change in place."""
+
+    header: Header
+    streams: Streams
+
+    @property
+    def world(self) -> int:
+        return len(self.streams)
+
+    def program(self) -> Program:
+        return program_of(self.header, self.streams)
+
+    def at(self, place: Place) -> Instruction:
+        return self.streams[place[0]][place[1]]
+
+    def put(self, place: Place, i: Instruction) -> bool:
+        self.streams[place[0]][place[1]] = i
+        return True
+
+    def insert(self, rng: random.Random, g: int, i: Instruction) -> int:
+        """Put an instruction anywhere into the stream of a rank; return where."""
+        number = rng.randrange(len(self.streams[g]) + 1)
+        self.streams[g].insert(number, i)
+        return number
+
+    def place(self, rng: random.Random) -> Place:
+        """Return the place of an instruction; there must be one."""
+        g = rng.choice([g for g, stream in enumerate(self.streams) if stream])
+        return g, rng.randrange(len(self.streams[g]))
+
+
+Mutation = Callable[[Draft, Place, random.Random], bool]  # changes the draft, or returns False
+
+
+def swap(stream: list[Instruction], a: int, b: int) -> bool:
+    if b >= len(stream) or stream[a] == stream[b]:
+        return False
+    stream[a], stream[b] = stream[b], stream[a]
+    return True
+
+
+def swap_alike(d: Draft, at: Place, rng: random.Random, alike: Callable[[Instruction], bool]) -> bool:
+    stream = d.streams[at[0]]
+    others = [n for n, i in enumerate(stream) if alike(i) and n != at[1]]
+    return alike(stream[at[1]]) and bool(others) and swap(stream, at[1], rng.choice(others))
+
+
+def other(rng: random.Random, bound: int, than: int, likely: Sequence[int] = ()) -> int:
+    """Return another number: mostly one that could be meant, or any below `bound`, the last of which is one too many."""
+    meant = [x for x in likely if x != than]
+    return rng.choice(meant if meant and rng.random() < 0.8 else [x for x in range(bound) if x != than])
+
+
+def mutants(p: Program, mutation: Mutation, count: int, seed: str) -> Iterator[Program]:
+    """Yield up to `count` different mutants, at places drawn at random."""
+    rng = random.Random(seed)
+    right = streams(p)
+    places = [(g, k) for g, stream in enumerate(right) for k in range(len(stream))]
+    rng.shuffle(places)
+    seen = {said(Draft(p.header, right))}
+    for at in places:
+        if len(seen) > count:
+            return
+        draft = Draft(p.header, [[*stream] for stream in right])
+        if mutation(draft, at, rng) and (words := said(draft)) not in seen:
+            seen.add(words)
+            yield draft.program()
+
+
+def said(d: Draft) -> object:
+    """Return all that a draft says, to be compared."""
+    return repr(d.header), tuple(map(tuple, d.streams))
+
+
+def codes(p: Program) -> set[str]:
+    """Return the codes of the verifier's findings, none if it accepts. Any other exception is a failure."""
+    try:
+        verify(p)
+    except ChimeraError as error:
+        assert all(d.code.startswith("E4") and d.message for d in error.diagnostics)
+        return {d.code for d in error.diagnostics}
+    return set()

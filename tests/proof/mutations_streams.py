@@ -1,0 +1,174 @@
+"""What can go wrong with several instructions of a right program at once: the classes of mutants."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chimera_ir.instructions import (
+    TASK_CLASS,
+    AllReduce,
+    Free,
+    Instruction,
+    Recv,
+    Send,
+    Task,
+    stage_group,
+)
+from tests.proof.draft import Draft, Mutation, Place
+
+
+def named(d: Draft, at: Place, rng: random.Random) -> tuple[int, int, tuple[int, ...]]:
+    """Return pipe, stage and micro-batches that an instruction could have: mostly those of one that is there."""
+    i = d.at(at)
+    if isinstance(i, AllReduce):
+        p = rng.randrange(len(d.header.pipes))
+        return p, i.stage, d.header.pipes[p].micro_batches[:1] or (0,)
+    stage = i.stage if rng.random() < 0.7 else rng.randrange(d.header.stages)
+    return i.pipe, stage, i.micro_batches
+
+
+def add_transfer(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Put in both ends of one more transfer."""
+    if d.world == 1:
+        return False
+    source, target = rng.sample(range(d.world), 2)
+    value = "act" if rng.random() < 0.6 else "grad"
+    what = named(d, at, rng)
+    d.insert(rng, source, Send(value, *what, target))  # type: ignore[arg-type]
+    d.insert(rng, target, Recv(value, *what, source))  # type: ignore[arg-type]
+    return True
+
+
+def add_instruction(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Put in one more instruction of any kind, on the same rank."""
+    pipe, stage, batch = named(d, at, rng)
+    value, peer = rng.choice(["act", "grad"]), rng.randrange(d.world)
+    holders = d.header.holders([stage]) if stage < d.header.stages else (at[0],)
+    new: list[Instruction] = [
+        *(task(pipe, stage, batch) for task in TASK_CLASS.values()),
+        Send(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
+        Recv(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
+        Free(value, pipe, stage, batch),  # type: ignore[arg-type]
+        AllReduce(stage_group(stage), stage, holders),
+    ]
+    d.insert(rng, at[0], rng.choice(new))
+    return True
+
+
+def change_value(d: Draft, at: Place, _: random.Random) -> bool:
+    """Let an activation be a gradient, or the other way."""
+    i = d.at(at)
+    return isinstance(i, Send | Recv | Free) and d.put(at, replace(i, value="grad" if i.value == "act" else "act"))
+
+
+def run_again(d: Draft, at: Place, _: random.Random) -> bool:
+    i = d.at(at)
+    return i.op == "FWD" and d.put(at, replace(i, recompute=not i.recompute))
+
+
+def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Let ranks run each other's streams: two of them or all; as they are, with new peers, or with new placements too."""
+    h = d.header
+    if h.ranks == 1:
+        return False
+    now = list(range(h.ranks))  # local rank -> whose stream it was
+    if rng.random() < 0.5:
+        rng.shuffle(now)
+    else:
+        a, b = rng.sample(now, 2)
+        now[a], now[b] = b, a
+    new = {old: k for k, old in enumerate(now)}
+    how = rng.choice(["as they are", "peers", "placements"])
+    streams = [d.streams[g - g % h.ranks + now[g % h.ranks]] for g in range(d.world)]
+    if how != "as they are":
+        streams = [[renamed(i, h.ranks, new) for i in stream] for stream in streams]
+    if how == "placements":
+        d.header = replace(h, pipes=tuple(replace(p, placement=tuple(new[r] for r in p.placement)) for p in h.pipes))
+    d.streams[:] = streams
+    return True
+
+
+def renamed(i: Instruction, ranks: int, new: dict[int, int]) -> Instruction:
+    def of(g: int) -> int:
+        return g - g % ranks + new[g % ranks]
+
+    match i:
+        case Send() | Recv():
+            return replace(i, peer=of(i.peer))
+        case AllReduce():
+            return replace(i, ranks=tuple(sorted(map(of, i.ranks))))
+        case _:
+            return i
+
+
+def partner(d: Draft, at: Place) -> Place | None:
+    """Return the place of a transfer's other end."""
+    i = d.at(at)
+    if not isinstance(i, Send | Recv) or i.peer >= d.world:
+        return None
+    end = (Recv if isinstance(i, Send) else Send)(i.value, i.pipe, i.stage, i.micro_batches, at[0])
+    return (i.peer, d.streams[i.peer].index(end)) if end in d.streams[i.peer] else None
+
+
+def with_partner(d: Draft, at: Place, rng: random.Random) -> Iterator[Place]:
+    """Yield a place and, mostly, that of a transfer's other end."""
+    yield at
+    end = partner(d, at)
+    if end is not None and rng.random() < 0.7:
+        yield end
+
+
+def split_group(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Make two instructions of one over several micro-batches; of a transfer mostly at both ends."""
+    i = d.at(at)
+    if isinstance(i, AllReduce) or len(i.micro_batches) < 2:
+        return False
+    size = rng.randrange(1, len(i.micro_batches))
+    for g, k in [*with_partner(d, at, rng)]:
+        whole = d.streams[g][k]
+        assert not isinstance(whole, AllReduce)
+        batch = whole.micro_batches
+        d.streams[g][k : k + 1] = [replace(whole, micro_batches=batch[:size]), replace(whole, micro_batches=batch[size:])]
+    return True
+
+
+def merge_groups(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Make one instruction of two that differ in their micro-batches alone; of transfers mostly at both ends."""
+    i = d.at(at)
+    if isinstance(i, AllReduce):
+        return False
+    alike = [
+        n
+        for n, x in enumerate(d.streams[at[0]])
+        if n != at[1] and not isinstance(x, AllReduce) and replace(x, micro_batches=i.micro_batches) == i
+    ]
+    if not alike:
+        return False
+    near = min(alike, key=lambda n: abs(n - at[1]))
+    other = (at[0], near if rng.random() < 0.7 else rng.choice(alike))
+    pairs = [(at, other)]
+    ends = partner(d, at), partner(d, other)
+    if ends[0] is not None and ends[1] is not None and ends[0] != ends[1] and rng.random() < 0.7:
+        pairs.append(ends)  # type: ignore[arg-type]
+    first = rng.random() < 0.5
+    for one, two in pairs:
+        a, b = d.at(one), d.at(two)
+        assert isinstance(a, Task | Send | Recv | Free) and isinstance(b, Task | Send | Recv | Free)
+        both = replace(a, micro_batches=a.micro_batches + b.micro_batches)
+        d.put(one if first else two, both)  # type: ignore[arg-type]
+        gone = two if first else one
+        del d.streams[gone[0]][gone[1]]
+    return True
+
+
+STREAMS: dict[Mutation, tuple[str, str]] = {
+    add_instruction: ("add an instruction", ""),
+    add_transfer: ("add a transfer", "what crosses is sent once already, and the rest stays"),
+    change_value: ("take an activation for a gradient", "each is made at the other end of its stage"),
+    run_again: ("recompute a forward, or no longer", "a backward finds the same, kept or made again"),
+    permute_streams: ("exchange the streams of ranks", ""),
+    split_group: ("split a group", ""),
+    merge_groups: ("merge two groups", ""),
+}

@@ -78,6 +78,7 @@ class Rollcall:
         self._store, self.rank, self.world, self._hosted = store, rank, world, hosted
         self._is_first = True
         self._over = threading.Event()
+        self._listener: threading.Thread | None = None
 
     def answer(self, meeting: Meeting) -> None:
         """Answer when somebody calls, from now on."""
@@ -91,11 +92,14 @@ class Rollcall:
             except RuntimeError:
                 pass  # the store has gone, and with it whoever could ask
 
-        threading.Thread(target=listen, name="roll call", daemon=True).start()
+        self._listener = threading.Thread(target=listen, name="roll call", daemon=True)
+        self._listener.start()
 
     def end(self) -> None:
-        """Answer no longer."""
+        """Answer no longer. A thread that is still inside the store when Python ends would take the process with it."""
         self._over.set()
+        if self._listener is not None:
+            self._listener.join(GRACE_S)
 
     def first(self) -> bool:
         """Return whether this rank is the first to give up; so it is where nobody can be asked."""
@@ -159,7 +163,8 @@ def meet(timeout_s: float) -> None:
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     _meeting = Meeting(limit)
-    with _meeting.wait(f"the place where ranks meet, {where[0]}:{where[1]},"):
+    keeper = "rank 0" if hosted else "torchrun"
+    with _meeting.wait(f"reaching {keeper} at {where[0]}:{where[1]}, where ranks meet,"):
         store = TCPStore(*where, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # A connection of its own: the other one may be held by a wait.
         aside = TCPStore(*where, is_master=False, timeout=limit, wait_for_workers=False)

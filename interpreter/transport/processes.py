@@ -116,7 +116,7 @@ class Processes:
         if self._patient:
             for ranks in sets:
                 if self.rank in ranks:
-                    self._collectives[ranks]._get_backend(self.device).set_timeout(UNHURRIED)
+                    self._collectives[ranks]._get_backend(HOST).set_timeout(UNHURRIED)
 
     def _group(self, ranks: Sequence[int]) -> Any:
         limit = self.meeting.limit

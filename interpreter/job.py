@@ -13,14 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from chimera_ir.model import ModelDescription
 from interpreter import measure, reference
+from interpreter.agreement import Made, compare
 from interpreter.data import Windows
 from interpreter.evaluation import Evaluator
+from interpreter.messages import boundary_table, digest
 from interpreter.plan import Plan
 from interpreter.record import Record
 from interpreter.text import load_text, split_text, unigram_entropy
 from interpreter.timed import Comparison, Nothing, Sleeper, measured_times, median_times, timed_model
-from interpreter.training import Result, Settings, Trainer, agree, samples_per_micro_batch
+from interpreter.training import Result, Settings, Trainer, samples_per_micro_batch
 from interpreter.transport import Transport
 from models.describe import describe
 from models.gpt import gpt
@@ -45,6 +48,17 @@ def settings_of(options: argparse.Namespace) -> Settings:
     return Settings(iterations, options.seed, options.micro_batch, options.lr, options.clip, options.warm_up)
 
 
+def made(plan: Plan, description: ModelDescription) -> list[Made]:
+    """Return what all ranks must have made alike of their options, for the comparison."""
+    table = boundary_table(description, plan.program.header.stages)
+    evaluation = "none" if plan.evaluation is None else plan.evaluation.digest
+    return [
+        ("E806", "program", plan.program.digest),
+        ("E806", "program of evaluations", evaluation),
+        ("E807", "table of boundary values", digest(table)),
+    ]
+
+
 class TrainingJob:
     """A training, ready to run on every rank. ranks_here: how many ranks this machine has."""
 
@@ -63,20 +77,19 @@ class TrainingJob:
 
     def run(self, transport: Transport, alive: Callable[[], None]) -> int:
         """Train, say on rank 0 how it goes, and return the exit code."""
-        trainer = Trainer(self.plan.program, self.model, self.description, self.source, transport, self.settings)
-        text = self.source.text
-        # A large text is not read for this.
-        same = (
-            self.options.model,
-            self.options.dropout,
-            len(text),
-            bytes(text.read(0, 2**16)),
-            bytes(text.read(len(text) - 2**16, len(text))),
+        compare(
+            transport, self.options, made(self.plan, self.description), [("E809", "training (model or data)", self._text())]
         )
-        agree(transport, "training (model or data)", "E809", hashlib.sha256(repr(same).encode()).hexdigest())
+        trainer = Trainer(self.plan.program, self.model, self.description, self.source, transport, self.settings)
         record = Record(transport.rank, self.settings.iterations, self.options.log_file)
         self._introduce(record)
         return Training(self, trainer, record).run(alive)
+
+    def _text(self) -> str:
+        """Return what tells one text from another. A large one is not read for this."""
+        text = self.source.text
+        ends = bytes(text.read(0, 2**16)) + bytes(text.read(len(text) - 2**16, len(text)))
+        return f"{hashlib.sha256(ends).hexdigest()[:12]}, of {len(text)} bytes"
 
     def _introduce(self, record: Record) -> None:
         h, d = self.plan.program.header, self.description
@@ -187,7 +200,7 @@ class TimedJob:
     """A timed run, ready to run on every rank: the same program and messages, with stages that only take time."""
 
     def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
-        self.plan, self.unit_s = plan, options.timed / 1000
+        self.plan, self.options, self.unit_s = plan, options, options.timed / 1000
         self.settings = settings_of(options)
         size = samples_per_micro_batch(plan.program, options.micro_batch)
         boundary = describe(gpt(options.model, options.seq_len), size).layers[0].boundary[0]
@@ -195,6 +208,7 @@ class TimedJob:
 
     def run(self, transport: Transport, alive: Callable[[], None]) -> int:
         """Run, say on rank 0 how long it took, and return the exit code."""
+        compare(transport, self.options, made(self.plan, self.description))
         record, h = Record(transport.rank, self.settings.iterations), self.plan.program.header
         record.say(
             f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "

@@ -24,16 +24,7 @@ exit status: 0; 1 for findings and failures; 2 for a command line that means not
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; ends the process with code 2 where they are wrong."""
-    parser = Parser(
-        prog="torchrun --nproc-per-node RANKS interpreter/run.py",
-        usage="%(prog)s [SCHEDULE] [-p NAME=VALUE ...] [options]",
-        description="Compile a pipeline schedule and train a GPT with it, one process per rank.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_program(parser.add_argument_group("what runs").add_argument)
-    _add_training(parser.add_argument_group("training").add_argument)
-    _add_output(parser.add_argument_group("checks and output").add_argument)
+    parser = _parser()
     options = parser.parse_args(arguments)
     if options.loopback and options.transport != "gloo":
         parser.error(f"--transport {options.transport} is for real ranks; --loopback is a transport of its own")
@@ -45,6 +36,29 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.timed is not None and options.loopback:
         parser.error("--timed needs ranks that wait at the same time; --loopback runs one at a time")
     return options
+
+
+def option_names() -> dict[str, str]:
+    """Return what a person calls each option, by its name in the namespace."""
+    return {
+        action.dest: next((word for word in action.option_strings if word.startswith("--")), "")
+        or next(iter(action.option_strings), str(action.metavar))
+        for action in _parser()._actions
+    }
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="torchrun --nproc-per-node RANKS interpreter/run.py",
+        usage="%(prog)s [SCHEDULE] [-p NAME=VALUE ...] [options]",
+        description="Compile a pipeline schedule and train a GPT with it, one process per rank.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_program(parser.add_argument_group("what runs").add_argument)
+    _add_training(parser.add_argument_group("training").add_argument)
+    _add_output(parser.add_argument_group("checks and output").add_argument)
+    return parser
 
 
 def _add_program(add: Callable[..., object]) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from chimera_ir.diagnostics import ChimeraError, Source, refuse, render
 from chimera_ir.files import read
 from chimera_ir.forms import is_program, read_program
-from chimera_ir.program import Program
+from chimera_ir.program import Machine, Program
 from interpreter.options import parse_options
 from interpreter.plan import Plan, Times
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from interpreter.job import Job
     from interpreter.transport import Transport
 
+TRANSPORT: Machine = "window"  # what ranks of their own run, over gloo and NCCL: docs/semantics.md, "Machines"
 GIVE_WAY_S = 20  # torchrun ends all ranks as soon as one has failed: the one that says why must be the first
 
 
@@ -60,7 +61,9 @@ def main() -> int:
     except Exception as error:
         # RankError names rank and instruction. Where only a peer is gone, that peer's own message has the reason.
         # Where nobody can move, every rank's wait is the whole story.
-        gone = any(isinstance(e, ConnectionError) for e in (error, error.__cause__))
+        causes = (error, error.__cause__)
+        time.sleep(max(getattr(e, "give_way_s", 0) for e in causes))
+        gone = any(isinstance(e, ConnectionError) for e in causes)
         if not gone and type(error).__name__ != "StuckError":
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
@@ -99,20 +102,25 @@ def planned(options: argparse.Namespace, speaks: bool) -> Plan:
     try:
         from compiler import load_program
     except ImportError as error:
-        return _unverified(options.schedule, text, str(error), speaks)
+        return _unverified(options, text, str(error), speaks)
     program = _compiled(options) if text is None else load_program(options.schedule)
-    return plan_of(program, timed=options.timed is not None)
+    _must_train(program)
+    if options.loopback:
+        return plan_of(program, timed=False, machine=options.machine)
+    _must_end(program, options)
+    return plan_of(program, timed=options.timed is not None, machine=TRANSPORT)
 
 
-def plan_of(program: Program, timed: bool) -> Plan:
-    """Return a program with what the compiler derives from it."""
+def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Plan:
+    """Return a program with what the compiler derives from it. machine: on which it runs; its own if not given."""
     from compiler import evaluation_of, simulate
 
     _must_train(program)
+    running = program.with_header(machine=machine or program.header.machine)
     if not timed:
-        return Plan(program, evaluation_of(program), None)
+        return Plan(program, evaluation_of(running), None)
     # Messages are real: they take the time that they take.
-    simulated = simulate(program, {"hop": 0})
+    simulated = simulate(running, {"hop": 0})
     idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
     return Plan(program, None, Times(simulated.makespan / simulated.scale, idle))
 
@@ -146,8 +154,9 @@ def _compiled(options: argparse.Namespace) -> Program:
     return compile_schedule(options.schedule, parameters, width).program
 
 
-def _unverified(path: Path, text: Source | None, reason: str, speaks: bool) -> Plan:
+def _unverified(options: argparse.Namespace, text: Source | None, reason: str, speaks: bool) -> Plan:
     """Return the program of a compiled file as it stands: the interpreter needs no compiler."""
+    path = options.schedule
     if text is None:
         raise refuse(
             "E813",
@@ -158,7 +167,38 @@ def _unverified(path: Path, text: Source | None, reason: str, speaks: bool) -> P
         print(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated", file=sys.stderr)
     program = read_program(text)
     _must_train(program)
+    if program.header.machine == "posted" and not options.loopback:
+        # What ends on another machine than `posted` ends on the transport's too (docs/semantics.md, "Machines").
+        note = "whether it ends there all the same, only the compiler can say"
+        raise _for_another(program, options, note, f"where the compiler is: {_arranging(options.schedule)}")
     return Plan(program, None, None)
+
+
+def _must_end(program: Program, options: argparse.Namespace) -> None:
+    """Raise ChimeraError E816 where a verified program does not end on the machine of the transport."""
+    from compiler.pipeline import arranged
+    from compiler.verify import findings
+
+    there = program.with_header(machine=TRANSPORT)
+    found = findings(there)
+    if not found:
+        return
+    result = arranged(there, TRANSPORT)
+    left = found if result is None else findings(result)
+    if left:
+        tried = f"comes to {left[0].code}" if result is not None else "finds no one order for all replicas"
+        raise _for_another(program, options, found[0].message, f"add --loopback, as --for {TRANSPORT} was tried and {tried}")
+    raise _for_another(program, options, found[0].message, f"{_arranging(options.schedule)} was tried: it then ends there")
+
+
+def _for_another(program: Program, options: argparse.Namespace, note: str, help: str) -> ChimeraError:
+    machine, window = program.header.machine, program.header.window
+    message = f"{options.schedule} is for the {machine} machine, and ranks over {options.transport} run {TRANSPORT}({window})"
+    return refuse("E816", message, notes=(note,), help=help)
+
+
+def _arranging(path: Path) -> str:
+    return f"chimerac {path} --for {TRANSPORT} --emit json -o arranged.json"
 
 
 def _must_train(program: Program) -> None:

@@ -5,7 +5,6 @@ Epilogue (docs/semantics.md): wait for sends and sums, clip by the global norm, 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,7 +82,6 @@ class Trainer:
         table = boundary_table(description, program.header.stages)
         agree(transport, "program", "E806", program.digest)
         agree(transport, "table of boundary values", "E807", digest(table))
-        agree(transport, "training (settings)", "E809", hashlib.sha256(repr(settings).encode()).hexdigest())
         transport.connect(program)
         header = program.header
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))

@@ -67,3 +67,9 @@ class Transport(Protocol):
 
     def tell_all(self, words: str) -> Sequence[str]:
         """Return what each rank said; called by all ranks together, outside the streams."""
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return ranks for a message: `rank 1`, `ranks 0, 2`."""
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -6,23 +6,20 @@ by whoever waits for it.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import torch
-import torch.distributed as dist
 
+from interpreter.transport.meeting import meet, part
 from interpreter.transport.processes import HOST, Processes
 
 
 def join(timeout_s: float) -> None:
     """Meet the other ranks that torchrun started. timeout_s: how long a wait may last before it is an error."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    meet(timeout_s)
 
 
 def leave() -> None:
     """Part from the others, all together: nobody's connections close under another's last message."""
-    dist.barrier()
-    dist.destroy_process_group()
+    part()
 
 
 class Gloo(Processes):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chimera_ir.program import Machine, Program
-from interpreter.transport import Transport
+from interpreter.transport import Transport, ranks_text
 from interpreter.transport.machines import Channel, Deed, World
 from interpreter.transport.turns import StuckError, Turns
 
@@ -102,7 +102,7 @@ class Loopback:
 
         deed.do = add
         deed.post(self._common.collectives(self.rank))
-        return Posted(self, deed, f"the sum over ranks {', '.join(map(str, ranks))}")
+        return Posted(self, deed, f"the sum over {ranks_text(ranks)}")
 
     def flush(self) -> None:
         """Wait for every send."""

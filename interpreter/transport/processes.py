@@ -7,10 +7,10 @@ other outside the streams goes over the default group, which is gloo's, through 
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
+from datetime import timedelta
+from time import monotonic, perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -20,33 +20,47 @@ from torch import Tensor
 
 from chimera_ir.instructions import Op
 from chimera_ir.program import Program
-from interpreter.transport import Pending
+from interpreter.transport import Pending, ranks_text
+from interpreter.transport.meeting import meeting
 
 HOST = torch.device("cpu")
 
 
-def lost(what: str, error: RuntimeError) -> ConnectionError:
-    """Return a backend's error as one that says whom this rank was talking to."""
-    # Its first sentence, without the place in its own sources.
-    reason = re.sub(r"^\[[^\]]*\] ", "", str(error)).split(". ")[0]
-    return ConnectionError(f"{what} failed: {reason}")
+# A sum is launched early and waited for late: until then nobody is kept waiting, and gloo must not end it.
+UNHURRIED = timedelta(days=365)
 
 
 class Posted:
-    """A transfer or a collective that a process group has taken on. then: what is left to do when it is complete."""
+    """A transfer or a collective that a process group has taken on.
 
-    __slots__ = ("_owner", "_then", "_what", "_work")
+    then: what is left to do when it is complete; limit: how long to wait for it, where its group does not know.
+    """
 
-    def __init__(self, owner: Processes, work: Any, what: str, then: Callable[[], object] | None = None) -> None:
-        self._owner, self._work, self._what, self._then = owner, work, what, then
+    __slots__ = ("_limit", "_owner", "_then", "_what", "_work")
+
+    def __init__(
+        self,
+        owner: Processes,
+        work: Any,
+        what: str,
+        then: Callable[[], object] | None = None,
+        limit: timedelta | None = None,
+    ) -> None:
+        self._owner, self._work, self._what, self._then, self._limit = owner, work, what, then, limit
 
     def wait(self) -> None:
         """Return when it is complete. Raises ConnectionError where a peer has gone or does not answer in time."""
+        met = self._owner.meeting
         begin = perf_counter_ns()
+        met.waiting = self._what, monotonic()
         try:
-            self._work.wait()
+            if self._limit is None:
+                self._work.wait()
+            else:
+                self._work.wait(self._limit)
         except RuntimeError as error:
-            raise lost(self._what, error) from error
+            raise met.lost(self._what, error) from error
+        met.waiting = None
         self._owner.waited_ns += perf_counter_ns() - begin
         if self._then is not None:
             self._then()
@@ -71,8 +85,10 @@ class Processes:
 
     def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.device, self.waited_ns = device, 0
+        self.device, self.waited_ns, self.meeting = device, 0, meeting()
         self._backend, self._staged = backend, staged
+        # gloo counts from the launch of a sum, and this process from where it waits. NCCL's waits do not hold it up.
+        self._patient = backend == "gloo" and self.meeting.limit is not None
         self._hosts: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # staging memory that is free
         self._channels: set[tuple[int, int]] = set()
         self._to: dict[int, Channel] = {}
@@ -97,12 +113,18 @@ class Processes:
         for ranks in sets:
             self._collectives[ranks] = self._group(ranks)
         self._use_once(channels, sets)
+        if self._patient:
+            for ranks in sets:
+                if self.rank in ranks:
+                    self._collectives[ranks]._get_backend(HOST).set_timeout(UNHURRIED)
 
     def _group(self, ranks: Sequence[int]) -> Any:
-        try:
-            return dist.new_group(list(ranks), backend=self._backend)
-        except RuntimeError as error:
-            raise lost(f"connecting ranks {', '.join(map(str, ranks))}", error) from error
+        limit = self.meeting.limit
+        with self.meeting.wait(f"connecting {ranks_text(ranks)}"):
+            if limit is None:
+                return dist.new_group(list(ranks), backend=self._backend)
+            # A group does not take over how long others wait: torch's default is half an hour.
+            return dist.new_group(list(ranks), backend=self._backend, timeout=limit)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], sets: Sequence[tuple[int, ...]]) -> None:
         for sender, receiver in channels:
@@ -129,7 +151,7 @@ class Processes:
         try:
             work = channel.group.send([buffer], channel.peer, 0)
         except RuntimeError as error:
-            raise lost(channel.what, error) from error
+            raise self.meeting.lost(channel.what, error) from error
         queue.append((Posted(self, work, channel.what, then), buffer))
         if self._window == 0:
             queue.popleft()[0].wait()
@@ -143,12 +165,12 @@ class Processes:
         try:
             work = channel.group.recv([into], channel.peer, 0)
         except RuntimeError as error:
-            raise lost(channel.what, error) from error
+            raise self.meeting.lost(channel.what, error) from error
         return Posted(self, work, channel.what, then)
 
     def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch the sum of `buffer`, in place, over these ranks."""
-        what, then, total = f"the sum over ranks {', '.join(map(str, ranks))}", None, buffer
+        what, then, total = f"the sum over {ranks_text(ranks)}", None, buffer
         if self._staged:
             total = self._host(buffer)
             total.copy_(buffer)
@@ -156,8 +178,8 @@ class Processes:
         try:
             work = dist.all_reduce(total, group=self._collectives[ranks], async_op=True)
         except RuntimeError as error:
-            raise lost(what, error) from error
-        return Posted(self, work, what, then)
+            raise self.meeting.lost(what, error) from error
+        return Posted(self, work, what, then, self.meeting.limit if self._patient else None)
 
     def flush(self) -> None:
         """Wait for every send."""
@@ -194,17 +216,13 @@ class Processes:
     def tell_all(self, words: str) -> Sequence[str]:
         """Return what each rank said; called by all ranks together, outside the streams."""
         heard = [""] * self.world
-        try:
+        with self.meeting.wait("the comparison of all ranks"):
             dist.all_gather_object(heard, words)
-        except RuntimeError as error:
-            raise lost("the comparison of all ranks", error) from error
         return heard
 
     def _together(self, what: str, call: Callable[[Tensor], object], buffer: Tensor) -> None:
         host = buffer if buffer.device == HOST else buffer.to(HOST)
-        try:
+        with self.meeting.wait(what):
             call(host)
-        except RuntimeError as error:
-            raise lost(what, error) from error
         if host is not buffer:
             buffer.copy_(host)

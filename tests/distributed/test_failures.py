@@ -3,7 +3,6 @@
 More of it, on killed ranks and on torchrun, is in test_first_run.py.
 """
 
-import socket
 import sys
 from pathlib import Path
 
@@ -16,7 +15,18 @@ from interpreter.options import parse_options
 from interpreter.run import plan_of, planned, prepared
 from interpreter.transport import Transport
 from interpreter.transport.loopback import run_in_loopback
-from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, children, ended, finished, one_of_two, started
+from tests.distributed.test_first_run import (
+    CHIMERA,
+    RUN,
+    TINY,
+    TORCHRUN,
+    children,
+    ended,
+    finished,
+    free_port,
+    one_of_two,
+    started,
+)
 
 pytestmark = pytest.mark.distributed
 
@@ -27,8 +37,12 @@ pytestmark = pytest.mark.distributed
         (["-p", "N=4"], "E806: rank 0 and rank 1 have a different program: "),
         (["--model", "gpt-micro"], "E807: rank 0 and rank 1 have a different table of boundary values: "),
         (["--seq-len", "16"], "E807: rank 0 and rank 1 have a different table of boundary values: "),
-        (["--lr", "1e-2"], r"E809: rank 0 and rank 1 have a different training \(settings\)"),
-        (["--dropout", "0.1"], "E809: rank 0 and rank 1 have a different training"),
+        (["--lr", "1e-2"], r"E809: .* training \(settings\): --lr is 0.001 on rank 0 and 0.01 on rank 1"),
+        (["--dropout", "0.1"], "E809: .*: --dropout is 0.0 on rank 0 and 0.1 on rank 1"),
+        (["--eval-every", "3"], "E809: .*: --eval-every is not given on rank 0 and 3 on rank 1"),
+        (["--no-check-gradients"], "E809: .*: --check-gradients is not given on rank 0 and no on rank 1"),
+        (["--timeout", "9"], "E809: .*: --timeout is 300.0 on rank 0 and 9.0 on rank 1"),
+        (["--iterations", "9"], "E809: .*: --iterations is not given on rank 0 and 9 on rank 1"),
         (["--data", "DATA"], r"E809: rank 0 and rank 1 have a different training \(model or data\)"),
         (["--seed", "1"], "E809: rank 0 and rank 1 have a different training"),
     ],
@@ -49,16 +63,19 @@ def test_ranks_that_were_told_different_things_are_refused(different: list[str],
         run_in_loopback(plans[0].program, rank)
 
 
-def test_two_real_ranks_with_different_boundary_tables_are_refused_and_nobody_hangs() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    first, second = (one_of_two(r, *TINY, "--seq-len", str(length), port=port) for r, length in ((0, 32), (1, 16)))
+def test_two_real_ranks_with_different_options_are_refused_and_nobody_hangs() -> None:
+    """What one rank does and the other does not, evaluations and checks of gradients, would hang them."""
+    port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
+    first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
     with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]):
         _, said = zero.communicate(timeout=60)
         assert zero.returncode == 1
-    assert "error[E807]: rank 0 and rank 1 have a different table of boundary values" in said
-    assert "Traceback" not in said
+    assert said == (
+        "error[E809]: rank 0 and rank 1 have a different training (settings): "
+        "--eval-every is not given on rank 0 and 1 on rank 1\n"
+        " = note: --check-gradients is not given on rank 0 and no on rank 1\n"
+        " = help: start every rank with the same files, options and versions\n"
+    )
 
 
 @pytest.mark.parametrize(

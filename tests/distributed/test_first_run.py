@@ -157,11 +157,23 @@ def test_a_wrong_option_is_said_once_however_many_ranks_there_are(ranks: int) ->
     assert run.returncode == 1 and run.stderr.count("argument --lr: invalid positive number value: 'fast'") == 1
 
 
+def free_port() -> int:
+    """Return a port at which two ranks may meet."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def one_of_two(rank: int, *options: str, port: int = 1) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of one rank, as torchrun would start it."""
+    """Return the command and the environment of one rank of a training, as torchrun would start it."""
+    return of_two(rank, RUN, "schedules/chimera.sched", *options, port=port)
+
+
+def of_two(rank: int, *words: str, port: int) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of one rank of a script."""
     where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     environment = {k: str(v) for k, v in where.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    return [sys.executable, RUN, "schedules/chimera.sched", *options], environment
+    return [sys.executable, *words], environment
 
 
 def test_data_that_cannot_be_read_is_refused_before_ranks_meet(tmp_path: Path) -> None:
@@ -173,9 +185,7 @@ def test_data_that_cannot_be_read_is_refused_before_ranks_meet(tmp_path: Path) -
 
 
 def test_ranks_with_different_programs_are_refused() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     first, second = (one_of_two(r, "-p", "D=2", "-p", f"N={n}", *TINY, port=port) for r, n in ((0, 2), (1, 4)))
     with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]) as one:
         _, said = zero.communicate(timeout=60)

@@ -16,7 +16,9 @@ from chimera_ir.jsonform import program_to_json
 from chimera_ir.model import Tensor as Spec
 from chimera_ir.program import Costs
 from chimera_ir.textform import program_to_text
-from compiler import compile_schedule, compile_text
+from compiler import compile_schedule, compile_text, simulate
+from compiler.cli import main as chimerac
+from compiler.explain.entries import entries
 from interpreter.measure import bubbles, computed_and_taken_s, peak_memory_bytes
 from interpreter.options import parse_options
 from interpreter.plan import Times
@@ -198,3 +200,76 @@ def test_a_timed_plan_has_the_simulators_times(monkeypatch: pytest.MonkeyPatch) 
     found = plan("--timed", "20", monkeypatch=monkeypatch)
     assert found.evaluation is None
     assert found.predicted == Times(16, (0.25,) * 4)
+
+
+# --- machines -----------------------------------------------------------------------------------------------------------
+
+
+def posted_alone(tmp_path: Path) -> Path:
+    """Return a program in which both ranks send before they receive: it ends where no SEND waits."""
+    path = tmp_path / "crossing.streams"
+    path.write_text(entries()["E816"].wrong)
+    return path
+
+
+def test_a_program_that_hangs_on_the_transport_is_refused_and_what_arranging_does_was_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = posted_alone(tmp_path)
+    for words in ([], ["--transport", "nccl"], ["--timed", "5"]):
+        with pytest.raises(ChimeraError, match="E816") as error:
+            plan(str(path), *words, monkeypatch=monkeypatch)
+        (found,) = error.value.diagnostics
+        over = "nccl" if "nccl" in words else "gloo"
+        assert found.message == f"{path} is for the posted machine, and ranks over {over} run window(0)"
+        assert found.notes == ("deadlock on the window(0) machine: ranks 0, 1 wait for each other in a circle",)
+    command, said = found.help.split(" was tried: ")
+    assert said == "it then ends there"
+    output = tmp_path / "arranged.json"
+    assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
+    assert plan(str(output), monkeypatch=monkeypatch).evaluation.header.machine == "window"
+    # The loopback runs every machine, and evaluates on the one that it runs.
+    assert plan(str(path), "--loopback", monkeypatch=monkeypatch).evaluation.header.machine == "posted"
+    assert plan(str(path), "--loopback", "--machine", "serial", monkeypatch=monkeypatch).evaluation.header.machine == "serial"
+
+
+def test_where_arranging_does_not_help_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One buffer is enough for receives that are posted late, and not for those of `--for window`."""
+    path = posted_alone(tmp_path)
+    text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
+    for value, sent in (
+        ("grad down s0 m0 <- 1", "SEND grad up s0 m1 -> 1"),
+        ("grad up s0 m1 <- 0", "SEND grad down s0 m0 -> 0"),
+    ):
+        text = text.replace(f"; RECV {value}", "").replace(sent, f"{sent}; RECV {value}")
+    path.write_text(text)
+    with pytest.raises(ChimeraError, match="E816") as error:
+        plan(str(path), monkeypatch=monkeypatch)
+    assert error.value.diagnostics[0].help == "add --loopback, as --for window was tried and comes to E460"
+
+
+@pytest.mark.parametrize("machine", ["posted", "window", "rendezvous", "paired", "serial"])
+def test_a_program_runs_that_ends_on_the_transport_whatever_it_promises(
+    machine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = compile_schedule("chimera", {"D": 2}, machine=machine, arrange=True).program  # type: ignore[arg-type]
+    path = tmp_path / "p.json"
+    path.write_text(program_to_json(program))
+    found = plan(str(path), monkeypatch=monkeypatch)
+    assert found.program == program and found.evaluation.header.machine == "window"
+    timed = plan(str(path), "--timed", "5", monkeypatch=monkeypatch).predicted
+    assert timed.makespan == simulate(program.with_header(machine="window")).makespan
+
+
+def test_without_the_compiler_only_what_is_for_posted_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    program = compile_schedule("chimera", {"D": 2}).program
+    monkeypatch.setitem(sys.modules, "compiler", None)
+    for machine in ("window", "rendezvous", "paired", "serial"):
+        path.write_text(program_to_json(program.with_header(machine=machine)))
+        assert plan(str(path), monkeypatch=monkeypatch).program.header.machine == machine
+    path.write_text(program_to_json(program.with_header(machine="posted")))
+    with pytest.raises(ChimeraError, match="E816") as error:
+        plan(str(path), monkeypatch=monkeypatch)
+    assert error.value.diagnostics[0].notes == ("whether it ends there all the same, only the compiler can say",)
+    assert plan(str(path), "--loopback", monkeypatch=monkeypatch).program.header.machine == "posted"

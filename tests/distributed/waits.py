@@ -1,0 +1,76 @@
+"""Started as two ranks by hand: rank 1 is slow, and then stops; rank 0 says how each of its waits came out, as JSON.
+
+Every wait is tried at once, in a thread of its own, since none of them shares a group with another.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from interpreter.transport import meeting
+from interpreter.transport.gloo import Gloo, join
+from tests.distributed.programs import TWO_RANKS
+
+LIMIT_S = 2.0
+
+
+def main() -> None:
+    rank = int(os.environ["RANK"])
+    meeting.GRACE_S = 0.5
+    join(60)  # the two may start at different times
+    meeting.meeting().limit = timedelta(seconds=LIMIT_S)
+    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(meeting.meeting().limit)
+    transport = Gloo()
+    transport.connect(TWO_RANKS["two pipes"].with_header(window=1))
+    slow(transport)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.5)  # it has stopped by now
+    found: dict[str, tuple[str, float]] = {}
+
+    def attempt(name: str, wait: Callable[[], object]) -> None:
+        begin = time.monotonic()
+        try:
+            wait()
+            found[name] = "complete", 0
+        except ConnectionError as error:
+            found[name] = str(error), time.monotonic() - begin
+
+    x = torch.zeros(3)
+    total = transport.sum((0, 1), torch.zeros(3))
+    waits: dict[str, Callable[[], object]] = {
+        "receive": transport.recv(1, x).wait,
+        "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window is full
+        "sum": total.wait,
+        "everybody's sum": lambda: transport.sum_all(torch.zeros(1)),
+        "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),
+    }
+    threads = [threading.Thread(target=attempt, args=wait) for wait in waits.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(json.dumps(found), flush=True)
+    os._exit(0)
+
+
+def slow(transport: Gloo) -> None:
+    """Launch a sum on rank 1 later than a wait may last, and let rank 0 be busy for most of that time."""
+    transport.sum_all(torch.zeros(1))
+    part = torch.ones(1)
+    time.sleep((LIMIT_S + 1) * transport.rank)
+    pending = transport.sum((0, 1), part)
+    time.sleep((LIMIT_S + 0.5) * (1 - transport.rank))
+    pending.wait()
+    assert part.item() == 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Every option is compared before ranks do anything else together, and the one that differs is named."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from interpreter.agreement import BY_WHAT_THEY_MAKE, NOBODY_ELSES, Made, compare
+from interpreter.options import option_names, parse_options
+from interpreter.transport import Transport
+from interpreter.transport.loopback import run_in_loopback
+from tests.helpers import program
+
+RANKS = program("gpipe", D=3, N=1)
+PROGRAM: list[Made] = [("E806", "program", "a" * 64)]
+
+
+def other(value: object) -> object:
+    """Return another value of an option."""
+    match value:
+        case bool():
+            return not value
+        case None:
+            return 7
+        case int() | float():
+            return value + 1
+        case list():
+            return [*value, ("N", 7)]
+        case Path():
+            return value.with_name("other")
+        case _:
+            return f"{value}x"
+
+
+def compared(change: Callable[[argparse.Namespace], object], rank: int = 1, made: list[Made] = PROGRAM) -> None:
+    """Compare the options of three ranks, one of which has others, and maybe a program of its own."""
+
+    def live(transport: Transport) -> None:
+        options = parse_options(["-p", "D=2"])
+        if transport.rank == rank:
+            change(options)
+        compare(transport, options, made if transport.rank == rank else PROGRAM, [("E809", "training (model or data)", "text")])
+
+    run_in_loopback(RANKS, live)
+
+
+def test_equal_options_are_equal() -> None:
+    compared(lambda options: None)
+    compared(lambda options: vars(options).update(parse_options(["-p", "D=2", "--log-file", "x"]).__dict__))
+
+
+@pytest.mark.parametrize("name", sorted(vars(parse_options([]))))
+def test_every_option_is_compared_and_named(name: str) -> None:
+    before = getattr(parse_options(["-p", "D=2"]), name)
+    change = lambda options: setattr(options, name, other(before))  # noqa: E731
+    if name in NOBODY_ELSES:
+        compared(change)
+        return
+    called = option_names()[name]
+    if name in BY_WHAT_THEY_MAKE:
+        compared(change)  # another path to the same text
+        with pytest.raises(ChimeraError) as error:
+            compared(change, made=[("E806", "program", "b" * 64)])
+        (found,) = error.value.diagnostics
+        assert found.message == f"rank 0 and rank 1 have a different program: {'a' * 12} and {'b' * 12}"
+        said = found.notes[0]
+    else:
+        with pytest.raises(ChimeraError) as error:
+            compared(change)
+        (found,) = error.value.diagnostics
+        start, said = found.message.split(": ", 1)
+        assert start == "rank 0 and rank 1 have a different training (settings)"
+    assert said.startswith(f"{called} is ") and " on ranks 0, 2 and " in said and said.endswith(" on rank 1")
+
+
+def test_an_option_of_tomorrow_is_compared_by_itself() -> None:
+    def told(options: argparse.Namespace, value: object) -> None:
+        options.not_there_yet = value
+
+    for value in (1, "x", None, True, 0.5):
+        with pytest.raises(ChimeraError, match=r"E809: rank 0 and rank 2 .*: not_there_yet is unknown on ranks 0, 1 and"):
+            compared(lambda options, value=value: told(options, value), rank=2)  # type: ignore[misc]
+
+
+def test_several_that_differ_are_all_named() -> None:
+    def change(options: argparse.Namespace) -> None:
+        options.eval_every, options.check_gradients, options.lr = 7, False, 0.1
+
+    with pytest.raises(ChimeraError) as error:
+        compared(change, rank=0)
+    (found,) = error.value.diagnostics
+    assert found.message.endswith("(settings): --lr is 0.1 on rank 0 and 0.001 on ranks 1, 2")
+    assert found.notes == (
+        "--eval-every is 7 on rank 0 and not given on ranks 1, 2",
+        "--check-gradients is no on rank 0 and not given on ranks 1, 2",
+    )
+
+
+def test_the_order_of_parameters_means_nothing() -> None:
+    def live(transport: Transport) -> None:
+        words = ["-p", "D=2", "-p", "N=4"] if transport.rank else ["-p", "N=4", "-p", "D=2"]
+        compare(transport, parse_options(words), PROGRAM)
+
+    run_in_loopback(RANKS, live)
+
+
+def test_another_text_and_a_missing_evaluation_are_findings() -> None:
+    def live(transport: Transport, made: dict[int, Any], data: dict[int, str]) -> None:
+        words = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
+        compare(transport, parse_options([]), [("E806", "program of evaluations", made.get(transport.rank, "a"))], words)
+
+    with pytest.raises(ChimeraError, match=r"E809: .* \(model or data\): abc, of 9 bytes and abd, of 8 bytes"):
+        run_in_loopback(RANKS, lambda t: live(t, {}, {2: "abd, of 8 bytes"}))
+    with pytest.raises(ChimeraError, match="E806: rank 0 and rank 1 have a different program of evaluations: a and none"):
+        run_in_loopback(RANKS, lambda t: live(t, {1: "none"}, {}))

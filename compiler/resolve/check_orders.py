@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from chimera_ir import limits
 from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from compiler.resolve.counts import limit_weights, no_limit
-from compiler.resolve.expressions import check
+from compiler.resolve.expressions import Type, check
 from compiler.resolve.scope import Scope, counter_of, define_let, index_binder, local, needed_lets
 from compiler.resolve.spec import KINDS
 from compiler.syntax import nodes as n
@@ -55,7 +55,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
         found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))
-    inner = scope | dict.fromkeys(GREEDY_NAMES, "integer")
+    inner: dict[str, Type] = {**scope, **dict.fromkeys(GREEDY_NAMES, "integer")}
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
         found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
@@ -80,7 +80,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
                 message = f"the limit counts {absent[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
                 found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
-            check(e.right, scope | dict.fromkeys(named, "integer"), "integer", found)
+            check(e.right, {**scope, **dict.fromkeys(named, "integer")}, "integer", found)
 
 
 def _check_actions(

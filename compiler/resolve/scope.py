@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from chimera_ir.diagnostics import Diagnostic, Span
 from compiler.resolve.expressions import Type, check, inside, names_in, spend
 from compiler.syntax import nodes as n
 
 
-class Scope(dict[str, Type]):
-    """Names and their types. seen: where each is defined."""
+class Scope(Mapping[str, Type]):
+    """Names and their types: its own, and those of the scope around it, which are not copied: a listing may have thousands of
+    names and of blocks."""
 
     def __init__(self, outer: Scope | None = None) -> None:
-        super().__init__(outer or {})
-        self.seen: dict[str, Span] = dict(outer.seen) if outer is not None else {}
+        self._outer = outer
+        self._own: dict[str, tuple[Type, Span]] = {}
+
+    def _find(self, name: object) -> tuple[Type, Span] | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope._own:
+                return scope._own[name]
+            scope = scope._outer
+        return None
+
+    def __getitem__(self, name: str) -> Type:
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
+        return found[0]
+
+    def __contains__(self, name: object) -> bool:
+        return self._find(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        if self._outer is not None:
+            yield from (name for name in self._outer if name not in self._own)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def where(self, name: str) -> Span | None:
+        """Return where a name is defined."""
+        found = self._find(name)
+        return found and found[1]
+
+    def add(self, binder: n.Binder, kind: Type) -> None:
+        self._own[binder.name] = kind, binder.span
 
 
 def twice(message: str, span: Span, first: Span, help: str = "choose another name") -> Diagnostic:
@@ -24,10 +58,9 @@ def twice(message: str, span: Span, first: Span, help: str = "choose another nam
 
 def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
     """Add a name to a scope, and E207 where it is there already."""
-    if binder.name in scope:
-        found.append(twice(f"'{binder.name}' is defined twice", binder.span, scope.seen[binder.name]))
-    scope[binder.name] = kind
-    scope.seen[binder.name] = binder.span
+    if first := scope.where(binder.name):
+        found.append(twice(f"'{binder.name}' is defined twice", binder.span, first))
+    scope.add(binder, kind)
 
 
 def _kind_of(e: n.Expr, scope: Mapping[str, Type]) -> Type:

@@ -25,12 +25,14 @@ def _gap(before: Token, t: Token) -> int:
 
 def _one_line(u: Unit) -> bool:
     """Return whether a unit may stand on one line: no comment in it, and no block that the author broke."""
-    return all(
-        (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
-        if isinstance(p, Block)
-        else not p.comment
-        for p in u.parts
-    )
+    if u.one_line is None:  # asked again for every block around it
+        u.one_line = all(
+            (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
+            if isinstance(p, Block)
+            else not p.comment
+            for p in u.parts
+        )
+    return u.one_line
 
 
 def _least(before: Unit, u: Unit) -> int:
@@ -42,18 +44,37 @@ class _Line:
     """A line in the making. anchor: where the author's line began: the column now, and the token. Columns count from it."""
 
     def __init__(self, wide: bool = True) -> None:
-        self.text, self.wide = "", wide
+        self.wide = wide
+        self.parts: list[str] = []
+        self.length = 0
         self.anchor: tuple[int, Token] | None = None
         self.before: Token | None = None
 
+    @property
+    def text(self) -> str:
+        """What the line says."""
+        return "".join(self.parts)
+
+    def put(self, text: str) -> None:
+        """Append a text as it is."""
+        self.parts.append(text)
+        self.length += len(text)
+
+    def go_on(self, before: Token | None) -> _Line:
+        """Return a line that begins like this one, to be tried."""
+        line = _Line()
+        line.put(self.text)
+        line.anchor, line.before = self.anchor, before
+        return line
+
     def add(self, t: Token, gap: int, aligned: bool = False) -> None:
         """Append a token after a gap, a wider one where the author left one."""
-        column = len(self.text) + gap
+        column = self.length + gap
         match self.before, self.anchor:
             case Token() as before, (start, token) if aligned and self.wide and before.line == t.line == token.line:
                 if t.column - before.end > gap:
                     column = max(column, start + t.column - token.column)
-        self.text = self.text.ljust(column) + t.text
+        self.put(" " * (column - self.length) + t.text)
         if self.anchor is None or self.anchor[1].line != t.line:
             self.anchor = column, t
         self.before = t
@@ -61,11 +82,13 @@ class _Line:
     def tokens(self, u: Unit, gap: int, aligned: bool) -> None:
         """Append a unit that stands on one line, or more of it than fits there."""
         for k, part in enumerate(u.parts):
-            if len(self.text) > WIDTH:
+            if self.length > WIDTH:
                 return
             if isinstance(part, Block):
                 self.add(part.open, 1, aligned=True)
                 for i, item in enumerate(part.items):
+                    if self.length > WIDTH:
+                        return
                     assert isinstance(item, Unit)
                     beside = part.items[i - 1] if i else None
                     self.tokens(item, _least(beside, item) if isinstance(beside, Unit) else 1, beside is not None)
@@ -93,10 +116,10 @@ class Writer:
         return "\n".join([*self.lines, self.line.text]).strip("\n") + "\n"
 
     def newline(self, indent: int, wide: bool = True) -> None:
-        if self.line.text.strip():
-            self.lines.append(self.line.text)
+        if (text := self.line.text).strip():
+            self.lines.append(text)
         self.line = _Line(wide)
-        self.line.text = " " * indent
+        self.line.put(" " * indent)
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
         """Write a comment, beside what it stood beside."""
@@ -104,7 +127,7 @@ class Writer:
             self.line.add(t, 2, aligned=True)
         else:
             self.newline(indent)
-            self.line.text += t.text
+            self.line.put(t.text)
         self.line.before = t
 
     def items(self, items: list[Unit | Token], indent: int, opened: Token | None = None) -> None:
@@ -131,10 +154,9 @@ class Writer:
         """Write a unit beside its neighbour if it fits there."""
         if not _one_line(u):
             return False
-        line = _Line()
-        line.text, line.anchor, line.before = self.line.text, self.line.anchor, self.line.before
+        line = self.line.go_on(self.line.before)
         line.tokens(u, _least(neighbour, u), aligned=True)
-        if len(line.text) > WIDTH:
+        if line.length > WIDTH:
             return False
         self.line = line
         return True
@@ -157,11 +179,11 @@ class Writer:
 
     def run(self, tokens: list[Token], indent: int, first: bool) -> None:
         """Write the tokens between two blocks: on one line if they fit, else broken where the author broke them."""
-        line = _Line()
-        line.text, line.before = self.line.text, self.line.before
+        line = self.line.go_on(self.line.before)
+        line.anchor = None
         for k, t in enumerate(tokens):
             line.add(t, 0 if first and k == 0 else _gap(line.before, t) if line.before else 0)
-        keep = len(line.text) > WIDTH or any(t.comment for t in tokens)
+        keep = line.length > WIDTH or any(t.comment for t in tokens)
         for k, t in enumerate(tokens):
             before = self.line.before
             if t.comment:
@@ -182,10 +204,9 @@ class Writer:
             self.newline(indent + INDENT)
             self.line.add(b.open, 0)
         elif _one_line(Unit([b])):
-            line = _Line()
-            line.text, line.anchor, line.before = self.line.text, self.line.anchor, before
+            line = self.line.go_on(before)
             line.tokens(Unit([b]), 1, aligned=True)
-            if len(line.text) <= WIDTH:
+            if line.length <= WIDTH:
                 self.line = line
                 return
             self.line.add(b.open, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -47,9 +48,11 @@ class Block:
 
 @dataclass(slots=True)
 class Unit:
-    """A statement, clause, rule or action: tokens, comments and blocks."""
+    """A statement, clause, rule or action: tokens, comments and blocks. one_line: whether it may stand on one line, once
+    that was asked."""
 
     parts: list[Token | Block] = field(default_factory=list)
+    one_line: bool | None = None
 
     @property
     def first(self) -> Token:
@@ -66,7 +69,7 @@ class Unit:
 def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
     """Return the tokens of a text whose syntax tree is this."""
     starts, tasks = set(_unit_starts(tree)), {(s.line, s.column) for s in _task_spans(tree)}
-    greedy = [s.span for s in tree.statements if isinstance(s, n.Greedy)]
+    greedy = deque(s.span for s in tree.statements if isinstance(s, n.Greedy))
     tokens: list[Token] = []
     conditions = 0  # `if`s of expressions that wait for their `then`
     for number, line in enumerate(text.split("\n"), 1):
@@ -75,7 +78,9 @@ def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
             place = (t.line, t.column + 1)
             t.unit, t.task = place in starts, place in tasks
             t.operand = t.text in (")", "]") or bool(re.match(r"\w", t.text) and t.text not in keywords())
-            if any((s.line, s.column) < place < (s.end_line, s.end_column) for s in greedy):
+            while greedy and (greedy[0].end_line, greedy[0].end_column) <= place:
+                greedy.popleft()
+            if greedy and (greedy[0].line, greedy[0].column) < place:
                 t.unit |= t.text in ("prefer", "then") and not (conditions and t.text == "then")
                 conditions += (t.text == "if") - (t.text == "then" and not t.unit)
             tokens.append(t)

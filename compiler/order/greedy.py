@@ -25,7 +25,7 @@ from chimera_ir.diagnostics import ChimeraError, Span
 from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.order.ordered import Batches, Ordered, task_program
-from compiler.resolve.expressions import evaluate, spend
+from compiler.resolve.expressions import evaluate, spend, values_at
 from compiler.resolve.spec import GreedyOrder, Spec
 
 F, X, W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
@@ -112,7 +112,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder) -> Scheduler:
     split = Op.BWD_WEIGHT in order.kinds
     parts = [Op.FWD, Op.BWD_INPUT if split else Op.BWD] + ([Op.BWD_WEIGHT] if split else [])
     env = {**order.env, "s": stage, "m": ids - first[pipe], "p": pipe, "r": rank}
-    wanted = [np.broadcast_to(np.asarray(evaluate(k.value, env)), stage.shape) * (-1 if k.larger else 1) for k in order.keys]
+    wanted = [values_at(k.value, env, keys) * (-1 if k.larger else 1) for k in order.keys]
     place = np.repeat([order.kinds.index(op) for op in parts], keys)
     columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(wanted))]
     priority = np.empty(len(place), np.int64)
@@ -148,13 +148,12 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[Coun
         weights = [bound.weights.get(op, 0) for op in parts] + [0]
         shared: dict[tuple[int, ...], Counter] = {}
         for p, pipe in enumerate(h.pipes):
-            for s, r in enumerate(pipe.placement):
+            for s, r in enumerate(pipe.placement) if pipe.micro_batches else ():
                 scope = {"rank": (r,), "stage": (r, s), "pipe": (r, p)}[bound.scope]
                 if scope not in shared:
                     value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p})
                     shared[scope] = Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
-                if pipe.micro_batches:
-                    shared[scope].kept += order.group
+                shared[scope].kept += order.group
                 result[p * h.stages + s].append(shared[scope])
     return result
 

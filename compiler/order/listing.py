@@ -152,9 +152,8 @@ class _Lister:
         if not 0 <= first <= last < count:
             name, label = self.spec.header.pipes[cell.pipe].name, "" if a.first is None else values_of(a.first, env)
             what = "none" if last < first else f"{first} .. {last}" if last > first else str(first)
-            message = (
-                f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {what}; it has 0 .. {count - 1}"
-            )
+            held = f"0 .. {count - 1}" if count else "none"
+            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {what}; it has {held}"
             help = f"each task is listed once: {a.kind.name} for {count} micro-batches in all"
             raise refuse("E306", message, a.span, label, help=help)
         return first, last

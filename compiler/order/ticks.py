@@ -10,7 +10,7 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimera_ir.instructions import Op
 from chimera_ir.program import Ints
 from compiler.order.ordered import Batches, Ordered, formatted, plus, task_program
-from compiler.resolve.expressions import evaluate, spend, subset
+from compiler.resolve.expressions import evaluate, spend, subset, values_at
 from compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
 from compiler.syntax.nodes import Range
 
@@ -80,12 +80,12 @@ def _place(spec: Spec, batches: Batches, number: int, f: Formula) -> _Placed:
     stage = np.repeat(np.arange(spec.header.stages, dtype=np.int64), len(low))
     group = np.tile(np.arange(len(low), dtype=np.int64), spec.header.stages)
     env = {**f.env, f.stage: stage, f.micro_batch: low[group]} | ({f.counter: counter[group]} if f.counter else {})
-    for let in f.lets:
+    for let in f.lets if len(stage) else ():  # a let may have one value for all tasks
         env[let.name.name] = evaluate(let.value, env)
     if f.condition is not None:
-        holds = np.broadcast_to(np.asarray(evaluate(f.condition, env)), stage.shape)
+        holds = values_at(f.condition, env, len(stage), bool)
         env, stage, group = dict(subset(env, holds)), stage[holds], group[holds]
-    tick = np.broadcast_to(np.asarray(evaluate(f.tick, env), np.int64), stage.shape)
+    tick = values_at(f.tick, env, len(stage))
     count = (high - low + 1)[group]
     spend(int(count.sum()) // 2, f.span)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
@@ -99,7 +99,7 @@ def _groups(f: Formula, count: int) -> tuple[Ints, Ints, Ints]:
     if f.group is None:
         return every, every, every
     env = {**f.env, f.counter: every}
-    low, high = (np.broadcast_to(np.asarray(evaluate(e, env), np.int64), every.shape) for e in (f.group.low, f.group.high))
+    low, high = (values_at(e, env, count) for e in (f.group.low, f.group.high))
     if (low < 0).any():
         g = int(np.argmax(low < 0))
         raise refuse("E301", f"group {g} begins at micro-batch {low[g]}", f.group.span, help="groups begin at 0 or later")

@@ -106,7 +106,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
 def _with(scope: Scope, names: Iterable[str]) -> Scope:
     """Return the scope with names that a greedy block knows without being told."""
     inner = Scope(scope)
-    inner.update(dict.fromkeys(names, "integer"))
+    inner.know(names)
     return inner
 
 

@@ -82,6 +82,11 @@ def scalar(e: n.Expr, env: Env) -> int:
     return int(evaluate(e, env))
 
 
+def values_at(e: n.Expr, env: Env, count: int, kind: npt.DTypeLike = np.int64) -> Array:
+    """Return the value of a checked expression at each of `count` points. Where there are none nothing is computed."""
+    return np.broadcast_to(np.asarray(evaluate(e, env), kind), count) if count else np.zeros(0, kind)
+
+
 def evaluate(e: n.Expr, env: Env) -> Variable:
     """Return the value of a checked expression.
 

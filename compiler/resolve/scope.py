@@ -26,10 +26,9 @@ def twice(message: str, span: Span, first: Span, help: str = "choose another nam
 
 def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
     """Add a name to a scope, and E207 where it is there already."""
-    if binder.name in scope:
-        found.append(twice(f"'{binder.name}' is defined twice", binder.span, scope.seen[binder.name]))
-    scope[binder.name] = kind
-    scope.seen[binder.name] = binder.span
+    if first := scope.where(binder.name):
+        found.append(twice(f"'{binder.name}' is defined twice", binder.span, first))
+    scope.add(binder, kind)
 
 
 def _kind_of(e: n.Expr, scope: Mapping[str, Type]) -> Type:
@@ -62,14 +61,14 @@ def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagn
     """
     inner = Scope(scope)
     mistaken = [(binder, what, meaning) for binder, what in bound if (meaning := _mistaken(binder.name, what))]
-    known = [*scope, *(binder.name for binder, _ in bound)]
-    for binder, what, meaning in [x for x in mistaken if known.count(x[0].name) == 1][:1]:
+    names = [binder.name for binder, _ in bound]
+    for binder, what, meaning in [x for x in mistaken if x[0].name not in scope and names.count(x[0].name) == 1][:1]:
         message = f"'{binder.name}' means the {meaning}, and stands here for the {what}"
         found.append(Diagnostic("E207", message, binder.span, help=_BINDING.get(what, help)))
     for binder, _ in bound:
         define(inner, binder, "integer", found)
     for _, what, _ in mistaken:  # which formulas may go on to use
-        inner.update({name: "integer" for name, meaning in MEANINGS.items() if meaning == what})
+        inner.know(name for name, meaning in MEANINGS.items() if meaning == what)
     return inner
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import Costs, Pipe, Tied
-from compiler.resolve.expressions import Env, evaluate, scalar, values_of
+from compiler.resolve.expressions import Env, scalar, values_at, values_of
 from compiler.syntax import nodes as n
 from compiler.syntax.printer import as_term, as_written
 
@@ -132,7 +132,7 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int,
                 found.append(Diagnostic("E220", message, clause.range.span, help="a range includes both ends"))
                 continue
         at = np.arange(low, high + 1, dtype=np.int64)
-        rank = np.broadcast_to(np.asarray(evaluate(clause.rank, {**env, clause.binder.name: at})), at.shape)
+        rank = values_at(clause.rank, {**env, clause.binder.name: at}, len(at))
         outside = (rank < 0) | (rank >= ranks.count)
         if outside.any():
             s = int(at[np.argmax(outside)])
@@ -176,8 +176,8 @@ def recompute_of(declared: Mapping[str, Declared], env: Env, stages: int) -> tup
                 low, high = (0, stages - 1) if clause.range is None else _bounds(clause.range, inner)
                 at = np.arange(low, high + 1, dtype=np.int64)
                 if clause.recompute is not None:
-                    condition = clause.recompute.condition
-                    again[at] = True if condition is None else evaluate(condition, {**inner, clause.binder.name: at})
+                    condition, point = clause.recompute.condition, {**inner, clause.binder.name: at}
+                    again[at] = True if condition is None else values_at(condition, point, len(at), bool)
             result.append(tuple(again.tolist()))
     return tuple(result)
 
@@ -192,7 +192,7 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int) -> Costs:
     for cost in all_costs(schedule):
         at = np.arange(stages, dtype=np.int64)
         inner = {**env, cost.stage.name: at} if cost.stage else env
-        value = np.broadcast_to(np.asarray(evaluate(cost.value, inner)), at.shape)
+        value = values_at(cost.value, inner, stages)
         outside = (value < 0) | (value > limits.COST)
         if outside.any():
             s = int(np.argmax(outside))

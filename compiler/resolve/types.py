@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Literal
 
@@ -13,14 +13,52 @@ from compiler.syntax import nodes as n
 Type = Literal["integer", "truth value"]
 
 
-class Scope(dict[str, Type]):
-    """Names and their types. seen: where each is defined; elsewhere: what to write instead of a name that is known at other
-    places only."""
+class Scope(Mapping[str, Type]):
+    """Names and their types: its own, and those of the scope around it, which are not copied, as a listing may have thousands
+    of names and of blocks. elsewhere: what to write instead of a name that is known at other places only."""
 
     def __init__(self, outer: Scope | None = None) -> None:
-        super().__init__(outer or {})
-        self.seen: dict[str, Span] = dict(outer.seen) if outer is not None else {}
+        self._outer = outer
+        self._own: dict[str, tuple[Type, Span | None]] = {}
         self.elsewhere: Mapping[str, str] = outer.elsewhere if outer is not None else {}
+
+    def _find(self, name: object) -> tuple[Type, Span | None] | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope._own:
+                return scope._own[name]
+            scope = scope._outer
+        return None
+
+    def __getitem__(self, name: str) -> Type:
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
+        return found[0]
+
+    def __contains__(self, name: object) -> bool:
+        return self._find(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        if self._outer is not None:
+            yield from (name for name in self._outer if name not in self._own)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def where(self, name: str) -> Span | None:
+        """Return where a name is defined; nothing for one that is not, or is known without being told."""
+        found = self._find(name)
+        return found and found[1]
+
+    def add(self, binder: n.Binder, kind: Type) -> None:
+        """Add a name that is bound in the text."""
+        self._own[binder.name] = kind, binder.span
+
+    def know(self, names: Iterable[str]) -> None:
+        """Add integers that are known without being told."""
+        self._own.update((name, ("integer", None)) for name in names)
 
 
 def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagnostic]) -> None:

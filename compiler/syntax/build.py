@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -167,9 +168,9 @@ class Builder(Transformer_NonRecursive[Token, Any]):
     def _actions(self, parts: list[Any]) -> tuple[n.Action, ...]:
         """Join words to tasks: a kind, then the pipe it is of if that is named; `&` between two tasks overlaps them."""
         actions: list[n.Action] = []
-        rest = list(parts)
+        rest = deque(parts)
         while rest:
-            part = rest.pop(0)
+            part = rest.popleft()
             if isinstance(part, Token):  # &
                 last = actions[-1] if actions else None
                 following = isinstance(rest[0], _Word) if rest else False
@@ -193,11 +194,11 @@ class Builder(Transformer_NonRecursive[Token, Any]):
                         help += "; " * bool(help) + f"a loop is written: repeat {name} {{ {rest[0].name.name} }}"
                     self.found.append(Diagnostic("E102", f"unexpected '{name}'", part.name.span, _EXPECTED, help=help))
                     if rest and isinstance(rest[0], _Word) and rest[0].name.name not in TASKS:
-                        rest.pop(0)  # its pipe
+                        rest.popleft()  # its pipe
                     continue
                 word, pipe = part, None
                 if rest and isinstance(rest[0], _Word) and rest[0].name.name not in TASKS and part.plain:
-                    word = rest.pop(0)
+                    word = rest.popleft()
                     end = word.index.span if word.index is not None else word.name.span
                     pipe = n.PipeRef(word.name, word.index, span=word.name.span.to(end))
                 elif part.index is not None:

@@ -31,7 +31,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     target, source, alone = _waits(program, timing)
     if alone is not None:
         message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name(program, alone)} does"
-        help = suggest_edit(schedule, [], trials) or "overlap two tasks of which neither needs the other"
+        help = suggest_edit(schedule, [], trials, program) or "overlap two tasks of which neither needs the other"
         return refuse("E304", message, ordered.span(alone), "begins the pair", help=help)
     circle = closed(shortest_circle(target, source, program.rank_of))
     notes, ranks = [], []
@@ -49,7 +49,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     concerned = sorted(set(ranks))[:MAX_SHOWN]
     stops = {rank: f"then {name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
     far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
-    help = suggest_edit(schedule, spans[1::2], trials) or _another_order(program)
+    help = suggest_edit(schedule, spans[1::2], trials, program) or _another_order(program)
     return ChimeraError(
         [
             Diagnostic(

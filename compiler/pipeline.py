@@ -30,7 +30,7 @@ from compiler.lower.width import forwards_only, tasks_only, widen
 from compiler.order.greedy import order_greedily
 from compiler.order.listing import order_by_listing
 from compiler.order.ordered import Ordered
-from compiler.order.ticks import order_by_ticks
+from compiler.order.ticks import order_by_ticks, order_with_ties
 from compiler.resolve.resolve import resolve
 from compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, TicksOrder
 from compiler.syntax.nodes import Schedule, SyncPolicy
@@ -39,7 +39,7 @@ from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
 from compiler.verify import peaks, verify
 
 if TYPE_CHECKING:
-    from compiler.suggest import Trials
+    from compiler.suggest import Trials, Tried
 
 
 LARGE = 20_000  # tasks from which on changes are not tried at a larger size too
@@ -84,9 +84,10 @@ def compile_source(
     try:
         ordered = order_tasks(spec)
     except ChimeraError as error:
-        from compiler.suggest import suggest_shift
+        from compiler.suggest import suggest_order
 
-        raise suggest_shift(error, schedule, _trials(source.name, schedule, spec, machine, arrange)) from None
+        trials = _trials(source.name, schedule, spec, machine, arrange)
+        raise suggest_order(error, schedule, trials, _with_ties(spec, error)) from None
     tasks = ordered.program
     if width * len(tasks) > limits.TASKS:
         message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
@@ -112,17 +113,24 @@ def _times(tasks: Program) -> Timing:
     return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
 
 
+def _with_ties(spec: Spec, error: ChimeraError) -> Program | None:
+    """Return the order of a schedule that puts tasks of one rank on one tick; nothing where that is not what is wrong."""
+    if isinstance(spec.order, TicksOrder) and error.diagnostics[0].code == "E303":
+        return order_with_ties(spec, spec.order)[0].program
+    return None
+
+
 def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange: bool) -> Trials:
     """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size. On the
     machines whose transfers queue they are arranged: seldom is an order right for them as it is."""
-    from compiler.suggest import Trials
+    from compiler.suggest import Trials, Tried
     from compiler.verify.hang import remaining
 
     given = spec.header.parameters
     arranging = arrange or machine in ("paired", "serial")
     how = f" with --for {machine}" if arranging and not arrange else ""
 
-    def attempt(text: str, parameters: Mapping[str, int]) -> tuple[int, int] | None:
+    def attempt(text: str, parameters: Mapping[str, int]) -> Tried | None:
         try:
             changed = resolve(parse(Source(name, text)), parameters)
             tasks = order_tasks(changed).program
@@ -135,18 +143,18 @@ def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange
         # A schedule's own limits may be meant for its own size.
         if remaining(program if parameters == given else program.with_header(limits={})) is not None:
             return None
-        return int(timing.end.max(initial=0)), max(peaks(program).activations)
+        return Tried(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
 
-    tasks = 2 * spec.header.stages * spec.header.micro_batches
-    larger = () if tasks > LARGE else ({k: v + (v if v > least else 0) for k, v in given.items()} for least in (0, 2))
+    count = 2 * spec.header.stages * spec.header.micro_batches
+    larger = () if count > LARGE else ({k: v + (v if v > least else 0) for k, v in given.items()} for least in (0, 2))
     for parameters in larger:
         try:
             if parameters != given:
                 resolve(schedule, parameters)
-                return Trials(attempt, (given, parameters), tasks, how, bool(spec.limits))
+                return Trials(attempt, (given, parameters), count, how, bool(spec.limits))
         except ChimeraError:
             pass
-    return Trials(attempt, (given,), tasks, how)
+    return Trials(attempt, (given,), count, how)
 
 
 def _lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:

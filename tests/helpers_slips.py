@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimera_ir.program import Program
 from compiler import compile_text
 from compiler.library import find
 
@@ -84,6 +87,25 @@ def slip(base: str, *changes: tuple[str, str]) -> str:
         assert right in text, (base, right)
         text = text.replace(right, wrong, 1)
     return text
+
+
+def table(name: str) -> list[str]:
+    """Return the lines of a table of slips, tests/unit/NAME."""
+    lines = (Path(__file__).parent / "unit" / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def broken(line: str) -> tuple[str, str]:
+    """Return the schedule that a line of a table is about, and its text with the slip."""
+    base, _, change = line.partition(": ")
+    right, _, wrong = change.replace("\\n", "\n").partition(" ==>")
+    return base, slip(base, (right, wrong.removeprefix(" ")))
+
+
+@cache
+def right(base: str) -> Program:
+    """Return the program of a right schedule."""
+    return compile_text(RIGHT[base]).program
 
 
 def answers(text: str) -> list[Diagnostic]:

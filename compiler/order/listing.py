@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
@@ -20,7 +21,8 @@ from compiler.syntax import nodes as n
 from compiler.syntax.printer import expression
 
 _COMPLETE = bytes([0b0011, 0b1101])  # bits of the kinds listed: F and B; F, I and W
-MAX_FOUND = 6  # findings about missing tasks: a listing that is wrong somewhere is wrong on many ranks
+MAX_FOUND = 6  # findings about tasks in full and split: a listing that is wrong somewhere is wrong on many ranks
+MAX_NOTED = 5  # other places where the same is missing
 
 
 def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iterator[str]:
@@ -184,13 +186,9 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     lister = _Lister(spec, order)
     for rank in ranks:
         lister.run(rank, order.actions, {**order.env, order.rank: rank.number})
-    found: list[Diagnostic] = []
-    for rank in ranks:
-        found += _missing(spec, order, rank)
-        if len(found) >= MAX_FOUND:
-            break
+    found = _missing(spec, order, ranks)
     if found:
-        raise ChimeraError(found[:MAX_FOUND])
+        raise ChimeraError(found)
     meaning, batch = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 2).T.copy()
     op, pipe, stage, overlap, origin = np.array(lister.meanings, np.int64).reshape(-1, 5)[meaning].T.copy()
     offsets = np.concatenate([[0], np.cumsum([len(rank.rows) // 2 for rank in ranks])])
@@ -198,25 +196,40 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     return Ordered(program, origin, tuple(lister.spans))
 
 
-def _missing(spec: Spec, order: ListingOrder, rank: Rank) -> list[Diagnostic]:
-    """Return a finding per stage of a rank whose listing leaves tasks out."""
-    found = []
-    for cell in rank.cells:
-        if not cell.listed.strip(_COMPLETE):
-            continue
-        name = spec.header.pipes[cell.pipe].name
-        bits = np.frombuffer(cell.listed, np.uint8)
-        forward, full, inputs, weights = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
-        for what, wrong in (("F", ~forward), ("B", ~full & ~inputs & ~weights),
-                            ("W", inputs & ~weights & ~full), ("I", weights & ~inputs & ~full)):  # fmt: skip
-            if wrong.any():
-                more = f" ({wrong.sum()} such micro-batches)" if wrong.sum() > 1 else ""
-                message = f"rank {rank.number} never lists {what} of {name} s{cell.stage}, micro-batch {wrong.argmax()}{more}"
-                found.append(Diagnostic("E301", message, order.span, help=f"list it: {what} once for each micro-batch"))
-        both = full & (inputs | weights)
-        if both.any():
-            message = (
-                f"rank {rank.number} lists a full and a split backward of {name} s{cell.stage}, micro-batch {both.argmax()}"
-            )
-            found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
-    return found
+def _missing(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnostic]:
+    """Return the findings of a listing that leaves tasks out, one for all places where the same kinds of them are missing."""
+    left_out: dict[str, list[str]] = {}
+    found: list[Diagnostic] = []
+    for rank in ranks:
+        for cell in rank.cells:
+            if not cell.listed.strip(_COMPLETE):
+                continue
+            name = f"{spec.header.pipes[cell.pipe].name} s{cell.stage}"
+            bits = np.frombuffer(cell.listed, np.uint8)
+            forward, full, inputs, weights = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
+            half_i, half_w = inputs & ~weights & ~full, weights & ~inputs & ~full
+            parts = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}
+            alike: dict[bytes, list[str]] = {}
+            for kind, wrong in parts.items():
+                if wrong.any():
+                    alike.setdefault(wrong.tobytes(), []).append(kind)
+            if alike:
+                said = ", and ".join(_said(kinds, name, parts[kinds[0]]) for kinds in alike.values())
+                key = ", ".join(kind for kinds in alike.values() for kind in kinds)
+                left_out.setdefault(key, []).append(f"rank {rank.number} never lists {said}")
+            both = full & (inputs | weights)
+            if both.any() and len(found) < MAX_FOUND:
+                message = f"rank {rank.number} lists a full and a split backward of {name}, micro-batch {both.argmax()}"
+                found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
+    told = []
+    for kinds, (first, *others) in left_out.items():
+        more = f"\n... and {len(others) - MAX_NOTED} more" if len(others) > MAX_NOTED else ""
+        notes = ("\n".join(others[:MAX_NOTED]) + more,) if others else ()
+        told.append(Diagnostic("E301", first, order.span, notes=notes, help=f"list it: {kinds} once for each micro-batch"))
+    return [*told, *found]
+
+
+def _said(kinds: list[str], name: str, wrong: npt.NDArray[np.bool_]) -> str:
+    """Return 'F and B of main s0, micro-batch 7': tasks of the same micro-batches that are left out."""
+    more = f" ({wrong.sum()} such micro-batches)" if wrong.sum() > 1 else ""
+    return f"{' and '.join(kinds)} of {name}, micro-batch {wrong.argmax()}{more}"

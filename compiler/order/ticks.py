@@ -40,6 +40,18 @@ def order_by_ticks(spec: Spec, order: TicksOrder) -> Ordered:
 
     Raises ChimeraError: E301 a task without a formula, E302 a task with two, E303 two tasks of one rank on one tick.
     """
+    ordered, tick = order_with_ties(spec, order)
+    same = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)
+    if same.any():
+        raise ChimeraError(_collisions(ordered, np.flatnonzero(same), tick))
+    return ordered
+
+
+def order_with_ties(spec: Spec, order: TicksOrder) -> tuple[Ordered, Ints]:
+    """Return every rank's tasks in the order of their ticks, and the ticks; of two on one tick one comes first.
+
+    Raises ChimeraError: E301 a task without a formula, E302 a task with two.
+    """
     h, batches = spec.header, Batches(spec.header.micro_batches)
     placed, room = [], 4 * h.stages * h.micro_batches
     for number, f in enumerate(order.formulas):
@@ -59,11 +71,7 @@ def order_by_ticks(spec: Spec, order: TicksOrder) -> Ordered:
     op, pipe, stage, batch, tick, rank, formula = (x[by_time] for x in (op, pipe, stage, batch, tick, rank, formula))
     offsets = np.searchsorted(rank, np.arange(h.ranks + 1))
     program = task_program(spec, batches, op, pipe, stage, batch, np.zeros(len(op), np.int64), offsets)
-    ordered = Ordered(program, formula, tuple(f.span for f in order.formulas))
-    same = (np.diff(tick) == 0) & (np.diff(rank) == 0)
-    if same.any():
-        raise ChimeraError(_collisions(ordered, np.flatnonzero(same), tick))
-    return ordered
+    return Ordered(program, formula, tuple(f.span for f in order.formulas)), tick
 
 
 def _place(spec: Spec, batches: Batches, number: int, f: Formula) -> _Placed:
@@ -136,7 +144,7 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
                 if grouped:
                     found.append(_left_out(message, grouped, count, np.flatnonzero(missing[s])))
                 else:
-                    found.append(Diagnostic("E301", message, order.span, help=f"add: {example}"))
+                    found.append(_unplaced(message, order, p, KINDS[what], f"add: {example}"))
         both = full & (inputs | weights)
         if both.any():
             s, m = np.argwhere(both)[0]
@@ -144,6 +152,17 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
             found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
     if found:
         raise ChimeraError(found)
+
+
+def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
+    """Return the finding of a task that no formula places: there is none of its kind, or none whose `when` holds."""
+    formulas = [f for f in order.formulas if f.kind == kind]
+    mine, others = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
+    if not mine:
+        return Diagnostic("E301", message, order.span, help=help)
+    said = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in mine[:MAX_NAMED] if f.condition)
+    notes = ("a formula that names a pipe takes the place of those that name none",) if others - {f.span for f in mine} else ()
+    return Diagnostic("E301", message, mine[0].span, "places others", notes, f"no 'when' holds there: {said}")
 
 
 def _left_out(message: str, formulas: list[Formula], count: int, missing: Ints) -> Diagnostic:

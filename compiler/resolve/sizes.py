@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from chimera_ir import limits
 from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimera_ir.program import Costs, Pipe, Tied
 from compiler.resolve.expressions import Env, scalar, values_at, values_of
+from compiler.resolve.nearby import placed_otherwise
 from compiler.syntax import nodes as n
-from compiler.syntax.printer import as_term, as_written
+from compiler.syntax.printer import as_written, shifted
 
 
 def size(e: n.Expr, env: Env, what: str, least: int) -> int:
@@ -78,6 +79,7 @@ def pipes_of(schedule: n.Schedule, env: Env, ranks: Ranks, stages: int) -> tuple
                 raise refuse("E211", message, decl.micro_batches.span, label, help=help)
             placement = _placement(decl, name, inner, ranks, stages, found)
             if found:
+                found[:] = [replace(d, help=_nearby(decl, inner, ranks, stages, d) or d.help) for d in found[:1]]
                 break
             mine.ids[len(pipes)] = index
             pipes.append(Pipe(name, placement, tuple(range(first, first + count))))
@@ -113,14 +115,6 @@ def _members(decl: n.PipeDecl, env: Env) -> Iterator[tuple[int, str, Env]]:
         yield i, f"{decl.name.name}[{i}]", {**env, decl.family.binder.name: i}
 
 
-def _one_less(e: n.Expr) -> str:
-    match e:
-        case n.Binary("+", left, n.Int(1)):
-            return as_written(left)
-        case _:
-            return f"{as_term(e)} - 1"
-
-
 def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int, found: list[Diagnostic]) -> tuple[int, ...]:
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
@@ -129,7 +123,8 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int,
             low, high = _bounds(clause.range, env)
             if low <= high and not (low >= 0 and high < stages):
                 message = f"pipe {pipe} places stages {low} .. {high}, but stages are 0 .. {stages - 1}"
-                found.append(Diagnostic("E220", message, clause.range.span, help="a range includes both ends"))
+                help = "a range includes both ends" if high == stages else f"'stages' says that there are {stages}"
+                found.append(Diagnostic("E220", message, clause.range.span, help=help))
                 continue
         at = np.arange(low, high + 1, dtype=np.int64)
         rank = values_at(clause.rank, {**env, clause.binder.name: at}, len(at))
@@ -140,9 +135,10 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int,
                 f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks.count - 1}"
             )
             label = values_of(clause.rank, {**env, clause.binder.name: s})
-            help = f"where stages go round, write {as_written(clause.rank, True)} % {as_written(ranks.written, True)}"
+            old, new = as_written(clause.rank), f"{as_written(clause.rank, True)} % {as_written(ranks.written, True)}"
+            help = f"write '{new}' instead of '{old}'; stages then go round"
             if ((rank > 0) & (rank <= ranks.count)).all():
-                help = f"ranks count from 0: write {_one_less(clause.rank)}"
+                help = f"write '{shifted(clause.rank, -1)}' instead of '{old}'; ranks count from 0"
             found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
             continue
         twice = placement[at] >= 0
@@ -162,6 +158,24 @@ def _placement(decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int,
             Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
         )
     return tuple(placement.tolist())
+
+
+def _nearby(decl: n.PipeDecl, env: Env, ranks: Ranks, stages: int, d: Diagnostic) -> str:
+    """Return a change of a pipe's text with which every stage is placed once on a rank; nothing if none was found."""
+    assert d.span is not None
+    for changed, span, new, why in placed_otherwise(decl, d.span):
+        if _empty(changed, env) > _empty(decl, env):
+            continue
+        wrong: list[Diagnostic] = []
+        _placement(changed, "", env, ranks, stages, wrong)
+        if not wrong:
+            return f"{'' if d.span == span else f'{span}: '}write '{new}' instead of '{span.text}'; {why}"
+    return ""
+
+
+def _empty(decl: n.PipeDecl, env: Env) -> int:
+    """Return how many ranges of a pipe's stages are empty."""
+    return sum(low > high for low, high in (_bounds(c.range, env) for c in decl.stages if c.range))
 
 
 def recompute_of(declared: Mapping[str, Declared], env: Env, stages: int) -> tuple[tuple[bool, ...], ...]:

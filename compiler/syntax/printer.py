@@ -23,6 +23,20 @@ def as_term(e: n.Expr) -> str:
     return as_written(e, inside=isinstance(last, n.IfElse))  # which would take it into its last branch
 
 
+def shifted(e: n.Expr, amount: int) -> str:
+    """Return the author's own text of an expression with an amount added, which joins a number that ends it."""
+    match e:
+        case n.Int():
+            return str(e.value + amount)
+        case n.Binary("+" | "-", _, n.Int(value)) if e.span.line == e.span.end_line:
+            value = (value if e.op == "+" else -value) + amount
+            text, first = e.span.text, e.right.span.column - e.span.column
+            kept = text[: text.rindex(e.op, 0, first)].rstrip()
+            return kept + (f" {'-' if value < 0 else '+'} {abs(value)}" if value else "")
+        case _:
+            return f"{as_term(e)} {'-' if amount < 0 else '+'} {abs(amount)}"
+
+
 def print_schedule(schedule: n.Schedule) -> str:
     """Return the text of a tree."""
     return "\n".join([f"schedule {schedule.name.name}", *map(_statement, schedule.statements)]) + "\n"

@@ -1,0 +1,81 @@
+"""Placements near one that is wrong: other ranges and other formulas, to be tried before one is suggested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chimera_ir.diagnostics import Span
+from compiler.resolve.expressions import inside
+from compiler.syntax import nodes as n
+from compiler.syntax.printer import as_written, shifted
+
+MAX_PARTS = 100  # of a formula in which parts are changed
+_TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+
+Otherwise = tuple[n.PipeDecl, Span, str, str]  # the pipe; what is written where instead; why
+
+
+def placed_otherwise(decl: n.PipeDecl, at: Span) -> Iterator[Otherwise]:
+    """Yield pipes with one range a stage longer or shorter, or moved by one; and with one part of a formula changed by one, or
+    the bound of a condition in it included or not. at: what is wrong; its clause is changed before the others."""
+    for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _holds(x[1].span, at)):
+        before, after = decl.stages[:k], decl.stages[k + 1 :]
+        for bounds, new in _ranges(clause.range):
+            changed = replace(clause, range=bounds)
+            yield replace(decl, stages=(*before, changed, *after)), bounds.span, new, "a range includes both ends"
+        for rank, span, new in _formulas(clause.rank):
+            changed = replace(clause, rank=rank)
+            yield replace(decl, stages=(*before, changed, *after)), span, new, "stages and ranks count from 0"
+
+
+def _holds(span: Span, part: Span) -> bool:
+    """Return whether a part of the text lies within another, or is the same."""
+    begins, ends = (span.line, span.column), (span.end_line, span.end_column)
+    return begins <= (part.line, part.column) and (part.end_line, part.end_column) <= ends
+
+
+def _plus(e: n.Expr, by: int) -> n.Expr:
+    return n.Binary("+", e, n.Int(by, span=e.span), span=e.span)
+
+
+def _ranges(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
+    if bounds is None or bounds.span.line != bounds.span.end_line:
+        return
+    for low, high in ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1)):
+        texts = [shifted(e, by) if by else as_written(e) for e, by in ((bounds.low, low), (bounds.high, high))]
+        yield n.Range(_plus(bounds.low, low), _plus(bounds.high, high), span=bounds.span), " .. ".join(texts)
+
+
+def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
+    parts = list(inside(e))
+    for part in parts if len(parts) <= MAX_PARTS else ():
+        if part.span.line != part.span.end_line:
+            continue
+        match part:
+            case n.Binary(op, left, right) if op in _TURNED:
+                new = f"{as_written(left)} {_TURNED[op]} {as_written(right)}"
+                yield _with(e, part, replace(part, op=_TURNED[op])), part.span, new
+            case n.IfElse(_, then, otherwise):
+                for branch in (x for x in (then, otherwise) if x.span.line == x.span.end_line):
+                    yield from ((_with(e, branch, _plus(branch, by)), branch.span, shifted(branch, by)) for by in (-1, 1))
+            case _:
+                pass
+
+
+def _with(e: n.Expr, old: n.Expr, new: n.Expr) -> n.Expr:
+    """Return an expression with a part of it exchanged."""
+    if e is old:
+        return new
+    match e:
+        case n.Unary(_, operand):
+            return replace(e, operand=_with(operand, old, new))
+        case n.Binary(_, left, right):
+            return replace(e, left=_with(left, old, new), right=_with(right, old, new))
+        case n.IfElse(condition, then, otherwise):
+            parts = (_with(x, old, new) for x in (condition, then, otherwise))
+            return n.IfElse(*parts, span=e.span)
+        case n.Call(_, arguments):
+            return replace(e, arguments=tuple(_with(x, old, new) for x in arguments))
+        case _:
+            return e

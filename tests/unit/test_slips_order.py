@@ -1,0 +1,72 @@
+"""Slips in schedules that parse: in ticks, conditions, ranges, placements and counts. What the help says is what was meant.
+
+slips_order.txt has them, a line each.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler import compile_text
+from tests.helpers_slips import answers, broken, mended, place, right, slip, table
+
+
+@pytest.mark.parametrize("line", table("slips_order.txt"))
+def test_what_the_help_says_is_what_was_meant(line: str) -> None:
+    base, text = broken(line)
+    found = answers(text)
+    assert len(found) == 1, [d.message for d in found]  # one slip is one finding
+    assert compile_text(mended(text, found[0])).program == right(base)
+
+
+def test_a_constant_is_changed_before_an_order_is_turned_round() -> None:
+    """GPipe's backwards too early: they come later, and no task changes places with one of its kind."""
+    for constant, new in (
+        ("N + D - 2", "(N + D - 1) + (D - 1 - s) + (N - 1 - m)"),
+        ("N + D - 3", "(N + D - 1) + (D - 1 - s) + (N - 1 - m)"),
+        ("N + 1", "(N + 1) + (D - 1 - s) + (N - 1 - m) + (D - 1)"),
+        ("N", "(N) + (D - 1 - s) + (N - 1 - m) + (D - 1)"),
+    ):
+        text = slip("gpipe", ("N + D - 1", constant))
+        [found] = answers(text)
+        assert found.code == "E303" and found.help.startswith(f"slip.sched:9:16: write '{new}' instead of '({constant}) "), text
+        assert compile_text(mended(text, found)).program == right("gpipe")
+
+
+def test_a_listing_one_turn_short_is_one_finding() -> None:
+    [found] = answers(slip("listing", ("N - w {", "N - w - 1 {")))
+    assert (found.code, found.message) == ("E301", "rank 0 never lists F and B of main s0, micro-batch 7")
+    assert found.notes == ("\n".join(f"rank {r} never lists F and B of main s{r}, micro-batch 7" for r in (1, 2, 3)),)
+    assert found.help.startswith("slip.sched:10:12: write 'N - w' instead of 'N - w - 1'; tried with D=4 N=8")
+
+
+def test_a_gap_that_nothing_tried_closes_names_the_conditions() -> None:
+    rules = "\n    ".join(f"F(s, m) when m % 5 == {k} at s + m" for k in range(3))
+    [found] = answers(slip("gpipe", ("F(s, m) at s + m", rules)))
+    assert found.code == "E301" and place(found) == "8: F(s, m) when m % 5 == 0 at s + m"
+    assert found.help == "no 'when' holds there: m % 5 == 0 (line 8), m % 5 == 1 (line 9), m % 5 == 2 (line 10)"
+
+
+def test_a_formula_that_names_a_pipe_replaces_the_general_one() -> None:
+    formula = "F(s, m) at start + s"
+    [found] = answers(slip("chimera", (formula, f"{formula}\n    F up(s, m) when m % 5 == 4 at start + s")))
+    assert found.code == "E301" and found.message.startswith("no formula places F of pipe up")
+    assert found.notes == ("a formula that names a pipe takes the place of those that name none",)
+
+
+def test_only_one_end_of_a_range_is_moved_where_that_is_enough() -> None:
+    for bounds, wrong, new in (
+        ("0 .. D - 1 on", "0 .. D on", "0 .. D - 1"),
+        ("D .. 2*D - 1 on", "D .. 2*D on", "D .. 2*D - 1"),
+        ("D .. 2*D - 1 on", "D + 1 .. 2*D - 1 on", "D .. 2*D - 1"),
+        ("D .. 2*D - 1 on", "D .. 2*D - 2 on", "D .. 2*D - 1"),
+        ("0 .. D - 1 on", "1 .. D on", "0 .. D - 1"),
+    ):
+        [found] = answers(slip("vee", (bounds, wrong)))
+        assert f"write '{new}' instead of '{wrong.removesuffix(' on')}'" in found.help
+
+
+def test_a_chain_of_any_length_may_be_a_rank() -> None:
+    """No part of it is changed for the sake of a suggestion: that would walk it once for each of its links."""
+    [found] = answers(slip("gpipe", ("on rank s", "on rank s" + " + 1 - 1" * 5000 + " + 9")))
+    assert found.code == "E220"

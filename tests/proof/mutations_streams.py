@@ -166,7 +166,7 @@ def merge_groups(d: Draft, at: Place, rng: random.Random) -> bool:
 STREAMS: dict[Mutation, tuple[str, str]] = {
     add_instruction: ("add an instruction", ""),
     add_transfer: ("add a transfer", "what crosses is sent once already, and the rest stays"),
-    change_value: ("take an activation for a gradient", "each is made at the other end of its stage"),
+    change_value: ("take an activation for a gradient", ""),
     run_again: ("recompute a forward, or no longer", "a backward finds the same, kept or made again"),
     permute_streams: ("exchange the streams of ranks", ""),
     split_group: ("split a group", ""),

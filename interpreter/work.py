@@ -38,7 +38,15 @@ class Iteration:
     def inputs(self, m: int) -> Values:
         """Return the samples of a micro-batch, where the stages are."""
         assert self.batch is not None
-        return tuple(t.to(self.device) for t in self.batch.inputs(m))
+        return self._here(self.batch.inputs(m))
+
+    def targets(self, m: int) -> Tensor:
+        """Return the targets of a micro-batch, where the stages are."""
+        assert self.batch is not None
+        return self._here([self.batch.targets(m)])[0]
+
+    def _here(self, tensors: Sequence[Tensor]) -> Values:
+        return alone([t.to(self.device) for t in tensors], [False] * len(tensors))
 
 
 class Work:
@@ -148,8 +156,7 @@ class Work:
         with drawing(now.batch.draws(self.m)), self.split or nullcontext():
             outputs: Values = self.module(*inputs)
         if self.made is None:
-            targets = now.batch.targets(self.m).to(now.device)
-            return (now.model.loss(outputs, targets) / now.valid_targets,)
+            return (now.model.loss(outputs, now.targets(self.m)) / now.valid_targets,)
         return outputs
 
     def _emit(self, outputs: Values, kept: Sequence[bool]) -> None:

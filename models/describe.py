@@ -35,8 +35,8 @@ def describe(model: Model, samples: int) -> ModelDescription:
     kept_bytes: the storages that autograd saves in the layer's forward, each once; weights and the layer's input are left
     out. The last layer's include the loss's. split_kept_bytes: the same where the backward is split; weight_kept_bytes: the
     storages that it leaves for BWD_WEIGHT. Storages that several layers keep, or one that did not make them, are told
-    apart (`shared`). What no later layer reads is counted as if one did. cost: the forward's multiplications and additions in matrix products and attention,
-    and one operation for every number of the output, in thousands, rounded up.
+    apart (`shared`). What no later layer reads is counted as if one did. cost: the forward's multiplications and additions
+    in matrix products and attention, and one operation for every number of the output, in thousands, rounded up.
     """
     # Masks of dropout are kept too; which numbers they hold makes no difference.
     with FakeTensorMode(), drawing(Draws(0, 0, tuple(range(samples)))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -91,7 +91,7 @@ class Widening(Weighted):
     """Hands on more than it got: a second tensor, kept for its backward, and one without a gradient."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        y = torch.tanh(self.linear(x))
+        y = torch.tanh(self.linear(x) + _sum(more))
         return y * x, mask, torch.exp(y[:, :, :2]), y.detach().sum(-1, keepdim=True), x
 
 
@@ -99,8 +99,7 @@ class Narrowing(Weighted):
     """Takes what is more, and hands on two tensors."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        added = sum((m.mean(-1, keepdim=True) for m in more), torch.zeros(()))
-        return self.linear(x.transpose(0, 1)).transpose(0, 1) + added, mask
+        return self.linear(x.transpose(0, 1)).transpose(0, 1) + _sum(more), mask
 
 
 class Frozen(Weighted):
@@ -140,8 +139,7 @@ class Last(nn.Module):
         self.logits = nn.Linear(WIDTH, BYTES)
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Tensor:
-        added = sum((m.mean(-1, keepdim=True) for m in more), torch.zeros(()))
-        return self.logits(x * mask) + added  # type: ignore[no-any-return]
+        return self.logits(x * mask) + _sum(more)  # type: ignore[no-any-return]
 
 
 class TiedFirst(First):
@@ -163,6 +161,10 @@ class TiedMiddle(nn.Module):
 
 class TiedLast(Last):
     tied = {"shared": "logits.weight"}  # noqa: RUF012
+
+
+def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    return sum((t.mean(-1, keepdim=True) for t in tensors), torch.zeros(()))
 
 
 def loss(outputs: Values, targets: Tensor) -> Tensor:

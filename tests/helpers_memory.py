@@ -25,7 +25,6 @@ from interpreter.executor import Executor
 from interpreter.messages import boundary_table
 from interpreter.transport import Transport
 from models.model import Model, build_stage
-from tests.distributed.integers import IntegerSamples
 
 SEED = 3
 
@@ -113,7 +112,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def differences(
-    program: Program, model: Model, description: ModelDescription, samples: Samples = IntegerSamples(), evaluate: bool = True
+    program: Program, model: Model, description: ModelDescription, samples: Samples
 ) -> Callable[[Transport], Iterator[str]]:
     """Return the life of a rank that trains twice, and evaluates in between, and yields where it holds what was not said."""
     h = program.header
@@ -130,10 +129,9 @@ def differences(
         transport.connect(program)
         stages = {s: build_stage(model, cut[s], SEED) for s in range(h.stages) if rank in h.holders([s])}
         trains = Executor(program, model, stages, table, transport)
-        if evaluate:
-            transport.connect(forwards)
+        transport.connect(forwards)
         evaluates = Executor(forwards, model, stages, table, transport)
-        for p, executor in [(program, trains), *[(forwards, evaluates), (program, trains)] * evaluate]:
+        for p, executor in [(program, trains), (forwards, evaluates), (program, trains)]:
             batch = Batch(samples, SEED, 0, rank // h.ranks, h.width, h.micro_batches, description.samples)
             found = measured(executor, batch, meter, [trains, evaluates])
             said = [*predicted(p, description, rank), 0]

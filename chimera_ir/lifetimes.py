@@ -1,7 +1,7 @@
 """Lifetimes: what a rank holds besides its weights and gradients, from which instruction to which.
 
 The one place of the rule of docs/semantics.md, "Buffers". Counts (a header's limits, the report) and bytes (`--memory`, the
-report) are sums over the same columns, and the interpreter allocates just what they say.
+report) are sums over the same columns. The interpreter knows nothing of them, and holds just what they say: tests measure it.
 """
 
 from __future__ import annotations

@@ -11,17 +11,18 @@ A description is measured once, without weights (models/describe.py), and travel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
 from itertools import pairwise
-from math import prod
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
 from chimera_ir import limits
+from chimera_ir.boundary import Tensor
 from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import STRICT
 from chimera_ir.reading import One, read_json
@@ -31,44 +32,19 @@ FORMAT = "chimera-model"
 VERSION = 1
 MAX_LAYERS = 1024  # cutting takes layers^2 x stages operations: a second or two at this size
 
-Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-ITEM_BYTES: dict[str, int] = {
-    "bool": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-}
 Amount = Annotated[int, Field(ge=0, le=2**53)]
-Size = Annotated[int, Field(ge=0, le=2**31)]
 LayerId = Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
 LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$")]
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor of a boundary value. gradient: whether a gradient of the same shape travels back."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    shape: Annotated[tuple[Size, ...], Field(max_length=16), FailFast()]
-    dtype: Dtype
-    gradient: bool
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of one such tensor."""
-        return prod(self.shape) * ITEM_BYTES[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
 class Layer:
-    """What one layer needs for one micro-batch.
+    """What one layer needs for one micro-batch, and of its weights.
 
-    kept_bytes: activations kept from F to I (or B); weight_kept_bytes: what W still needs after I;
-    boundary: the tensors of its output; cost: of its forward, in one unit for all layers.
+    weight_bytes: its parameters and buffers. kept_bytes: what its forward keeps for B, without its input, which is a value
+    of its own; split_kept_bytes: the same for I; weight_kept_bytes: what W still needs after I, again without the input.
+    boundary: the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its
+    parameters' gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -79,6 +55,8 @@ class Layer:
     weight_kept_bytes: Amount
     boundary: Annotated[tuple[Tensor, ...], Field(min_length=1, max_length=256), FailFast()]
     cost: Amount
+    gradient_bytes: Amount | None = None
+    split_kept_bytes: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +68,24 @@ class TiedLayers:
     layers: Annotated[tuple[LayerId, ...], Field(min_length=2, max_length=MAX_LAYERS), FailFast()]
     parameters: Amount
     weight_bytes: Amount
+    gradient_bytes: Amount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Memory that one layer makes and others keep: a stage counts it once, however many of its layers keep it.
+
+    bytes: for one micro-batch. made: the layer that makes it; in a stage that begins after that layer it is part of the
+    input, and not counted here. None: each stage makes its own. kept, split_kept, weight_kept: the layers whose amount of
+    that name would count it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    bytes: Amount
+    made: LayerId | None
+    kept: Annotated[tuple[LayerId, ...], Field(max_length=MAX_LAYERS), FailFast()] = ()
+    split_kept: Annotated[tuple[LayerId, ...], Field(max_length=MAX_LAYERS), FailFast()] = ()
+    weight_kept: Annotated[tuple[LayerId, ...], Field(max_length=MAX_LAYERS), FailFast()] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +95,12 @@ class StageSum:
     layers: range
     parameters: int
     weight_bytes: int
+    gradient_bytes: int
     kept_bytes: int
+    split_kept_bytes: int
     weight_kept_bytes: int
-    boundary: tuple[Tensor, ...]
     cost: int
+    boundary: tuple[Tensor, ...]
 
     @property
     def act_bytes(self) -> int:
@@ -124,11 +122,12 @@ class ModelDescription:
     samples: Annotated[int, Field(ge=1, le=2**31)]
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS), FailFast()]
     tied: Annotated[tuple[TiedLayers, ...], Field(max_length=MAX_LAYERS), FailFast()] = ()
+    shared: Annotated[tuple[Shared, ...], Field(max_length=8 * MAX_LAYERS), FailFast()] = ()
 
     @cached_property
     def parameters(self) -> int:
         """Return the number of parameters, each tied one counted once."""
-        return self._sum(range(len(self.layers))).parameters
+        return self._sums((range(len(self.layers)),))[0].parameters
 
     def cut(self, stages: int) -> tuple[range, ...]:
         """Return which layers each of `stages` stages has.
@@ -147,21 +146,43 @@ class ModelDescription:
 
     def stage_sums(self, stages: int) -> tuple[StageSum, ...]:
         """Return what each of `stages` stages needs."""
-        return tuple(self._sum(layers) for layers in self.cut(stages))
+        return self._sums(self.cut(stages))
 
-    def _sum(self, ids: range) -> StageSum:
-        layers = [self.layers[k] for k in ids]
+    def _sums(self, cut: Sequence[range]) -> tuple[StageSum, ...]:
+        stage_of = [n for n, ids in enumerate(cut) for _ in ids]
+        kept = [sum(self.layers[k].kept_bytes for k in ids) for ids in cut]
+        split_kept = [sum(_split_kept_bytes(self.layers[k]) for k in ids) for ids in cut]
+        weight_kept = [sum(self.layers[k].weight_kept_bytes for k in ids) for ids in cut]
+        for shared in self.shared:
+            by_amount = ((kept, shared.kept), (split_kept, shared.split_kept), (weight_kept, shared.weight_kept))
+            for sums, layers in by_amount:
+                for n in {stage_of[k] for k in layers}:
+                    if shared.made is None or shared.made >= cut[n][0]:
+                        sums[n] += shared.bytes
         # A set of tied parameters is held once by a stage, however many of its layers the stage has.
-        again = [(max(0, sum(k in ids for k in t.layers) - 1), t) for t in self.tied]
-        return StageSum(
-            layers=ids,
-            parameters=sum(k.parameters for k in layers) - sum(n * t.parameters for n, t in again),
-            weight_bytes=sum(k.weight_bytes for k in layers) - sum(n * t.weight_bytes for n, t in again),
-            kept_bytes=sum(k.kept_bytes for k in layers),
-            weight_kept_bytes=sum(k.weight_kept_bytes for k in layers),
-            boundary=layers[-1].boundary,
-            cost=sum(k.cost for k in layers),
-        )
+        held: list[list[Layer | TiedLayers]] = [[self.layers[k] for k in ids] for ids in cut]
+        again: list[list[TiedLayers]] = [[] for _ in cut]
+        for tied in self.tied:
+            for n, count in Counter(stage_of[k] for k in tied.layers).items():
+                again[n] += [tied] * (count - 1)
+
+        def sums_of(size: Callable[[Layer | TiedLayers], int]) -> list[int]:
+            return [sum(map(size, a)) - sum(map(size, b)) for a, b in zip(held, again, strict=True)]
+
+        parameters, weights = sums_of(lambda x: x.parameters), sums_of(lambda x: x.weight_bytes)
+        gradients, costs = sums_of(gradient_bytes), [sum(self.layers[k].cost for k in ids) for ids in cut]
+        boundaries = [self.layers[ids[-1]].boundary for ids in cut]
+        columns = (cut, parameters, weights, gradients, kept, split_kept, weight_kept, costs, boundaries)
+        return tuple(StageSum(*row) for row in zip(*columns, strict=True))
+
+
+def gradient_bytes(of: Layer | TiedLayers) -> int:
+    """Return the bytes of the gradients of these parameters."""
+    return of.weight_bytes if of.gradient_bytes is None else of.gradient_bytes
+
+
+def _split_kept_bytes(of: Layer) -> int:
+    return of.kept_bytes if of.split_kept_bytes is None else of.split_kept_bytes
 
 
 def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
@@ -223,7 +244,8 @@ def _lines(model: ModelDescription) -> Iterator[str]:
     yield f'{{"format": "{FORMAT}", "version": {VERSION}, '
     yield f'"name": {json.dumps(model.name)}, "samples": {model.samples},\n'
     yield '"layers": [' + ",\n  ".join(json.dumps(asdict(layer)) for layer in model.layers) + "],\n"
-    yield '"tied": [' + ",\n  ".join(json.dumps(asdict(tied)) for tied in model.tied) + "]}\n"
+    yield '"tied": [' + ",\n  ".join(json.dumps(asdict(tied)) for tied in model.tied) + "],\n"
+    yield '"shared": [' + ",\n  ".join(json.dumps(asdict(shared)) for shared in model.shared) + "]}\n"
 
 
 def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
@@ -241,4 +263,9 @@ def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
             raise refuse("E703", f"{name}: tied[{n}].layers: {message}")
         if len(set(tied.layers)) < len(tied.layers):
             raise refuse("E703", f"{name}: tied[{n}].layers: a layer is named twice in {list(tied.layers)}")
+    for n, shared in enumerate(file.shared):
+        last = max(shared.kept + shared.split_kept + shared.weight_kept, default=0)
+        if last >= len(file.layers):
+            message = f"layer {last} does not exist, the model has {len(file.layers)} layers"
+            raise refuse("E703", f"{name}: shared[{n}]: {message}")
     return ModelDescription(**{f.name: getattr(file, f.name) for f in fields(ModelDescription)})

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chimera_ir.diagnostics import ChimeraError, refuse
-from chimera_ir.instructions import Op, Value
-from chimera_ir.model import ModelDescription, StageSum
-from chimera_ir.program import RECOMPUTE, Ints, Program
-from compiler.tasks import TaskIndex, expand
+from chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, lifetimes, sizes
+from chimera_ir.model import ModelDescription, gradient_bytes
+from chimera_ir.program import Program
 
 if TYPE_CHECKING:
     from compiler.pipeline import Compiled
@@ -20,32 +20,75 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes of one global rank. weights: all its stages once; gradients: as much again; activations: kept between
-    forward and backward, at their peak; buffers: posted or held for received values, at their peak; peak: the most of
-    activations and buffers together, with weights and gradients. Optimizer state and workspace are not counted."""
+    """Bytes of one global rank, by the rule of docs/semantics.md, "Buffers".
+
+    weights, gradients: of all its stages, once, from the first instruction to the last. activations: what forwards keep
+    for their backwards; buffers: posted or held for received values; values: made here, until they are read or sent;
+    sends: messages until they are complete; each at its own peak. peak: the most of all at once. Optimizer state and what
+    an instruction needs only while it runs are not counted.
+    """
 
     weights: int
     gradients: int
     activations: int
     buffers: int
+    values: int
+    sends: int
     peak: int
+
+
+# What is held at one time, besides weights and gradients.
+_PARTS = {"activations": ACTIVATIONS, "buffers": (Kind.RECEIVED,), "values": (Kind.MADE, Kind.AS_MADE), "sends": (Kind.SENT,)}
+
+
+class _Held:
+    """What every rank holds while each of its instructions runs. Raises ChimeraError E705 for more stages than layers."""
+
+    def __init__(self, program: Program, model: ModelDescription) -> None:
+        self.program, self.model = program, model
+        self.stages = model.stage_sums(program.header.stages)
+        lives = lifetimes(program)
+        amounts = sizes(lives, self.stages)
+        self.parts: dict[str, Amounts] = {}
+        for name, kinds in _PARTS.items():
+            chosen = lives.is_of(*kinds)
+            self.parts[name] = held(program, lives.take(chosen), amounts[chosen])
+        self.all: Amounts = np.sum(list(self.parts.values()), axis=0)
+
+    def ranks(self) -> tuple[RankMemory, ...]:
+        h = self.program.header
+        local, found = [self._weights(rank) for rank in range(h.ranks)], []
+        for rank, (a, b) in enumerate(pairwise(self.program.offsets.tolist())):
+            weights, gradients = local[rank % h.ranks]
+            if h.kind == "evaluation":
+                gradients = 0
+            tops = {name: int(sums[a:b].max(initial=0)) for name, sums in self.parts.items()}
+            peak = weights + gradients + int(self.all[a:b].max(initial=0))
+            found.append(RankMemory(weights=weights, gradients=gradients, **tops, peak=peak))
+        return tuple(found)
+
+    def moment(self, rank: int) -> tuple[int, dict[str, int]]:
+        """Return the row at which the peak of a rank begins, and the parts then; of a rank that has instructions."""
+        a, b = self.program.offsets[rank : rank + 2].tolist()
+        row = a + int(self.all[a:b].argmax())
+        return row, {name: int(sums[row]) for name, sums in self.parts.items()}
+
+    def _weights(self, rank: int) -> tuple[int, int]:
+        """Return the bytes of a local rank's weights and of their gradients."""
+        h = self.program.header
+        on = [self.stages[s] for s in sorted({s for p in h.pipes for s, r in enumerate(p.placement) if r == rank})]
+        weights, gradients = sum(s.weight_bytes for s in on), sum(s.gradient_bytes for s in on)
+        names = {tied.name for tied in h.tied}
+        for tied in self.model.tied:
+            if tied.name in names:  # one copy for all stages of the rank
+                again = max(0, sum(any(k in s.layers for k in tied.layers) for s in on) - 1)
+                weights, gradients = weights - again * tied.weight_bytes, gradients - again * gradient_bytes(tied)
+        return weights, gradients
 
 
 def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
     """Return the memory of every global rank. Raises ChimeraError E705 for more stages than layers."""
-    h = program.header
-    stages = model.stage_sums(h.stages)
-    activations = _activations(program, stages)
-    buffers = _buffers(program, stages)
-    result = []
-    for g, (a, b) in enumerate(zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False)):
-        held = {s for p in h.pipes for s, r in enumerate(p.placement) if r == g % h.ranks}
-        weights = sum(stages[s].weight_bytes for s in held)
-        both = activations[a:b] + buffers[a:b]
-        tops = [int(x.max(initial=0)) for x in (activations[a:b], buffers[a:b], both)]
-        gradients = weights if h.kind == "training" else 0
-        result.append(RankMemory(weights, gradients, tops[0], tops[1], weights + gradients + tops[2]))
-    return tuple(result)
+    return _Held(program, model).ranks()
 
 
 def check_memory(
@@ -55,14 +98,20 @@ def check_memory(
 
     recomputing: compiles the same schedule with every forward run again, to say whether that helps.
     """
-    needs = memory(program, model)
+    found = _Held(program, model)
+    needs = found.ranks()
     worst = max(needs, key=lambda x: x.peak)
     if worst.peak <= limit_bytes:
         return
     rank = needs.index(worst)
     over = sum(x.peak > limit_bytes for x in needs)
-    parts = {"weights": worst.weights, "gradients": worst.gradients, "activations": worst.activations, "buffers": worst.buffers}
-    notes = [", ".join(f"{name} {size:,}" for name, size in parts.items()) + "; optimizer state is not counted"]
+    parts, notes = {"weights": worst.weights, "gradients": worst.gradients}, []
+    if program.offsets[rank] < program.offsets[rank + 1]:
+        row, then = found.moment(rank)
+        parts |= then
+        notes = [f"the peak begins at {program.place(row)}"]
+    sums = ", ".join(f"{name} {size:,}" for name, size in parts.items())
+    notes.insert(0, f"{sums}; optimizer state and workspace are not counted")
     notes += [f"{over} of {len(needs)} ranks need more than there is"] if over > 1 else []
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
     if recomputing is not None and (again := _least(recomputing, model)) is not None and again <= limit_bytes:
@@ -81,63 +130,3 @@ def _least(compiled: Callable[[], Compiled], model: ModelDescription) -> int | N
         return max(x.peak for x in memory(compiled().program, model))
     except ChimeraError:
         return None
-
-
-def _alive(program: Program, born: list[tuple[Ints, Ints]], died: list[tuple[Ints, Ints]]) -> Ints:
-    """Return what is alive while each row runs, from (rows, bytes) that appear with a row or vanish after it."""
-    change = np.zeros(len(program) + 1, np.int64)
-    for rows, size in born:
-        np.add.at(change, rows, size)
-    for rows, size in died:
-        np.add.at(change, rows + 1, -size)
-    return np.cumsum(change)[:-1]
-
-
-def _activations(program: Program, stages: tuple[StageSum, ...]) -> Ints:
-    t = program.table
-    kept = np.array([s.kept_bytes for s in stages], np.int64)
-    weight_kept = np.array([s.weight_kept_bytes for s in stages], np.int64)
-    inputs = np.array([0] + [s.act_bytes for s in stages[:-1]], np.int64)
-    index = TaskIndex.of(program)
-    stage, op = t.stage[index.rows], t.op[index.rows]
-    training = program.header.kind == "training"
-    again = (t.flags[index.forward[index.keys]] & RECOMPUTE).astype(bool) & training
-    held = np.where(again, inputs[stage], kept[stage])  # from the forward on
-
-    def of(*ops: Op) -> tuple[Ints, Ints, Ints]:
-        mask = np.isin(op, ops)
-        return index.rows[mask], stage[mask], held[mask]
-
-    forward, backward = of(Op.FWD), of(Op.BWD, Op.BWD_INPUT)
-    rebuilt = kept[backward[1]] - backward[2]  # recomputed at the start of the backward
-    born = [(forward[0], forward[2]), (backward[0], rebuilt)]
-    died = [(backward[0], kept[backward[1]])]
-    inputs_only, weights = of(Op.BWD_INPUT), of(Op.BWD_WEIGHT)
-    born.append((inputs_only[0] + 1, weight_kept[inputs_only[1]]))
-    died.append((weights[0], weight_kept[weights[1]]))
-    if not training:
-        died.append((forward[0], forward[2]))
-    return _alive(program, born, died)
-
-
-def _buffers(program: Program, stages: tuple[StageSum, ...]) -> Ints:
-    h, t, index = program.header, program.table, TaskIndex.of(program)
-    act = np.array([0] + [s.act_bytes for s in stages[:-1]], np.int64)
-    grad = np.array([s.grad_bytes for s in stages], np.int64)
-    ends = index.weight if h.kind == "training" else index.forward
-    born, died = [], []
-
-    def values(op: Op, value: Value) -> tuple[Ints, Ints]:
-        rows = np.flatnonzero((t.op == op) & (t.value == value))
-        position, ids = expand(program, rows)
-        rows = rows[position]
-        return rows, (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
-
-    for value, size, last in ((Value.act, act, ends), (Value.grad, grad, index.backward)):
-        rows, keys = values(Op.RECV, value)
-        freed, at = values(Op.FREE, value)
-        last = last.copy()
-        last[at] = freed  # given back there, instead of right after its last reader
-        born.append((rows, size[t.stage[rows]]))
-        died.append((last[keys], size[t.stage[rows]]))
-    return _alive(program, born, died)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from chimera_ir.instructions import Op
 from chimera_ir.model import ModelDescription
 from chimera_ir.program import Ints, Program
 from compiler.graph import critical_path, dependency_graph, names
-from compiler.memory import memory
+from compiler.memory import RankMemory, memory
 from compiler.simulate import Simulation
 from compiler.verify import peaks
 from compiler.verify.progress import machine_name, machines
@@ -58,16 +59,13 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     yield "activations: micro-batches of one stage alive at the peak; receive buffers: values held or posted for"
     if model is not None:
         yield ""
-        yield f"memory of {model.name} in bytes, micro-batches of {model.samples} samples; optimizer state not counted"
-        head = ["rank", "weights", "gradients", "activations", "buffers", "peak"]
-        of = memory(program, model)
-        yield from _table(
-            head,
-            [
-                [str(g)] + [f"{x:,}" for x in (m.weights, m.gradients, m.activations, m.buffers, m.peak)]
-                for g, m in enumerate(of)
-            ],
-        )
+        yield f"memory of {model.name} in bytes, micro-batches of {model.samples} samples"
+        columns = [f.name for f in fields(RankMemory)]
+        rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model))]
+        yield from _table(["rank", *columns], rows)
+        yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
+        yield "values: made here, until read or sent; sends: until complete; peak: the most of all at once"
+        yield "not counted: optimizer state, and what an instruction needs only while it runs"
 
 
 def _costs(s: Simulation) -> str:

@@ -21,8 +21,7 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from chimera_ir.instructions import (
     AllReduce,
@@ -40,11 +39,11 @@ from chimera_ir.instructions import (
 from chimera_ir.program import Program
 from interpreter.data import Batch
 from interpreter.messages import Layout, Specs, with_gradient
-from interpreter.parameters import check_copies, parameter_groups
-from interpreter.store import Key, Pool, Slot, Store
+from interpreter.parameters import Gradients, check_copies, parameter_groups
+from interpreter.store import Buffer, Key, Slot, Store
 from interpreter.times import Times, times_of
 from interpreter.transport import Pending, Transport
-from interpreter.work import Iteration, Work, gradient_of
+from interpreter.work import Iteration, Work
 from models.model import Model, Stage
 
 Call = Callable[[], None]
@@ -73,10 +72,15 @@ class Executor:
         self.model, self.stages, self.table, self.transport = model, stages, table, transport
         self.groups = parameter_groups(program.header, stages)
         self.check_copies()
-        self.store = Store(transport)
+        trained = self.groups if program.header.kind == "training" else {}
+        self.gradients = {name: Gradients(parameters, transport.device) for name, parameters in trained.items()}
+        self.store = Store()
         self.iteration = Iteration(model, transport.device)
         self.work: dict[tuple[int, int, int], Work] = {}
-        self.sums: list[tuple[Pending, Tensor, list[nn.Parameter]]] = []
+        self.sums: list[Pending] = []
+        for i in self.stream:
+            for slot in self._message(i)[0] if isinstance(i, Free) else []:
+                slot.freed_later = True
         self.calls = [self._bind(i) for i in self.stream]
         self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
@@ -87,6 +91,8 @@ class Executor:
         Afterwards every parameter has its whole gradient. Raises RankError, which names the instruction.
         """
         self.iteration.begin(batch)
+        for gradients in self.gradients.values():
+            gradients.begin()
         clock, transport, number = time.perf_counter_ns, self.transport, 0
         stamps, waits = self._stamps, self._waits
         stamps[0], waits[0] = clock(), transport.waited_ns
@@ -113,12 +119,10 @@ class Executor:
         return f"instruction {number}: {instruction_text(self.stream[number], self.pipes)}"
 
     def _finish(self) -> None:
-        """Wait for sends and sums, and hand the sums back to their parameters."""
+        """Wait for sends and sums."""
         self.transport.flush()
-        for pending, total, parameters in self.sums:
+        for pending in self.sums:
             pending.wait()
-            for p, grad in zip(parameters, torch.split(total, [p.numel() for p in parameters]), strict=True):
-                p.grad = grad.view_as(p)
         self.sums.clear()
         left, kept = self.store.left(), [place for place, work in self.work.items() if work.ran]
         assert not left and not kept, f"a stream left {left} and {kept} behind: it was not verified"
@@ -143,14 +147,11 @@ class Executor:
                 return partial(self._send, i.peer, slots, Layout(specs * len(slots)))
             case Recv():
                 slots, specs = self._message(i)
-                return partial(self._receive, i.peer, slots, self.store.pool(specs, len(slots)))
+                return partial(self._receive, i.peer, slots, Layout(specs * len(slots)))
             case AllReduce():
-                trained = [p for p in self.groups[i.group] if p.requires_grad]
-                alike = [[p for p in trained if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in trained)]
-                # A stage without parameters sums nothing, but its ranks may still meet here.
-                return _in_turn([partial(self._sum, i.ranks, parameters) for parameters in alike or [[]]])
+                return _in_turn([partial(self._sum, i.ranks, run) for run in self.gradients[i.group].runs])
             case Free():
-                return _in_turn([slot.give_up for slot in self._message(i)[0]])
+                return _in_turn([slot.free for slot in self._message(i)[0]])
             case _:
                 assert_never(i)
 
@@ -168,6 +169,7 @@ class Executor:
                 act=None if first else self.store.slot(Key("act", pipe, stage, m)),
                 gradient=() if first else [spec.gradient for spec in self.table[stage - 1]],
                 made=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
+                kept=[spec.kept for spec in self.table[stage]],
                 grad=None if last else self.store.slot(Key("grad", pipe, stage, m)),
                 handed=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
             )
@@ -182,16 +184,16 @@ class Executor:
         values = slots[0].take() if len(slots) == 1 else tuple(t for slot in slots for t in slot.take())
         self.transport.send(peer, layout.pack(values))
 
-    def _receive(self, peer: int, slots: list[Slot], pool: Pool) -> None:
-        buffer = pool.take()
+    def _receive(self, peer: int, slots: list[Slot], layout: Layout) -> None:
+        buffer = Buffer(layout.empty(self.transport.device), self.transport)
         buffer.pending = self.transport.recv(peer, buffer.message)
-        for slot, values in zip(slots, buffer.tensors, strict=True):
-            slot.expect(values, buffer, pool)
+        tensors = layout.unpack(buffer.message)
+        each = len(tensors) // len(slots)
+        for n, slot in enumerate(slots):
+            slot.expect(tensors[n * each : (n + 1) * each], buffer)
 
-    def _sum(self, ranks: tuple[int, ...], parameters: list[nn.Parameter]) -> None:
-        parts = [gradient_of(p).flatten() for p in parameters]
-        total = torch.cat(parts) if parts else torch.zeros(0, device=self.transport.device)
-        self.sums.append((self.transport.sum(ranks, total), total, parameters))
+    def _sum(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
+        self.sums.append(self.transport.sum(ranks, gradients))
 
 
 def _in_turn(calls: Sequence[Call]) -> Call:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from chimera_ir.boundary import Tensor as Spec
+from chimera_ir.boundary import aligned_bytes, message_bytes
 from chimera_ir.model import ModelDescription
-from chimera_ir.model import Tensor as Spec
 
 Specs = tuple[Spec, ...]
 Values = tuple[Tensor, ...]
-_ALIGNMENT = 16  # every tensor of a message begins at a multiple, so that it can be read where it lies
 
 
 def boundary_table(description: ModelDescription, stages: int) -> tuple[Specs, ...]:
@@ -44,10 +45,8 @@ class Layout:
     def __init__(self, specs: Specs) -> None:
         self.specs = specs
         self.types = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
-        self.starts, self.bytes = [], 0
-        for spec in specs:
-            self.starts.append(self.bytes)
-            self.bytes += -(-spec.bytes // _ALIGNMENT) * _ALIGNMENT
+        self.starts = [0, *accumulate(map(aligned_bytes, specs))][:-1]
+        self.bytes = message_bytes(specs)
         self.single = len(specs) == 1
 
     def empty(self, device: torch.device) -> Tensor:

@@ -24,6 +24,35 @@ from models.model import Model, Stage
 Groups = dict[str, list[nn.Parameter]]
 
 
+class Gradients:
+    """The gradients of a group, allocated once: they are summed where they lie.
+
+    runs: for each dtype one run of memory, in which the gradients lie one after the other; one of no bytes for a group
+    without any, whose ranks may still meet for its sum.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
+        trained = [p for p in parameters if p.requires_grad]
+        self.runs: list[torch.Tensor] = []
+        self._places: list[tuple[nn.Parameter, torch.Tensor]] = []
+        for dtype in dict.fromkeys(p.dtype for p in trained):
+            alike = [p for p in trained if p.dtype == dtype]
+            self.runs.append(torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device))
+            parts = torch.split(self.runs[-1], [p.numel() for p in alike])
+            self._places += [(p, part.view(p.shape)) for p, part in zip(alike, parts, strict=True)]
+        self.runs = self.runs or [torch.zeros(0, device=device)]
+
+    def begin(self) -> None:
+        """Let the parameters' gradients lie here: zeros for those that have none, the others as they are."""
+        if all(p.grad is None for p, _ in self._places):
+            for run in self.runs:
+                run.zero_()
+        for p, place in self._places:
+            if p.grad is not place:
+                place.zero_() if p.grad is None else place.copy_(p.grad)
+                p.grad = place
+
+
 def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 

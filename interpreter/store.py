@@ -1,18 +1,16 @@
 """The store: a rank's values by what they are, those that are still on their way included.
 
-A place for every value is looked up once, when a stream is bound; what runs then holds the place itself. Receive
-buffers come from a pool and go back to it when the last of a message's values is given up (docs/semantics.md,
-"Buffers"); the tensors that lie in a buffer are worked out once per buffer.
+A place for every value is looked up once, when a stream is bound; what runs then holds the place itself. A receive
+buffer is made by its RECV, and gone when the last of its message's values is given up (docs/semantics.md, "Buffers").
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
-from interpreter.messages import Layout, Specs, Values
+from interpreter.messages import Values
 from interpreter.transport import Pending, Transport
 
 
@@ -29,14 +27,14 @@ class Key(NamedTuple):
 
 
 class Buffer:
-    """Memory for one message. tensors: those of each of its values, which lie in `message`."""
+    """Memory for one message on its way, or read where it lies. held: how many of its values have not been given up."""
 
-    __slots__ = ("held", "message", "pending", "tensors")
+    __slots__ = ("_transport", "held", "message", "pending")
 
-    def __init__(self, message: Tensor, tensors: Sequence[Values]) -> None:
-        self.message, self.tensors = message, tensors
+    def __init__(self, message: Tensor, transport: Transport) -> None:
+        self.message, self._transport = message, transport
         self.pending: Pending | None = None  # the receive that fills it, until somebody has waited for it
-        self.held = 0  # values that have not been given up
+        self.held = 0
 
     def arrive(self) -> None:
         """Wait for the message, once."""
@@ -44,41 +42,24 @@ class Buffer:
             self.pending.wait()
             self.pending = None
 
-
-class Pool:
-    """A rank's receive buffers for messages of one layout, of `count` values each."""
-
-    def __init__(self, layout: Layout, count: int, transport: Transport) -> None:
-        self.layout, self.count, self.transport = layout, count, transport
-        self.free: list[Buffer] = []
-        self.made = 0
-
-    def take(self) -> Buffer:
-        """Return a buffer that nobody reads."""
-        if self.free:
-            return self.free.pop()
-        self.made += 1
-        message = self.layout.empty(self.transport.device)
-        tensors = self.layout.unpack(message)
-        each = len(tensors) // self.count
-        return Buffer(message, [tensors[n * each : (n + 1) * each] for n in range(self.count)])
-
-    def give_back(self, buffer: Buffer) -> None:
-        """Take back a buffer whose last value has been given up."""
-        self.transport.forget(buffer.message)
-        self.free.append(buffer)
+    def give_up(self) -> None:
+        """Give up one of its values."""
+        self.arrive()
+        self.held -= 1
+        if not self.held:
+            self._transport.forget(self.message)
 
 
 class Slot:
     """The place of one value: empty, waiting for it, or holding it."""
 
-    __slots__ = ("buffer", "key", "pool", "values")
+    __slots__ = ("buffer", "freed_later", "key", "values")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.values: Values | None = None
         self.buffer: Buffer | None = None  # where a received value lies
-        self.pool: Pool | None = None
+        self.freed_later = False  # whether a FREE empties the place, not the last task that reads it
 
     def put(self, values: Values) -> None:
         """Hold a value that this rank has made."""
@@ -86,10 +67,10 @@ class Slot:
             raise KeyError(f"{self.key} is already there")
         self.values = values
 
-    def expect(self, values: Values, buffer: Buffer, pool: Pool) -> None:
+    def expect(self, values: Values, buffer: Buffer) -> None:
         """Hold a value that is coming into `buffer`."""
         self.put(values)
-        self.buffer, self.pool = buffer, pool
+        self.buffer = buffer
         buffer.held += 1
 
     def read(self) -> Values:
@@ -101,29 +82,29 @@ class Slot:
         return self.values
 
     def give_up(self) -> None:
-        """Empty the place; a buffer that nobody else reads goes back to its pool."""
+        """Take note that the last task has read the value."""
+        if not self.freed_later:
+            self.free()
+
+    def free(self) -> None:
+        """Empty the place."""
         self.values = None
-        buffer, pool, self.buffer, self.pool = self.buffer, self.pool, None, None
-        if buffer is not None and pool is not None:
-            buffer.arrive()
-            buffer.held -= 1
-            if not buffer.held:
-                pool.give_back(buffer)
+        buffer, self.buffer = self.buffer, None
+        if buffer is not None:
+            buffer.give_up()
 
     def take(self) -> Values:
         """Return a value that this rank has made, and empty the place."""
         values = self.read()
-        self.give_up()
+        self.free()
         return values
 
 
 class Store:
-    """All places of a rank, and its pools of receive buffers."""
+    """All places of a rank."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self) -> None:
         self._slots: dict[Key, Slot] = {}
-        self._pools: dict[tuple[Specs, int], Pool] = {}
 
     def slot(self, key: Key) -> Slot:
         """Return the place of a value, always the same one."""
@@ -131,17 +112,6 @@ class Store:
             self._slots[key] = Slot(key)
         return self._slots[key]
 
-    def pool(self, specs: Specs, count: int) -> Pool:
-        """Return the pool for messages of `count` values. specs: the tensors of each of them."""
-        if (specs, count) not in self._pools:
-            self._pools[specs, count] = Pool(Layout(specs * count), count, self._transport)
-        return self._pools[specs, count]
-
     def left(self) -> list[Key]:
         """Return the values that are there or on their way."""
         return [slot.key for slot in self._slots.values() if slot.values is not None]
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Return the bytes of all receive buffers made so far."""
-        return sum(pool.made * pool.layout.bytes for pool in self._pools.values())

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from chimera_ir.boundary import Tensor as Spec
 from chimera_ir.model import Layer, ModelDescription
-from chimera_ir.model import Tensor as Spec
 from chimera_ir.program import Program
-from interpreter import split
 from interpreter.data import Values
 from interpreter.measure import bubbles, computed_and_taken_s
 from interpreter.plan import Times
 from interpreter.training import Trainer
+from models import split
 from models.draws import current_draws
 from models.model import Model
 

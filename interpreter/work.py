@@ -13,13 +13,14 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from interpreter.data import Batch
 from interpreter.messages import Values
-from interpreter.split import Splitting
 from interpreter.store import Slot
 from models.draws import drawing
 from models.model import Model, Stage
+from models.split import Splitting
 
 
 class Iteration:
@@ -37,18 +38,41 @@ class Iteration:
     def inputs(self, m: int) -> Values:
         """Return the samples of a micro-batch, where the stages are."""
         assert self.batch is not None
-        return tuple(t.to(self.device) for t in self.batch.inputs(m))
+        return self._here(self.batch.inputs(m))
+
+    def targets(self, m: int) -> Tensor:
+        """Return the targets of a micro-batch, where the stages are."""
+        assert self.batch is not None
+        return self._here([self.batch.targets(m)])[0]
+
+    def _here(self, tensors: Sequence[Tensor]) -> Values:
+        return alone([t.to(self.device) for t in tensors], [False] * len(tensors))
 
 
 class Work:
     """The work of `module` on micro-batch `m`.
 
     act: its input, None on the first stage, whose input are samples; gradient: which tensors of the input carry one.
-    made: where its output goes, None on the last stage, whose output is the loss. grad: the gradient of the output;
-    handed: where that of the input goes. split: what BWD_INPUT leaves for BWD_WEIGHT, None for a full backward.
+    made: where its output goes, None on the last stage, whose output is the loss; kept: which tensors of the output the
+    stage keeps for its backward, too. grad: the gradient of the output; handed: where that of the input goes. split: what
+    BWD_INPUT leaves for BWD_WEIGHT, None for a full backward.
     """
 
-    __slots__ = ("act", "grad", "gradient", "handed", "iteration", "leaves", "m", "made", "module", "outputs", "ran", "split")
+    __slots__ = (
+        "act",
+        "edges",
+        "grad",
+        "gradient",
+        "handed",
+        "iteration",
+        "kept",
+        "leaves",
+        "m",
+        "made",
+        "module",
+        "ran",
+        "split",
+    )
 
     def __init__(
         self,
@@ -58,11 +82,13 @@ class Work:
         act: Slot | None,
         gradient: Sequence[bool],
         made: Slot | None,
+        kept: Sequence[bool],
         grad: Slot | None,
         handed: Slot | None,
     ) -> None:
         self.iteration, self.module, self.m = iteration, module, m
-        self.act, self.gradient, self.made, self.grad, self.handed = act, tuple(gradient), made, grad, handed
+        self.act, self.gradient, self.made, self.kept = act, tuple(gradient), made, tuple(kept)
+        self.grad, self.handed = grad, handed
         self.split: Splitting | None = None
         self.close()
 
@@ -70,11 +96,12 @@ class Work:
         """Forget what the forward kept."""
         self.ran = False  # whether a forward waits for its last backward
         self.leaves: list[Tensor] = []  # the inputs that carry a gradient
-        self.outputs: list[Tensor] | None = None  # those that carry a gradient; None where the forward has to run again
+        # Where the backward begins: in the graph at the outputs that carry a gradient, which need not be there any more.
+        self.edges: list[GradientEdge] | None = None  # None where the forward has to run again
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
-        self._emit(self._build())
+        self._emit(self._build(), self.kept)
         self.ran = True
 
     def forward_to_recompute(self) -> None:
@@ -90,11 +117,7 @@ class Work:
 
     def backward(self) -> None:
         """Add the weight gradients and hand back the input's."""
-        outputs = self._opened()
-        grads = self._given(outputs)
-        if outputs:  # a stage without parameters at the start of the model has none
-            torch.autograd.backward(outputs, grads)
-        self._hand_back()
+        self._run_backward()
         self._end()
 
     def split_backward(self) -> None:
@@ -103,12 +126,8 @@ class Work:
 
     def backward_input(self) -> None:
         """Hand back the gradient of the input; of the graph, keep what the weight gradients need."""
-        outputs = self._opened()
-        grads = self._given(outputs)
-        if outputs:
-            torch.autograd.backward(outputs, grads)
-        self._hand_back()
-        self.leaves, self.outputs = [], []
+        self._run_backward()
+        self.leaves, self.edges = [], []
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""
@@ -127,7 +146,7 @@ class Work:
             inputs = tuple(t.detach().requires_grad_() if g else t for t, g in zip(inputs, self.gradient, strict=True))
             self.leaves = [t for t in inputs if t.requires_grad]
         outputs = self._compute(inputs)
-        self.outputs = [t for t in outputs if t.requires_grad]
+        self.edges = [get_gradient_edge(t) for t in outputs if t.requires_grad]
         return outputs
 
     def _compute(self, inputs: Values) -> Values:
@@ -137,54 +156,56 @@ class Work:
         with drawing(now.batch.draws(self.m)), self.split or nullcontext():
             outputs: Values = self.module(*inputs)
         if self.made is None:
-            targets = now.batch.targets(self.m).to(now.device)
-            return (now.model.loss(outputs, targets) / now.valid_targets,)
+            return (now.model.loss(outputs, now.targets(self.m)) / now.valid_targets,)
         return outputs
 
-    def _emit(self, outputs: Values) -> None:
-        """Hand the outputs on, or add the loss."""
+    def _emit(self, outputs: Values, kept: Sequence[bool]) -> None:
+        """Hand the outputs on, or add the loss. kept: which of them a graph keeps."""
         if self.made is None:
             self.iteration.loss += outputs[0].detach()
             return
-        outputs = tuple(t.detach() for t in outputs)
-        if self.act is not None and self.act.buffer is not None:
-            # What a stage hands on as it came must not end with the buffer: the next stage may read it longer.
-            buffer = _memory(self.act.buffer.message)
-            outputs = tuple(t.clone() if _memory(t) == buffer else t for t in outputs)
-        self.made.put(outputs)
+        # What a stage hands on as it came is copied, too: the next stage may read it longer.
+        self.made.put(alone(outputs, kept, () if self.act is None else self.act.read()))
 
     def _without_graph(self) -> None:
         with torch.no_grad():
-            self._emit(self._compute(self._inputs()))
+            outputs = self._compute(self._inputs())
+            self._emit(outputs, [False] * len(outputs))
 
-    def _opened(self) -> list[Tensor]:
-        """Return the outputs that a backward begins at."""
+    def _run_backward(self) -> None:
+        """Compute the gradients, and hand back the input's."""
+        edges = self._opened()
+        grads = self._given()
+        if edges:  # a stage without parameters at the start of the model has none
+            torch.autograd.backward(edges, grads)
+        if self.handed is not None:
+            found = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
+            self.handed.put(alone(found, [False] * len(found)))
+
+    def _opened(self) -> list[GradientEdge]:
+        """Return where a backward begins."""
         if not self.ran:
             raise KeyError("its forward has not run, or its last backward has")
         if self.act is not None:
             self.act.read()  # what the forward read must be there still
-        if self.outputs is None:
+        if self.edges is None:
             self._build()
-        assert self.outputs is not None
-        return self.outputs
+        assert self.edges is not None
+        return self.edges
 
-    def _given(self, outputs: list[Tensor]) -> Values:
-        """Return the gradients of the outputs, giving up the one that came; that of the loss is one.
+    def _given(self) -> Values | None:
+        """Return the gradients of the outputs, giving up the one that came; nothing for the loss, whose gradient is one.
 
-        Autograd may keep what it is given, or a view of it, as the gradient of a parameter. So what came in a buffer is
-        copied.
+        What waits for the weight gradients, or is handed back, may lie in what autograd is given, and outlive a buffer.
+        So what came in one is copied.
         """
         if self.grad is None:
-            return (torch.ones_like(outputs[0]),)
+            return None
         grads = self.grad.read()
         if self.grad.buffer is not None:
             grads = tuple(g.clone() for g in grads)
         self.grad.give_up()
         return grads
-
-    def _hand_back(self) -> None:
-        if self.handed is not None:
-            self.handed.put(tuple(gradient_of(t) for t in self.leaves))
 
     def _end(self) -> None:
         self.close()
@@ -192,10 +213,17 @@ class Work:
             self.act.give_up()
 
 
-def _memory(t: Tensor) -> int:
-    return t.untyped_storage().data_ptr()
+def alone(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:
+    """Return these tensors without their graph, each alone in memory of just its size, so that it ends with its value.
 
-
-def gradient_of(t: Tensor) -> Tensor:
-    """Return the gradient added up so far: zeros where nothing has been added."""
-    return torch.zeros_like(t) if t.grad is None else t.grad
+    Copied is what a graph keeps (kept), lies in the memory of another of them or of `others`, or in part of a larger one.
+    """
+    taken = {t.untyped_storage()._cdata for t in others}
+    result = []
+    for t, is_kept in zip(tensors, kept, strict=True):
+        memory = t.untyped_storage()
+        fits = t.is_contiguous() and memory.nbytes() == t.nbytes
+        is_free = fits and not is_kept and memory._cdata not in taken
+        taken.add(memory._cdata)
+        result.append(t.detach() if is_free else t.detach().clone(memory_format=torch.contiguous_format))
+    return tuple(result)

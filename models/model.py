@@ -42,9 +42,14 @@ class Stage(nn.Module):
 
     def forward(self, *values: Tensor) -> Values:
         for layer in self.layers:
-            result = layer(*values)
-            values = result if isinstance(result, tuple) else (result,)
+            values = applied(layer, values)
         return values
+
+
+def applied(layer: nn.Module, values: Values) -> Values:
+    """Return what a layer hands on, contiguous: so the next one finds the same, whether or not it is in the same stage."""
+    result = layer(*values)
+    return tuple(t.contiguous() for t in (result if isinstance(result, tuple) else (result,)))
 
 
 def number_from(*words: int) -> int:

@@ -45,7 +45,10 @@ class Transport(Protocol):
         """
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Post a send, after waiting for the oldest of its channel where the window is full."""
+        """Post a send, after waiting for the oldest of its channel where the window is full.
+
+        `buffer` is held until a later send, or the flush, has waited for this one, and no longer (docs/semantics.md).
+        """
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
         """Post a receive into `buffer`."""

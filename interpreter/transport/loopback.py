@@ -7,6 +7,7 @@ posted and when it is given back: whoever reads it too early or too late gets no
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
@@ -43,6 +44,7 @@ class Loopback:
         self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
         self._common = world
         self._to: dict[int, Channel] = {}
+        self._sent: dict[int, deque[Tensor]] = {}  # by peer, what belongs to its send until that has been waited for
         self._launched: dict[tuple[int, ...], int] = {}
         self._met = 0
 
@@ -66,11 +68,16 @@ class Loopback:
         window = self._common.window
         queue = self._common.transfers(self.rank, peer)
         number = channel.sends - (window or 0)  # of the transfer to wait for
+        sent = self._sent.setdefault(peer, deque())
         if window:
             self._wait_for(peer, channel, number)
+            if len(sent) == window:
+                sent.popleft()
         channel.sent(buffer, queue)
         if window == 0:
             self._wait_for(peer, channel, number)
+        else:
+            sent.append(buffer)
 
     def _wait_for(self, peer: int, channel: Channel, number: int) -> None:
         """Return when a SEND's transfer has got as far as the machine's windows want."""
@@ -108,6 +115,7 @@ class Loopback:
         """Wait for every send."""
         for peer, channel in self._to.items():
             self.wait(channel.is_empty, f"rank {peer} to receive what was sent")
+            self._sent[peer].clear()
 
     def forget(self, buffer: Tensor) -> None:
         """Poison a receive buffer that nobody should read any more."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from chimera_ir.lifetimes import open_sends
 from chimera_ir.program import Machine, Program
 from interpreter.transport.turns import Turns
 
@@ -40,6 +41,7 @@ class Deed:
         self.complete = True
         assert self.do is not None
         self.do()
+        self.do = None  # and with it what it moved
         for queue in self.queues:
             queue.popleft()
         for queue in self.queues:
@@ -97,8 +99,7 @@ class World:
 
     def __init__(self, program: Program, machine: Machine, every_post: bool, turns: Turns) -> None:
         self.size, self.machine, self.every_post = program.world, machine, every_post
-        limits = {"posted": None, "rendezvous": 0}
-        self.window = limits.get(machine, program.header.window)
+        self.window = open_sends(machine, program.header.window)
         self.turns = turns
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from chimera_ir.instructions import Op
+from chimera_ir.lifetimes import open_sends
 from chimera_ir.program import Program
 from interpreter.transport import Pending, ranks_text
 from interpreter.transport.meeting import meeting
@@ -97,7 +98,7 @@ class Processes:
 
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, once they have agreed on it."""
-        self._window = program.header.window
+        self._window = open_sends(program.header.machine, program.header.window)
         sends = program.table.op == Op.SEND
         ends = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
         channels = [(a, b) for a, b in ends.tolist() if (a, b) not in self._channels]
@@ -141,7 +142,7 @@ class Processes:
         """Post a send, after waiting for the oldest of its channel where the window is full."""
         channel = self._to[peer]
         queue = channel.sends
-        while queue and len(queue) >= self._window:
+        while queue and self._window is not None and len(queue) >= self._window:
             queue.popleft()[0].wait()
         then = None
         if self._staged:

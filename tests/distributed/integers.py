@@ -63,9 +63,12 @@ def integer_model(middle: int) -> Model:
 class IntegerSamples:
     """Samples that are a function of their number. The loss is divided by a power of two, which is exact."""
 
+    def __init__(self, length: int = LENGTH) -> None:
+        self.length = length
+
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
         """Return the inputs and the targets of these samples."""
-        tokens = torch.tensor([[(7 * n + 3 * j + n * n // 5) % 8 for j in range(LENGTH)] for n in numbers])
+        tokens = torch.tensor([[(7 * n + 3 * j + n * n // 5) % 8 for j in range(self.length)] for n in numbers])
         return (tokens,), (tokens * 5 + 1) % 8
 
     def valid_targets(self, numbers: Sequence[int]) -> int:

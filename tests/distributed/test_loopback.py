@@ -198,15 +198,7 @@ def test_an_evaluation_program_gives_the_loss_and_keeps_nothing() -> None:
         trained = run_in_loopback(p, rank_of(p, model_for(p), iterations=2))
         assert sum(f.loss for f in found) == sum(f.loss for f in trained) != 0
         assert not any(g.any() for f in found for grads in f.grads.values() for g in grads)
-        # One buffer for each value that may be on its way, however many micro-batches there are.
-        assert all(f.executor.store.buffer_bytes <= t.executor.store.buffer_bytes for f, t in zip(found, trained, strict=True))
-
-
-def test_receive_buffers_are_as_many_as_are_in_use_at_once() -> None:
-    p = program("1f1b", D=2, N=16)
-    first, second = equal_to_one_process(p, deep_model(3), 0, iterations=3)
-    made = [sum(pool.made for pool in f.executor.store._pools.values()) for f in (first, second)]
-    assert made == [2, 3], "the window's, and on the last rank the one whose backward has still to read it"
+        assert not any(f.executor.gradients for f in found)
 
 
 def forced(p: Program, at: int, i: Free) -> Program:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from interpreter.split import Splitting
+from models.split import Splitting
 
 
 class Attention(nn.Module):

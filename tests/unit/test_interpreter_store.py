@@ -1,11 +1,13 @@
-"""The store: places of values, and the pool of receive buffers."""
+"""The store: places of values, and receive buffers."""
 
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from chimera_ir.model import Tensor as Spec
-from interpreter.store import Buffer, Key, Pool, Slot, Store
+from interpreter.messages import Layout
+from interpreter.store import Buffer, Key, Slot, Store
 from tests.distributed.alone import Alone
 
 SPECS = (Spec((2,), "float32", True), Spec((3,), "int64", False))
@@ -32,24 +34,25 @@ class Noting(Alone):
         self.forgotten.append(buffer)
 
 
-def received(store: Store, keys: list[Key]) -> tuple[list[Slot], Buffer, Posted, Pool]:
+def received(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot], Buffer, Posted]:
     """Post a receive of these values, as the executor does."""
-    pool = store.pool(SPECS, len(keys))
-    buffer, slots, posted = pool.take(), [store.slot(key) for key in keys], Posted()
+    layout, posted = Layout(SPECS * len(keys)), Posted()
+    buffer, slots = Buffer(layout.empty(transport.device), transport), [store.slot(key) for key in keys]
     buffer.pending = posted
-    for slot, values in zip(slots, buffer.tensors, strict=True):
-        slot.expect(values, buffer, pool)
-    return slots, buffer, posted, pool
+    tensors = layout.unpack(buffer.message)
+    for n, slot in enumerate(slots):
+        slot.expect(tensors[2 * n : 2 * n + 2], buffer)
+    return slots, buffer, posted
 
 
 def test_a_place_is_one_and_the_same_for_a_key() -> None:
-    store = Store(Alone())
+    store = Store()
     assert store.slot(KEY) is store.slot(Key("grad", 0, 1, 2)) is not store.slot(Key("act", 0, 1, 2))
 
 
 def test_reading_a_value_on_its_way_waits_once_for_the_whole_message() -> None:
-    store = Store(Alone())
-    (first, second), _, posted, _ = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    store = Store()
+    (first, second), _, posted = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], Alone())
     assert store.left() == [first.key, second.key] and posted.waits == 0
     assert [t.shape for t in second.read()] == [(2,), (3,)]
     assert first.read()[0].data_ptr() != second.read()[0].data_ptr()
@@ -59,20 +62,32 @@ def test_reading_a_value_on_its_way_waits_once_for_the_whole_message() -> None:
     assert store.left() == []
 
 
-def test_a_buffer_goes_back_when_the_last_of_its_values_is_given_up() -> None:
+def test_a_buffer_is_gone_when_the_last_of_its_values_is_given_up() -> None:
     transport = Noting()
-    store = Store(transport)
-    (first, second), buffer, _, pool = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    (first, second), buffer, _ = received(Store(), [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], transport)
+    memory = StorageWeakRef(buffer.message.untyped_storage())
+    assert buffer.message.nbytes == 2 * (16 + 32)
     first.give_up()
     first.give_up()  # giving up what is gone is nothing
-    assert pool.take() is not buffer and not transport.forgotten
+    assert not transport.forgotten
     second.give_up()
-    assert transport.forgotten == [buffer.message] and pool.take() is buffer
-    assert store.buffer_bytes == 2 * pool.layout.bytes == 2 * 2 * (16 + 32)
+    assert len(transport.forgotten) == 1 and transport.forgotten.pop() is buffer.message
+    del buffer
+    assert memory.expired()
 
 
-def test_a_buffer_that_is_still_to_be_filled_is_waited_for_before_it_goes_back() -> None:
-    (slot,), _, posted, _ = received(Store(Alone()), [KEY])
+def test_a_free_gives_up_a_value_and_not_the_last_task_that_reads_it() -> None:
+    transport = Noting()
+    (slot,), _, _ = received(Store(), [KEY], transport)
+    slot.freed_later = True
+    slot.give_up()
+    assert slot.read() and not transport.forgotten
+    slot.free()
+    assert slot.values is None and transport.forgotten
+
+
+def test_a_buffer_that_is_still_to_be_filled_is_waited_for_before_it_is_gone() -> None:
+    (slot,), _, posted = received(Store(), [KEY], Alone())
     slot.give_up()
     assert posted.waits == 1
 
@@ -86,9 +101,9 @@ def test_a_value_taken_is_gone() -> None:
 
 
 def test_a_value_is_made_once() -> None:
-    store = Store(Alone())
-    (slot,), _, _, _ = received(store, [KEY])
+    store = Store()
+    (slot,), _, _ = received(store, [KEY], Alone())
     with pytest.raises(KeyError, match="already there"):
         slot.put((torch.zeros(1),))
     with pytest.raises(KeyError, match="already there"):
-        received(store, [KEY])
+        received(store, [KEY], Alone())

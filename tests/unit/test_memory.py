@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import pytest
 
 from chimera_ir.diagnostics import ChimeraError, Source
 from chimera_ir.instructions import Free, Fwd
-from chimera_ir.model import Layer, ModelDescription, Tensor
+from chimera_ir.lifetimes import held, received, sizes
+from chimera_ir.model import Layer, ModelDescription, Shared, Tensor, TiedLayers
 from chimera_ir.program import LIMITS, RECOMPUTE, Program
 from chimera_ir.textform import program_from_text
 from compiler import compile_text, evaluation_of
 from compiler.library import find
 from compiler.memory import RankMemory, check_memory, memory
 from compiler.pipeline import compile_source
+from compiler.report import report
+from compiler.simulate import simulate
 from compiler.verify import peaks, verify
 from tests.helpers import SMALL, program, streams, with_streams
 
-# Two layers, so two stages. An act between them has 24 bytes, of which a gradient travels back for 16.
+# Two layers, so two stages. An act between them has 16 + 8 bytes, of which a gradient travels back for 16.
 BETWEEN = (Tensor((4,), "float32", True), Tensor((1,), "int64", False))
 TOY = ModelDescription(
     "toy",
@@ -34,15 +38,16 @@ TOY = ModelDescription(
 
 def test_1f1b_on_two_ranks() -> None:
     #   rank 0  F0 F1 B0 F2 B1 B2   at most 2 activations of 50; two gradients of 16 posted ahead
-    #   rank 1  F0 B0 F1 B1 F2 B2   at most 1 activation of 7; while B0 runs, the acts of 0, 1 and 2, of 24 each
+    #   rank 1  F0 B0 F1 B1 F2 B2   at most 1 activation of 7; while B0 runs, the acts of 0, 1 and 2, messages of 32
     p = program("1f1b", D=2, N=3)
     assert peaks(p).activations == (2, 1)
     assert peaks(p).receive_buffers == (2, 3)
     first, second = memory(p, TOY)
-    assert (first.weights, first.gradients, first.activations, first.buffers) == (400, 400, 2 * 50, 2 * 16)
-    assert first.peak == 800 + 2 * 50 + 2 * 16
-    assert (second.weights, second.gradients, second.activations, second.buffers) == (40, 40, 7, 3 * 24)
-    assert second.peak == 80 + 7 + 3 * 24
+    # An act of two tensors is copied to a message of 16 + 16 bytes. Three are open while the third is sent: the first is
+    # known to be complete by it. A gradient of one tensor is sent from where it lies.
+    assert first == RankMemory(400, 400, activations=2 * 50, buffers=2 * 16, values=24, sends=3 * 32, peak=1052)
+    assert first.peak == 800 + 2 * 50 + 2 * 16 + 24 + 3 * 32
+    assert second == RankMemory(40, 40, activations=7, buffers=3 * 32, values=16, sends=3 * 16, peak=80 + 7 + 3 * 32 + 16)
 
 
 def test_two_pipes_hold_both_stages() -> None:
@@ -85,8 +90,11 @@ def test_a_split_backward_keeps_what_the_weight_gradient_needs() -> None:
 def test_recomputation_keeps_a_stage_s_input() -> None:
     again = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
     backward = ("BWD main s1 m0", "BWD main s1 m1", "BWD main s0 m0", "BWD main s0 m1")
-    # Inputs: none for stage 0 (the data), 24 for each micro-batch of stage 1. A backward rebuilds one micro-batch.
-    assert one(*again, *backward).activations == max(2 * 24 + (7 - 24), 50)
+    # Inputs: none for stage 0 (the data), 24 for each micro-batch of stage 1, which are values that stage 0 made. A
+    # backward makes one micro-batch anew, and a gradient of 16 bytes.
+    m = one(*again, *backward)
+    assert (m.activations, m.values, m.peak) == (50, 2 * 24 + 16, 880 + max(7 + 2 * 24 + 16, 50 + 2 * 16))
+    assert one(*again, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, "one micro-batch after the other"
 
 
 def test_a_buffer_is_held_until_its_free() -> None:
@@ -95,7 +103,7 @@ def test_a_buffer_is_held_until_its_free() -> None:
     late[1] += [Free("act", 0, 1, (m,)) for m in range(5)]
     held = verify(with_streams(p, late))
     assert (peaks(p).receive_buffers[1], peaks(held).receive_buffers[1]) == (3, 5)
-    assert (memory(p, TOY)[1].buffers, memory(held, TOY)[1].buffers) == (3 * 24, 5 * 24)
+    assert (memory(p, TOY)[1].buffers, memory(held, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, aligned
 
 
 def test_an_evaluation_has_no_gradients_and_runs_nothing_again() -> None:
@@ -103,7 +111,7 @@ def test_an_evaluation_has_no_gradients_and_runs_nothing_again() -> None:
     again = with_streams(p, [[replace(i, recompute=True) if isinstance(i, Fwd) else i for i in s] for s in streams(p)])
     assert memory(verify(again), TOY) == memory(p, TOY)
     first, _ = memory(p, TOY)
-    assert (first.weights, first.gradients, first.peak) == (400, 0, 400 + 50)
+    assert (first.weights, first.gradients, first.peak) == (400, 0, 400 + 24 + 3 * 32)  # made, and in the window
 
 
 def test_what_waits_counts_while_its_last_task_runs() -> None:
@@ -124,11 +132,140 @@ def test_a_limit_is_the_most_that_is_held(name: str) -> None:
         assert f"{most} {limit.replace('_', ' ')}" in found.message and f"needs {most}" in found.help
 
 
+V_SHAPED = """schedule v
+param N = 4
+ranks 1
+stages 2
+pipe main { stage s on rank 0  micro_batches N }
+order ticks {
+    F(s, m) at s*N + m
+    B(s, m) at 4*N - s*N + m
+}
+"""
+
+
+def test_values_that_stay_on_their_rank_grow_with_the_micro_batches() -> None:
+    for n in (1, 4, 256):
+        (m,) = memory(compile_text(V_SHAPED, {"N": n}).program, TOY)
+        assert (m.activations, m.buffers, m.values, m.sends) == (57 * n, 0, 24 * n + 16, 0)
+        assert m.peak == 880 + 57 * n + 24 * n + 16
+
+
+TWO_RANKS = """chimera-program 1
+schedule two
+sizes width=1 ranks=2 stages=2 micro_batches=2 window={window} machine={machine} kind=training micro_batch_size=1/1
+costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+pipe main on 0 1 micro_batches 0 1
+
+rank 0:
+  FWD main s0 m0; SEND act main s1 m0 -> 1
+  FWD main s0 m1; SEND act main s1 m1 -> 1; RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1
+  BWD main s0 m0; BWD main s0 m1
+rank 1:
+  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0
+  FWD main s1 m0; FWD main s1 m1
+  BWD main s1 m0; SEND grad main s0 m0 -> 0
+  BWD main s1 m1; SEND grad main s0 m1 -> 0
+"""
+
+
+def two(window: int = 2, machine: str = "window", *changes: tuple[str, str]) -> Program:
+    text = TWO_RANKS.format(window=window, machine=machine)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return verify(program_from_text(text))
+
+
+@pytest.mark.parametrize(
+    ("window", "machine", "open_acts", "open_grads"),
+    [(0, "window", 1, 1), (3, "rendezvous", 1, 1), (1, "window", 2, 2), (2, "window", 2, 2), (0, "posted", 2, 2)],
+)
+def test_a_message_is_held_until_its_send_is_known_to_be_complete(
+    window: int, machine: str, open_acts: int, open_grads: int
+) -> None:
+    first, second = memory(two(window, machine), TOY)
+    assert (first.sends, second.sends) == (32 * open_acts, 16 * open_grads)
+    # A single tensor is sent from where it lies: a gradient, which is made while at most the others are sent.
+    assert second.values == 16
+
+
+def test_a_message_of_several_values_has_one_buffer_until_the_last_is_given_up() -> None:
+    grouped = two(
+        2,
+        "window",
+        ("FWD main s0 m0; SEND act main s1 m0 -> 1\n", ""),
+        ("FWD main s0 m1; SEND act main s1 m1 -> 1;", "FWD main s0 m0,1; SEND act main s1 m0,1 -> 1;"),
+        ("RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0", "RECV act main s1 m0,1 <- 0"),
+    )
+    for p, after in ((two(), 1), (grouped, 2)):
+        assert peaks(p).receive_buffers == (2, 2) and memory(p, TOY)[1].buffers == 2 * 32
+        assert buffers_at_the_last_backward(p) == (after, 32 * after)
+
+
+def buffers_at_the_last_backward(p: Program) -> tuple[int, int]:
+    """Return how many values' buffers are held while rank 1 runs its last BWD, and their bytes."""
+    lives = received(p)
+    row = max(n for n in range(len(p)) if p.text(n) == "BWD main s1 m1")
+    return int(held(p, lives, lives.count)[row]), int(held(p, lives, sizes(lives, TOY.stage_sums(2)))[row])
+
+
+def test_a_free_ends_a_buffer_in_counts_and_bytes_alike() -> None:
+    late = two(2, "window", ("BWD main s1 m1; SEND", "BWD main s1 m1; FREE act main s1 m0; SEND"))
+    assert buffers_at_the_last_backward(two()) == (1, 32)
+    assert buffers_at_the_last_backward(late) == (2, 2 * 32)
+
+
+def huge(shape: tuple[int, ...], amount: int = 2**53) -> ModelDescription:
+    boundary = (Tensor(shape, "float64", True),)
+    return ModelDescription("huge", 1, tuple(Layer(n, 1, amount, amount, amount, boundary, 1) for n in ("a", "b")))
+
+
+@pytest.mark.parametrize("shape", [(2**31, 2**30), (2**31, 2**31), (2**31, 2**31, 7), (2**31,) * 16])
+def test_bytes_are_exact_however_many(shape: tuple[int, ...]) -> None:
+    p, model, each = program("1f1b", D=2, N=3), huge(shape), 8 * prod(shape)
+    first, second = memory(p, model)
+    # Rank 0: two activations, two buffers, and the act that is sent third while two are open.
+    assert first.peak == 2 * 2**53 + 2 * 2**53 + (2 + 3) * each
+    assert second.peak == 2 * 2**53 + 2**53 + (3 + 1) * each
+    check_memory(p, model, first.peak)
+    with pytest.raises(ChimeraError, match=rf"E461: rank 0 needs {first.peak:,} bytes of huge"):
+        check_memory(p, model, 1000)
+    assert f"{first.peak:,}" in report(p, simulate(p), model)
+
+
+def test_a_need_of_exactly_two_to_the_sixty_fourth_is_no_small_one() -> None:
+    model = ModelDescription("even", 1, (Layer("a", 0, 0, 0, 0, (Tensor((2**31, 2**29), "float64", True),), 1),) * 2)
+    assert [m.peak for m in memory(two(0), model)] == [2**64, 3 * 2**63]
+    with pytest.raises(ChimeraError, match="E461"):
+        check_memory(two(0), model, 1000)
+
+
+def test_what_layers_share_is_counted_once_and_an_input_is_a_value() -> None:
+    shared = (Shared(8, 0, kept=(1, 2)), Shared(4, None, weight_kept=(0, 1)), Shared(2, 1, split_kept=(2,)))
+    model = ModelDescription("three", 1, tuple(Layer(f"l{k}", 1, 4, 100, 10, BETWEEN, 1) for k in range(3)), (), shared)
+    (whole,) = model.stage_sums(1)
+    assert (whole.kept_bytes, whole.split_kept_bytes, whole.weight_kept_bytes) == (308, 302, 34)
+    # Each layer alone: what the first made is the others' input; what none made, both count.
+    assert [s.kept_bytes for s in model.stage_sums(3)] == [100, 100, 100]
+    assert [s.weight_kept_bytes for s in model.stage_sums(3)] == [14, 14, 10]
+
+
+def test_tied_parameters_are_held_once_by_a_rank() -> None:
+    text = V_SHAPED.replace("stages 2\n", "stages 2\ntied table on stages 0, 1\n")
+    tied = replace(TOY, tied=(TiedLayers("table", (0, 1), 10, 40, 30),))
+    for description, expected in ((TOY, (440, 440)), (tied, (400, 410))):
+        (m,) = memory(compile_text(text, {"N": 1}).program, description)
+        assert (m.weights, m.gradients) == expected
+
+
 def test_bytes_are_the_most_that_a_rank_has() -> None:
     p = program("1f1b", D=2, N=3)
     need = max(m.peak for m in memory(p, TOY))
     check_memory(p, TOY, need)
-    with pytest.raises(ChimeraError, match=f"E461: rank 0 needs {need} bytes of toy at its worst moment, and has {need - 1}"):
+    with pytest.raises(
+        ChimeraError, match=f"E461: rank 0 needs {need:,} bytes of toy at its worst moment, and has {need - 1:,}"
+    ):
         check_memory(p, TOY, need - 1)
 
 

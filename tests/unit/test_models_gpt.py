@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.model import ModelDescription, model_from_json
+from chimera_ir.model import ModelDescription, Shared, model_from_json
 from models.__main__ import main
 from models.describe import describe
 from models.draws import Draws, Dropout, drawing
@@ -112,7 +112,11 @@ def test_a_description_equals_a_real_forward() -> None:
     assert [layer.boundary[0].shape for layer in description.layers] == [(3, 16, 32)] * 3 + [(3, 16, 256)]
     assert all(layer.boundary[0].gradient for layer in description.layers)
     x = torch.randn(3, 16, 32, requires_grad=True)
-    assert description.layers[1].kept_bytes == real_kept_bytes(NANO, 1, x)
+    # The layer's input is kept, too, by the norm that begins it: it is the embedding's, and told apart.
+    assert description.layers[1].kept_bytes + 4 * x.numel() == real_kept_bytes(NANO, 1, x)
+    assert Shared(4 * x.numel(), made=0, kept=(1,)) in description.shared
+    assert description.layers[1].split_kept_bytes == description.layers[1].kept_bytes
+    assert not any(t.kept for layer in description.layers for t in layer.boundary)
 
 
 def test_costs_count_the_products() -> None:

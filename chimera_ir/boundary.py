@@ -1,0 +1,56 @@
+"""Boundary values: the tensors that a stage hands on, and how many bytes they are in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, FailFast, Field
+
+from chimera_ir.instructions import STRICT
+
+ALIGNMENT = 16  # bytes: every tensor of a message of several begins at a multiple
+
+Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+ITEM_BYTES: dict[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+Size = Annotated[int, Field(ge=0, le=2**31)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a boundary value. gradient: whether a gradient of the same shape travels back.
+
+    kept: whether its memory is also kept for a backward up to here; a stage that ends here hands on a copy.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    shape: Annotated[tuple[Size, ...], Field(max_length=16), FailFast()]
+    dtype: Dtype
+    gradient: bool
+    kept: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of one such tensor."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+def aligned_bytes(tensor: Tensor) -> int:
+    """Return the size of a tensor in a message of several: each begins where it can be read."""
+    return -(-tensor.bytes // ALIGNMENT) * ALIGNMENT
+
+
+def message_bytes(tensors: Sequence[Tensor], count: int = 1) -> int:
+    """Return the size of a message of `count` values of these tensors. A single tensor is its own message."""
+    return tensors[0].bytes if len(tensors) * count == 1 else count * sum(map(aligned_bytes, tensors))

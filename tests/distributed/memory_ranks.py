@@ -1,0 +1,39 @@
+"""Started by torchrun: runs drawn programs on two real ranks, and writes where they hold what was not predicted as JSON.
+
+Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
+"""
+
+import json
+import random
+import sys
+from itertools import count, islice
+from pathlib import Path
+
+from interpreter.transport.gloo import Gloo, join, leave
+from models.describe import describe
+from tests.distributed.integers import IntegerSamples
+from tests.helpers_layers import drawn_model
+from tests.helpers_memory import differences
+from tests.proof.drawn import Sizes, drawn_tasks, lowered
+
+PROGRAMS = 6
+
+
+def main() -> None:
+    """Run the first programs drawn that have two ranks; they end on the window machine."""
+    join(timeout_s=60)
+    results = []
+    seeds = (seed for seed in count() if drawn_tasks(random.Random(seed), Sizes(tied=False)).world == 2)
+    for seed in islice(seeds, PROGRAMS):
+        r = random.Random(seed)
+        p = lowered(drawn_tasks(r, Sizes(tied=False)), r, width=1)
+        model, transport = drawn_model(r, p.header.stages, tied=False), Gloo()
+        wrong = differences(p, model, describe(model, 2), IntegerSamples())(transport)
+        results.append([len(p), [words for heard in transport.tell_all(json.dumps(wrong)) for words in json.loads(heard)]])
+    if transport.rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(results))
+    leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Layers of many kinds, to draw models from: what is kept, shared, handed on as it came, or only part of a larger memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.draws import Dropout
+from models.model import Model, Values
+
+WIDTH, LENGTH, BYTES = 6, 2, 8
+
+
+class Weighted(nn.Module):
+    """The common parts of the layers below: they take and return x (b, LENGTH, WIDTH), a mask (b, LENGTH, 1), and more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+
+class Residual(Weighted):
+    """What most layers are: a sum at the end, of which nothing is kept."""
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return x + torch.relu(self.linear(x)) * mask, mask, *more
+
+
+class Kinked(Weighted):
+    """Its output is kept for its backward."""
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return torch.relu(self.linear(x)), mask, *more
+
+
+class Plain(Weighted):
+    """Only the next layer keeps its output, if at all."""
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return self.linear(x), mask, *more
+
+
+class Normed(nn.Module):
+    """A norm, whose backward keeps a row's statistics, then dropout."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(WIDTH), Dropout(0.5, layer, 0)
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return self.dropout(self.norm(x)), mask, *more
+
+
+class Part(nn.Module):
+    """Hands on half of a tensor that it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return self.linear(x).chunk(2, dim=-1)[1], mask, *more
+
+
+class Passing(nn.Module):
+    """Hands on its input as it came, and has no parameters; the mask is turned around."""
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return x, 1 - mask, *more
+
+
+class Added(nn.Module):
+    """A parameter that no function defers, with the gradient of the output for its own; two names for one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.randn(LENGTH, WIDTH))
+        self.register_buffer("scale", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        y = (x + self.place) * self.scale
+        return y, mask, *[y if m.shape == y.shape else m for m in more]
+
+
+class Widening(Weighted):
+    """Hands on more than it got: a second tensor, kept for its backward, and one without a gradient."""
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        y = torch.tanh(self.linear(x) + _sum(more))
+        return y * x, mask, torch.exp(y[:, :, :2]), y.detach().sum(-1, keepdim=True), x
+
+
+class Narrowing(Weighted):
+    """Takes what is more, and hands on two tensors."""
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return self.linear(x.transpose(0, 1)).transpose(0, 1) + _sum(more), mask
+
+
+class Frozen(Weighted):
+    """Parameters that are not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear.requires_grad_(False)
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return torch.sigmoid(self.linear(x)), mask, *more
+
+
+class First(nn.Module):
+    """Bytes to vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(BYTES, WIDTH)
+
+    def forward(self, tokens: Tensor) -> Values:
+        return self.table(tokens), (tokens > 0).long().unsqueeze(-1)
+
+
+class Fixed(nn.Module):
+    """Bytes to vectors, without parameters: no gradient comes back, and the bytes themselves go on."""
+
+    def forward(self, tokens: Tensor) -> Values:
+        return F.one_hot(tokens, BYTES)[..., :WIDTH].float(), (tokens > 0).long().unsqueeze(-1), tokens.unsqueeze(-1).float()
+
+
+class Last(nn.Module):
+    """Vectors to logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Linear(WIDTH, BYTES)
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Tensor:
+        return self.logits(x * mask) + _sum(more)  # type: ignore[no-any-return]
+
+
+class TiedFirst(First):
+    tied = {"shared": "table.weight"}  # noqa: RUF012
+
+
+class TiedMiddle(nn.Module):
+    """Reads and writes bytes by the shared table."""
+
+    tied = {"shared": "table"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(BYTES, WIDTH) / 3)
+
+    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+        return torch.softmax(x @ self.table.t(), -1) @ self.table, mask, *more
+
+
+class TiedLast(Last):
+    tied = {"shared": "logits.weight"}  # noqa: RUF012
+
+
+def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    return sum((t.mean(-1, keepdim=True) for t in tensors), torch.zeros(()))
+
+
+def loss(outputs: Values, targets: Tensor) -> Tensor:
+    """Return the sum of the cross-entropies."""
+    return F.cross_entropy(outputs[0].flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def example(samples: int) -> tuple[Values, Tensor]:
+    """Return inputs and targets."""
+    tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
+    return (tokens,), tokens.clone()
+
+
+def _same(make: Callable[[], nn.Module]) -> nn.Module:
+    module = make()
+    for p in module.parameters():  # copies of a tied parameter start alike
+        nn.init.constant_(p, 0.5)
+    return module
+
+
+def drawn_model(r: random.Random, layers: int, tied: bool) -> Model:
+    """Return a model of at least so many layers. tied: the first and the last share a parameter, if there are two."""
+    kinds: list[Callable[[], nn.Module]]
+    kinds = [Residual, Kinked, Plain, partial(Normed, 7), Part, Passing, Added, Widening, Narrowing, Frozen]
+    middle = [r.choice(kinds) for _ in range(layers - 2 + r.randint(0, 2))]
+    first: Callable[[], nn.Module] = r.choice([First, First, Fixed])
+    last: Callable[[], nn.Module] = Last
+    if tied:
+        first, last = partial(_same, TiedFirst), partial(_same, TiedLast)
+    makers = [first, *middle, last] if layers > 1 else [Alone]
+    return Model("drawn", tuple((f"layer {k}", make) for k, make in enumerate(makers)), loss, example)
+
+
+class Alone(First):
+    """A model of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = Last()
+
+    def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
+        return self.last(*super().forward(tokens))  # type: ignore[no-any-return]

@@ -1,0 +1,63 @@
+"""What is predicted to be held and what is: equal to the byte after every instruction, on drawn programs of drawn models.
+
+Every program trains twice, with an evaluation in between. A run of these tests draws 10 programs times CHIMERA_EXAMPLES:
+100 are a thousand.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from chimera_ir.program import Program
+from compiler.memory import memory
+from compiler.verify.progress import machines
+from compiler.verify.view import View
+from interpreter.transport.loopback import run_in_loopback
+from models.describe import describe
+from models.gpt import gpt
+from models.model import Model
+from tests.distributed.integers import IntegerSamples
+from tests.helpers import SMALL, program
+from tests.helpers_layers import drawn_model
+from tests.helpers_memory import differences
+from tests.proof.drawn import drawn_tasks, lowered
+
+PARTS, SAMPLES = 5, 2
+EACH = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
+
+
+def drawn(r: random.Random) -> tuple[Program, Model]:
+    """Return a program, under one of the machines on which it ends, and a model for it."""
+    p = lowered(drawn_tasks(r), r)
+    p = p.with_header(machine=r.choice([machine for machine, ends in machines(View(p)).items() if ends]))
+    tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
+    return p, drawn_model(r, p.header.stages, tied)
+
+
+def wrong(p: Program, model: Model, seed: int, length: int = 2) -> list[str]:
+    live = differences(p, model, describe(model, SAMPLES), IntegerSamples(length))
+    return [found for of_rank in run_in_loopback(p, live, seed, every_post=True) for found in of_rank]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_rank_holds_what_is_predicted_after_every_instruction(part: int) -> None:
+    for seed in range(part * EACH, (part + 1) * EACH):
+        p, model = drawn(random.Random(seed))
+        assert not wrong(p, model, seed), f"seed {seed}"
+
+
+def test_what_is_drawn_is_of_every_kind() -> None:
+    found = [drawn(random.Random(seed))[0] for seed in range(24)]
+    assert len({p.header.machine for p in found}) >= 4 and {p.header.window for p in found} == {0, 1, 2, 3}
+    assert any(p.header.width > 1 for p in found) and any(p.header.tied for p in found)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_v", "chimera_doubling", "dualpipe"])
+def test_a_gpt_holds_what_is_predicted_after_every_instruction(name: str) -> None:
+    p = program(name, **SMALL[name][0])
+    model = gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1)
+    assert not wrong(p, model, 0, length=16)
+    assert all(m.peak > m.weights + m.gradients for m in memory(p, describe(model, SAMPLES)))

@@ -1,0 +1,125 @@
+"""What the interpreter holds, piece by piece: values alone in memory, gradients in one run, sends until they are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from chimera_ir.lifetimes import open_sends
+from chimera_ir.program import Machine
+from interpreter.parameters import Gradients
+from interpreter.transport import Transport
+from interpreter.transport.loopback import run_in_loopback
+from interpreter.work import alone
+from models.describe import describe
+from models.model import Model, Values
+from tests.distributed.programs import TWO_RANKS
+from tests.helpers_layers import Kinked, Last, Narrowing, Part, Plain, TiedFirst, TiedLast, Widening, example, loss
+
+
+def storage(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
+
+
+def test_what_is_handed_on_is_alone_in_memory_of_its_size() -> None:
+    whole, x = torch.arange(6.0).requires_grad_() * 1, torch.ones(2, 3)
+    given = (whole, whole, whole[:2], x, x.t(), torch.ones(3).expand(2, 3), torch.zeros(0))
+    found = alone(given, [False] * 7, others=[x])
+    assert all(f.equal(g) and f.is_contiguous() and not f.requires_grad for f, g in zip(found, given, strict=True))
+    assert all(f.untyped_storage().nbytes() == f.nbytes for f in found)
+    assert len({storage(t) for t in (*found, x)}) == 8
+    assert storage(found[0]) == storage(whole), "what is alone already is not copied"
+    assert storage(alone([whole], [True])[0]) != storage(whole), "but where its graph keeps it"
+
+
+def test_gradients_lie_in_one_run_of_memory_for_each_dtype() -> None:
+    a, b, c = (nn.Parameter(torch.ones(2, 3, dtype=dtype)) for dtype in (torch.float32, torch.float64, torch.float32))
+    frozen = nn.Parameter(torch.ones(7), requires_grad=False)
+    gradients = Gradients([a, b, frozen, c], torch.device("cpu"))
+    assert [(run.dtype, run.numel()) for run in gradients.runs] == [(torch.float32, 12), (torch.float64, 6)]
+    places = []
+    for _ in range(2):
+        gradients.begin()
+        torch.autograd.backward((a * 2).sum() + (b * 3).sum() + (c * 4).sum())
+        assert gradients.runs[0].tolist() == [2] * 6 + [4] * 6 and gradients.runs[1].tolist() == [3] * 6
+        places.append([p.grad.data_ptr() for p in (a, b, c) if p.grad is not None])
+        a.grad = b.grad = c.grad = None
+    assert places[0] == places[1] and frozen.grad is None
+    a.grad = torch.full((2, 3), 7.0)  # what is there already is added to
+    gradients.begin()
+    assert gradients.runs[0].tolist() == [7] * 6 + [0] * 6
+    gradients.begin()
+    assert gradients.runs[0].tolist() == [7] * 6 + [0] * 6
+    assert [run.numel() for run in Gradients([frozen], torch.device("cpu")).runs] == [0]
+
+
+@pytest.mark.parametrize(
+    ("machine", "window", "held"),
+    [
+        ("window", 0, [0, 0, 0]),
+        ("window", 1, [1, 1, 1]),
+        ("window", 2, [1, 2, 2]),
+        ("paired", 2, [1, 2, 2]),
+        ("rendezvous", 2, [0, 0, 0]),
+        ("posted", 1, [1, 2, 3]),
+    ],
+)
+def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, window: int, held: list[int]) -> None:
+    p = TWO_RANKS["1f1b"].with_header(window=window, machine=machine)
+    assert open_sends(machine, window) == {"rendezvous": 0, "posted": None}.get(machine, window)
+    found, sent = [], list[StorageWeakRef]()
+
+    def send(transport: Transport) -> None:
+        for n in range(3):
+            buffer = torch.ones(n + 1)
+            sent.append(StorageWeakRef(buffer.untyped_storage()))
+            transport.send(1, buffer)
+            del buffer
+            found.append(sum(not x.expired() for x in sent))
+        transport.flush()
+        found.append(sum(not x.expired() for x in sent))
+
+    def live(transport: Transport) -> None:
+        if transport.rank == 0:
+            send(transport)
+        else:
+            buffers = [torch.empty(n + 1) for n in range(3)]
+            for buffer in buffers:
+                transport.recv(0, buffer).wait()
+
+    run_in_loopback(p, live)
+    assert found == [*held, 0]
+
+
+def model(*layers: Callable[[], nn.Module]) -> Model:
+    return Model("few", tuple((f"layer {k}", make) for k, make in enumerate(layers)), loss, example)
+
+
+class Twice(nn.Module):
+    """Reads the mask, and hands it on as it came."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Values:
+        return x * mask, mask
+
+
+def test_a_description_tells_apart_what_layers_share() -> None:
+    found = describe(model(TiedFirst, Kinked, Twice, Twice, partial(Part), Widening, Narrowing, TiedLast), 2)
+    b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
+    mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
+    assert (2, 3, 7) in [x.kept for x in mask], "8 bytes a number, kept by three layers, made by the first"
+    kept = [[t.kept for t in layer.boundary] for layer in found.layers]
+    assert kept[0] == [False, False] and kept[1] == [True, False], "the output of a kink is kept by the kink"
+    assert kept[2][1] and kept[5][2], "what an earlier layer keeps, and an exponential"
+    assert found.tied[0].layers == (0, 7) and found.tied[0].weight_bytes == 8 * 6 * 4
+    assert sum(s.kept_bytes for s in found.stage_sums(8)) < found.stage_sums(1)[0].kept_bytes
+
+
+def test_layers_hand_on_contiguous_tensors_whatever_the_cut() -> None:
+    m = describe(model(TiedFirst, Narrowing, Plain, Last), 2)
+    other = describe(model(TiedFirst, Plain, Plain, Last), 2)
+    assert m.layers[2].kept_bytes == other.layers[2].kept_bytes

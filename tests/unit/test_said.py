@@ -1,0 +1,54 @@
+"""What docs/language.md says of a greedy order's costs, of hops and of limits, on the examples that it gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from chimera_ir.diagnostics import ChimeraError
+from compiler import compile_text
+from compiler.library import find
+from compiler.lower.width import tasks_only
+from compiler.report import report
+from compiler.simulate import simulate
+
+TEXT = (Path(__file__).parents[2] / "docs/language.md").read_text(encoding="utf-8")
+
+
+def example(name: str) -> str:
+    """Return the last text that the page gives a file of this name."""
+    return str(re.findall(rf"<!-- file: {name} -->\n```sched\n(.*?)```", TEXT, re.DOTALL)[-1])
+
+
+def test_recomputation_changes_no_order_and_the_timeline_adds_it() -> None:
+    again = example("again.sched")
+    ignorant, plain = (compile_text(text, {"known": 0}).program for text in (again, again.replace(" recompute", "")))
+    orders = [[p.text(row).replace(" recompute", "") for row in range(len(p))] for p in map(tasks_only, (ignorant, plain))]
+    assert orders[0] == orders[1]
+    assert simulate(plain).makespan < simulate(ignorant).makespan == simulate(plain, {"B": 3}).makespan
+
+
+def test_an_order_that_knows_recomputation() -> None:
+    known, ignorant = (compile_text(example("again.sched"), {"known": k}).program for k in (1, 0))
+    assert tasks_only(known) != tasks_only(ignorant)
+    # Its costs have the forward already, and the simulation adds it: unless B is given without it.
+    assert simulate(known, {"B": 2}).makespan < simulate(known).makespan
+    assert simulate(known, {"B": 2}).makespan < simulate(ignorant).makespan
+
+
+def test_the_critical_path_is_what_the_scheduler_thought() -> None:
+    for window in range(4):
+        compiled = compile_text(example("hops.sched"), {"K": window})
+        thought, simulation = int(compiled.timing.end.max()), simulate(compiled.program)
+        assert f"critical path   {thought} " in report(compiled.program, simulation)
+        assert simulation.makespan >= thought
+        assert window or simulation.makespan == thought  # with window 0 no RECV is later than its SEND
+
+
+def test_a_limit_counts_what_recomputes_in_full() -> None:
+    text = find("1f1b").text.replace("on rank s ", "on rank s recompute ")
+    compile_text(f"{text}limit activations <= 4\n", {"D": 4, "N": 8})
+    with pytest.raises(ChimeraError, match="E460: rank 0 holds 4 activations at its peak; the limit is 3"):
+        compile_text(f"{text}limit activations <= 3\n", {"D": 4, "N": 8})

@@ -11,6 +11,7 @@ A description is measured once, without weights (models/describe.py), and travel
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
@@ -149,10 +150,15 @@ class ModelDescription:
         """Return what each of `stages` stages needs."""
         return tuple(self._sum(layers) for layers in self.cut(stages))
 
+    @cached_property
+    def _tied_layers(self) -> list[tuple[list[int], TiedLayers]]:
+        """Return every tied set with its layers in order: each stage counts its own, and there may be a million of them."""
+        return [(sorted(t.layers), t) for t in self.tied]
+
     def _sum(self, ids: range) -> StageSum:
         layers = [self.layers[k] for k in ids]
         # A set of tied parameters is held once by a stage, however many of its layers the stage has.
-        again = [(max(0, sum(k in ids for k in t.layers) - 1), t) for t in self.tied]
+        again = [(max(0, bisect_left(at, ids.stop) - bisect_left(at, ids.start) - 1), t) for at, t in self._tied_layers]
         return StageSum(
             layers=ids,
             parameters=sum(k.parameters for k in layers) - sum(n * t.parameters for n, t in again),

@@ -35,7 +35,7 @@ def program(text: str) -> None:
 def model(text: str) -> None:
     """Read a model description and cut it."""
     found = model_from_json(text, "model.json")
-    found.stage_sums(min(3, len(found.layers)))
+    found.stage_sums(len(found.layers))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from chimera_ir.model import Layer, ModelDescription, Tensor, TiedLayers
 from chimera_ir.program import Program
 from compiler import compile_schedule, simulate, verify
 from compiler.draw.timeline import draw_timeline
@@ -96,3 +97,13 @@ def test_growth_is_seen() -> None:
             explorer = Explorer("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), 2**17))  # type: ignore[arg-type]
             measure = {"lines": explorer.counted, "bytes": explorer.held}[how]
             assert bool(measure(recipe, 16_000)) == bool(name), (how, name)
+
+
+def test_stages_of_a_model_with_many_tied_layers() -> None:
+    layer = Layer("x", 1, 4, 1, 1, (Tensor((1,), "bool", False),), 1)
+
+    def summed(sets: int, stages: int) -> int:
+        model = ModelDescription("m", 1, (layer,) * 256, (TiedLayers("t", tuple(range(256)), 1, 4),) * sets)
+        return lines(lambda: model.stage_sums(stages))
+
+    assert summed(64, 256) < 64 * 256 * 20

@@ -6,9 +6,10 @@ BIN     = $(VENV)/bin
 READY   = $(VENV)/.ready
 JOBS   ?= 2
 FUZZ_MINUTES ?= 60
+GROWTH_MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz check golden figures bench coverage clean
+.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz proof-growth check golden figures bench coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,10 +33,11 @@ test: $(READY) ## run everything that needs only Python
 test-all: $(READY) ## run everything, the tests that need root, a browser or a GPU too
 	$(BIN)/python -m pytest -n $(JOBS) --everything $(ARGS)
 
-proof: $(READY) ## prove the prover anew, write docs/proof.md: FUZZ_MINUTES (60) and about half an hour
+proof: $(READY) ## prove the prover anew, write docs/proof.md: FUZZ_MINUTES (60), GROWTH_MINUTES (20) and half an hour
 	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
 	$(MAKE) -j$(JOBS) proof-explorer proof-kills
 	$(MAKE) proof-fuzz
+	$(MAKE) proof-growth
 
 proof-explorer proof-kills: proof-%: $(READY)
 	$(BIN)/python -m tests.proof.$*
@@ -43,6 +45,9 @@ proof-explorer proof-kills: proof-%: $(READY)
 proof-fuzz: $(READY)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --only-binary atheris --editable '.[proof]'
 	$(BIN)/python -m tests.proof.fuzz --minutes $(FUZZ_MINUTES)
+
+proof-growth: $(READY)
+	$(BIN)/python -m tests.proof.growth --minutes $(GROWTH_MINUTES)
 
 check: $(READY) ## lint, types, import contracts, fast tests: under a minute, before every commit
 	$(BIN)/ruff check .

@@ -133,7 +133,7 @@ _EXPECTED = {
     "less_than_equal": "{le} or less",
     "less_than": "less than {lt}",
     "too_short": "a list with {min_length} or more items",
-    "too_long": "a list with {max_length} or fewer items",
+    "too_long": "{max_length} or fewer items",
     "string_too_short": "a string of at least {min_length} characters",
     "string_too_long": "a string of at most {max_length} characters",
 }

@@ -16,6 +16,7 @@ from tests.figures import ROOT
 from tests.helpers import program
 from tests.proof.drawn import MACHINES
 from tests.proof.explorer import DECIDE, FORGOTTEN, KINDS
+from tests.proof.growth_targets import READERS
 from tests.proof.mutations import MUTATIONS, mutants
 from tests.proof.mutations_header import CHANGES, WHY
 from tests.proof.mutations_streams import add_instruction
@@ -37,7 +38,7 @@ def test_every_part_has_a_block_a_script_and_a_place_in_make_proof() -> None:
         assert find_spec(f"tests.proof.{name}"), name
 
 
-@pytest.mark.parametrize("name", ["explorer", "kills", "fuzz"])
+@pytest.mark.parametrize("name", list(PARTS))
 def test_what_is_shown_has_been_run(name: str) -> None:
     assert re.match(r"\nRecorded \d{4}-\d\d-\d\d, in \d+ minutes?\. Seed .*Python 3", recorded(name)), f"run make proof-{name}"
 
@@ -72,6 +73,12 @@ def test_the_kill_table_has_every_class_and_nothing_unexplained() -> None:
         why = row["why all share one fate"]
         assert bool(why) == (0 in fates[:2]), f"{row['class']}: either mutants of both fates, or why there are none of one"
     assert [row["why all share one fate"] for row in kills[:-1]] == [why for _, why in MUTATIONS.values()]
+
+
+def test_nothing_grows_faster_than_its_input() -> None:
+    (readers,) = rows("growth")
+    assert [row["reader"] for row in readers] == list(READERS)
+    assert all(row["worse than linear"] == "0" and number(row["inputs"]) > 100 for row in readers)
 
 
 def test_every_field_of_a_header_and_every_instruction_has_mutants() -> None:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "proof.md"
-PARTS = ("explorer", "kills", "fuzz")
+PARTS = ("explorer", "kills", "fuzz", "growth")
 
 
 def block(name: str) -> re.Pattern[str]:

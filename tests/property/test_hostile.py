@@ -15,12 +15,13 @@ from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, rende
 from chimera_ir.instructions import Op
 from chimera_ir.jsonform import program_to_json
 from chimera_ir.textform import program_to_text
-from compiler import compile_text, is_program, read_program
+from compiler import compile_text, is_program, read_program, verify
 from compiler.format import format_schedule
 from tests.helpers import program
 from tests.proof import fuzz, fuzz_engine
 from tests.proof.fuzz_engine import Runner, mutated, run_own
 from tests.proof.fuzz_targets import TARGETS, Failure, Target, low_limits, plain, refusal
+from tests.proof.growth_inputs import colliding
 
 PIPE = "ranks D stages D pipe p { stage s on rank s micro_batches N }"
 TICKS = "order ticks { F(s, m) at s + 2*m B(s, m) at 2*D - 1 - s + 2*m }"
@@ -88,6 +89,15 @@ SCHEDULES = {
     "NUL": ("\0" * 100_000, "E101"),
 }
 
+TUPLES = [",".join(map(str, ids)) for ids in colliding(2**13)]
+SAME = [f'{{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{ids}]}}' for ids in TUPLES]
+WORDS = [f"  FWD main s0 m{ids}" for ids in TUPLES]
+PRODUCT = changed(
+    changed(STREAMS, "\nrank 0:", "".join(f"pipe q{k} on 0 1 micro_batches\n" for k in range(4000)) + "\nrank 0:"),
+    "\nrank 0:",
+    "".join(f"tied t{k} stages 0 1\n" for k in range(20_000)) + "\nrank 0:",
+)
+
 FILES = {
     "a field twice": (changed(JSON, '"width": 1', '"width": 1, "width": 2'), "E603"),
     "a field twice, spelled differently": (changed(JSON, '"width": 1', '"width": 1, "\\u0077idth": 2'), "E603"),
@@ -117,6 +127,16 @@ FILES = {
     "digits in an instruction": (changed(STREAMS, "FWD main s0", "FWD main s" + "1" * 5000), "E605"),
     "digits of elsewhere": (changed(STREAMS, "width=1", "width=１"), "E603"),
     "pipes": (changed(STREAMS, "rank 0:", "pipe q on 0 1 micro_batches\n" * 5000 + "rank 0:"), "E604"),
+    "stray quotes": (changed(JSON, '"width": 1', '"width": 1, "width": 2' + '\\" "' * 1_000_000), "E601 E603"),
+    "quotes that are escaped": (changed(JSON, '"width": 1', '"width": "' + '\\"' * 2_000_000), "E601"),
+    "numbers of one hash": (changed(JSON, "[\n", "[\n [" + ", ".join(SAME) + "],\n"), "E401"),
+    "lists of one hash": (changed(STREAMS, "rank 0:", "rank 0:\n" + ";".join(WORDS)), "E402"),
+    "findings": (STREAMS + "  ALLREDUCE s1 over 0;" * 200_000 + "ALLREDUCE s1 over 0", "E403 E450 E604"),
+    "findings about the header": (
+        changed(STREAMS, "  FWD main s0 m0", "  FWD main s0 m9999999999;" * 200_000 + "FWD main s0 m0"),
+        "E603",
+    ),
+    "tied sets times pipes": (PRODUCT, "E604"),
     "a field that directs the terminal": (changed(STREAMS, "costs", "\u061c\x9b costs"), "E605"),
 }
 
@@ -142,7 +162,7 @@ def test_programs_that_were_too_much(what: str) -> None:
     text, expected = FILES[what]
     assert is_program(Source("a.json", text))
     with pytest.raises(ChimeraError) as caught:
-        read_program(Source("a.json", text))
+        verify(read_program(Source("a.json", text)))
     assert codes(caught.value) <= set(expected.split())
 
 

@@ -1,0 +1,223 @@
+"""Inputs that grow: a right text, into which pieces are put again and again, each copy as it is or with a number of its own.
+
+An input is a `Recipe`: how many copies make a text. Twice as many copies are twice as long a text, and what reads it should
+take twice as long.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+WORD = re.compile(r"[A-Za-z_]\w*|\d+|\s+|[^\w\s]")
+LETTER = re.compile(r"[A-Za-z_]\w*|\d+")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece at a place of a text. again: (k, how many) -> copy number k; closing: what stands behind all copies, as often."""
+
+    place: int
+    again: Callable[[int, int], str]
+    closing: str = ""
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A text that grows. words: what it is, for people."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+    def build(self, copies: int) -> str:
+        """Return the text with so many copies of every part."""
+        result, at = [], 0
+        for part in self.parts:
+            result += [self.text[at : part.place], *(part.again(k, copies) for k in range(copies)), part.closing * copies]
+            at = part.place
+        return "".join([*result, self.text[at:]])
+
+    def of_length(self, length: int) -> str:
+        """Return a text of about this length."""
+        one, more = len(self.build(8)), len(self.build(16))
+        return self.build(max(1, round(8 * (length - 2 * one + more) / max(1, more - one))))
+
+    @property
+    def words(self) -> str:
+        return "; ".join(part.words for part in self.parts)
+
+
+def drawn(seeds: Sequence[str], known: Sequence[str], rng: random.Random) -> Recipe:
+    """Return a recipe: a seed with one to three pieces, of its own or known ones, that are repeated at random places."""
+    text = rng.choice(seeds)
+    count = rng.choice((1, 1, 1, 2, 2, 3))
+    places = sorted(rng.choice(_places(text)) for _ in range(count))
+    return Recipe(text, tuple(_part(place, text, known, rng) for place in places))
+
+
+@cache
+def _places(text: str) -> tuple[int, ...]:
+    """Return where pieces may be put: before every word of a text, and at its end."""
+    return (*(m.start() for m in WORD.finditer(text)), len(text))
+
+
+def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Part:
+    match rng.randrange(10):
+        case 0:
+            opening, closing = rng.choice(NESTS)
+            return Part(place, lambda k, n: opening, rng.choice((closing, closing, "")), f"{opening!r} ... {closing!r}")
+        case 1:
+            sign = rng.choice(SIGNS)
+            return Part(place, lambda k, n: sign, words=repr(sign))
+        case 2 | 3 if known:
+            piece = rng.choice(known)
+        case 4 | 5 | 6:  # a line, a statement, an object or a word, before itself: what may stand once may stand again
+            found = rng.choice([*rng.choice(_OWN).finditer(text)] or [*WORD.finditer(text)])
+            return Part(found.start(), *_numbered(found[0], rng, [""]))
+        case _:
+            starts = _places(text)
+            first = rng.randrange(len(starts))
+            last = min(len(starts) - 1, first + rng.choice((1, 1, 2, 4, 8, 20, 60)))
+            piece, place = text[starts[first] : starts[last]] or " ", rng.choice((place, starts[last]))
+    return Part(place, *_numbered(piece, rng, JOINS))
+
+
+_OWN = [
+    re.compile(pattern)
+    for pattern in (
+        r"[^\n]*\n",
+        r"\{[^{}]*\}(?:,\s*)?",
+        r"[^\n;]+;",
+        r"\d+,? ?",
+        r"\b[a-z]\w+ [^\n]*?(?= [a-z]\w+ |\n)",
+        r"[FBIW]\b[^\n]*?at[^\n]*",
+    )
+]
+JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]
+
+
+def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Callable[[int, int], str], str, str]:
+    """Return what makes the copies of a piece: all alike, or with one or all of its words of its own number."""
+    join = rng.choice(joins)
+    found = [m.span() for m in LETTER.finditer(piece)]
+    how = rng.randrange(5) if found else 0
+    if how == 0:
+        return lambda k, n: piece + join, "", repr(piece[:60])
+    chosen = found if rng.random() < 0.2 else [rng.choice(found)]
+    seed = rng.randrange(2**31)
+
+    def numbered(k: int, n: int) -> str:
+        result, at = [], 0
+        for a, b in chosen:
+            word = piece[a:b]
+            number = {1: k, 2: k, 3: n - k, 4: (seed + k * 2654435761) % 2**31}[how]
+            result += [piece[at:a], str(number) if word.isdigit() else f"{word}{number}"]
+            at = b
+        return "".join([*result, piece[at:], join])
+
+    return numbered, "", f"{piece[:60]!r} with numbers"
+
+
+NESTS = [
+    ("(", ")"),
+    ("[", "]"),
+    ("{", "}"),
+    ('{"a":', "}"),
+    ("[[", "]]"),
+    ("if 1 == 1 then ", " else 0"),
+    ("- ", ""),
+    ("not ", ""),
+    ("repeat 1 { ", " }"),
+    ("if r == 0 { ", "}"),
+    ("min(", ")"),
+    ('{"op": [', "]}"),
+    ("1 + ", ""),
+    ("(1 + ", ")"),
+]
+SIGNS = [
+    '"',
+    '\\"',
+    '"\\',
+    "\\",
+    "'",
+    "\\ud800",
+    "\\u0041",
+    "é",
+    "\ud800",
+    "9",
+    "0",
+    "x",
+    " ",
+    "\n",
+    "\t",
+    "\r\n",
+    "\0",
+    "\ufeff",
+    "#",
+    "# x\n",
+    ";",
+    ",",
+    "[]",
+    "[],",
+    "{}",
+    "{},",
+    '"",',
+    '"a":1,',
+    "1,",
+    "1e9,",
+    "-",
+    "&",
+    "..",
+    ". ",
+    "=",
+    "a=1 ",
+    "F ",
+    "F(0) ",
+    "1 ",
+    "null,",
+]
+
+
+# --- tuples of numbers whose hashes are the same ------------------------------------------------------------------------
+
+_P1, _P2, _P5 = (np.uint64(p) for p in (11400714785074694791, 14029467366897019727, 2870177450012600261))
+
+
+def colliding(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield tuples of ids below 2^31, all of one length and with one hash in Python: triples of numbers that bring the state
+    of the hash to the same place, one after another, two choices each."""
+    bits = max(1, (count - 1).bit_length())
+    state, blocks = _P5, []
+    with np.errstate(over="ignore"):
+        for _ in range(bits):
+            a, b, state = _block(state)
+            blocks.append((a, b))
+    for k in range(count):
+        yield tuple(x for j, either in enumerate(blocks) for x in either[k >> j & 1])
+
+
+def _block(state: np.uint64) -> tuple[tuple[int, ...], tuple[int, ...], np.uint64]:
+    """Return two triples of numbers that lead from a state to the same next one, and that."""
+    drawn = np.random.default_rng(1).integers(0, 2**31, (2, 2**19), dtype=np.uint64)
+    second = _step(_step(state, drawn[0]), drawn[1])
+    reached = second * np.uint64(pow(int(_P2), -1, 2**64))  # what the third number must make up for
+    order = np.argsort(reached)
+    k = int(np.argmin(np.diff(reached[order])))
+    low, high = order[k], order[k + 1]
+    step = int(reached[high] - reached[low])
+    assert 0 < step < 2**31, "no two of them are near enough"
+    pairs = drawn[:, [low, high]].astype(int)
+    return (*pairs[:, 0].tolist(), step), (*pairs[:, 1].tolist(), 0), _step(second[high], np.uint64(0))
+
+
+def _step(state: Any, number: Any) -> Any:
+    """Return the state of a tuple's hash after another number, as CPython computes it."""
+    mixed = state + number * _P2
+    return ((mixed << np.uint64(31)) | (mixed >> np.uint64(33))) * _P1

@@ -1,0 +1,275 @@
+"""What is measured as its input grows: every reader of what a stranger may write, and what its inputs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from chimera_ir.diagnostics import Source, render
+from chimera_ir.forms import read_program
+from chimera_ir.model import model_from_json
+from compiler import verify
+from compiler.format import format_schedule
+from compiler.pipeline import order_tasks
+from compiler.resolve.resolve import resolve
+from compiler.syntax.parse import parse
+from tests.proof.fuzz_targets import TARGETS, low_limits
+from tests.proof.growth_inputs import Part, Recipe, colliding
+
+
+def schedule(text: str) -> None:
+    """Parse, format, resolve and order a schedule. Sizes are low: what a number in the text asks for is bounded elsewhere."""
+    source = Source("a.sched", text)
+    tree = parse(source)
+    format_schedule(source)
+    with low_limits():
+        order_tasks(resolve(tree, {}))
+
+
+def program(text: str) -> None:
+    """Read a program in either form, and verify it."""
+    verify(read_program(Source("a", text)))
+
+
+def model(text: str) -> None:
+    """Read a model description and cut it."""
+    found = model_from_json(text, "model.json")
+    found.stage_sums(len(found.layers))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader: what its inputs grow from and are made of, and inputs that once took too long. longest: of an input."""
+
+    run: Callable[[str], None]
+    seeds: Callable[[], list[str]]
+    known: tuple[str, ...]
+    directed: Callable[[], Iterator[Recipe]]
+    longest: int = 2**22
+
+
+def _texts(target: str) -> Callable[[], list[str]]:
+    return cache(lambda: [seed.decode() for seed in TARGETS[target].seeds() if len(seed) < 20_000])
+
+
+def _recipe(text: str, mark: str, *pieces: str, words: str = "") -> Recipe:
+    """Return a text with each piece again and again, one behind another; {k} in it is the number of the copy."""
+    place = text.index(mark)
+    parts = (Part(place, _copies(piece), words=words or repr(piece[:60])) for piece in pieces)
+    return Recipe(text, tuple(parts))
+
+
+def _copies(piece: str) -> Callable[[int, int], str]:
+    before, _, after = piece.partition("{k}")
+    return (lambda k, n: f"{before}{k}{after}") if "{k}" in piece else (lambda k, n: piece)
+
+
+HEAD = "schedule x ranks 2 stages 2 pipe p { stage s on rank s micro_batches 2 } "
+TICKS = "order ticks { F(s, m) at s + 2*m B(s, m) at 3 - s + 2*m } "
+LISTING = "order listing for rank r { F F B B }"
+
+
+def _schedules() -> Iterator[Recipe]:
+    for piece in (
+        "tied t{k} on stages 0, 1 ",
+        "order greedy { prefer B, F } ",
+        "require z{k} == 1 ",
+        "let y{k} = 1 ",
+        "let y = = 1 ",
+        "pipe q{k} { stage s on rank s micro_batches 0 } ",
+        "cost F = 1 ",
+        "window 2 ",
+        "# x\n",
+    ):
+        yield _recipe(HEAD + TICKS, "order", piece)
+    for piece in ("F ", "F & B ", "F(r, 1) ", "let y{k} = 1 ", "if r == 7 { F } ", "repeat 0 { } ", "F # x\n"):
+        yield _recipe(HEAD + LISTING, "F F", piece)
+    yield _recipe(HEAD + LISTING, "F F", "let y{k} = 1 ", "repeat 0 { } ")
+    yield _recipe(HEAD + LISTING, "F F", "let y{k} = 1 ", "if r == 7 { F } ")
+    for piece in ("+ m - m ", "+ 0\n", "- - ", "* 1 ", "and ", "+ s // 1 "):
+        yield _recipe(HEAD + TICKS, " B(s", piece)
+    for piece in ("x", "9", "(", "{ ", '"', "\n", " "):
+        yield _recipe(HEAD + TICKS, "ranks", piece)
+    yield _recipe("schedule x order greedy { prefer B, F }", "}", "then smaller s ", "limit F <= 9 ")
+    yield _recipe(HEAD + "order greedy { prefer B }", "}", ", F")
+    yield Recipe(HEAD + LISTING, (Part(len(HEAD + LISTING) - 1, lambda k, n: "repeat 1 { F ", "} ", "blocks in blocks"),))
+
+
+JSON_SUM = ',\n  {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0]}'
+
+
+def _json_programs() -> Iterator[Recipe]:
+    text = _texts("program json")()[0]
+    end, front, instruction = text.rstrip()[-4:], '"schedule"', '"op"'
+    for piece in (
+        '"',
+        '\\"',
+        '"\\',
+        '"a": 1, ',
+        '"a{k}": 1, ',
+        '"a{k}": "',
+        "[",
+        '{"a": ',
+        "]",
+        "}",
+        "9",
+        '"\\ud800',
+        "\\u0041",
+        "-",
+        "1,",
+    ):
+        yield _recipe(text, front, piece)
+        yield _recipe(text, instruction, piece)
+        yield _recipe(text, end, piece)
+    yield _recipe(text, front, '"a": 1, "a": 2' + '\\" ' * 5, words="a field twice, and stray quotes")
+    for piece in (
+        JSON_SUM,
+        JSON_SUM.replace("stage 0", "t{k}"),
+        JSON_SUM.replace("[0]", "[0, 0{k}]"),
+        ",[]",
+        ", {}",
+        ', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{k}]}',
+        ', {"op": "FWD", "pipe": 7, "stage": {k}}',
+    ):
+        yield _recipe(text, "]\n]}", piece)
+    tied, pipe = '{"name": "t{k}", "stages": [0, 1]}, ', '{"name": "q{k}", "placement": [0, 1], "micro_batches": []}, '
+    yield _recipe(text.replace('"tied": []', '"tied": [{"name": "t", "stages": [0, 1]}]'), '{"name": "t"', tied)
+    yield _recipe(text, '{"name"', pipe)
+    both = text.replace('"tied": []', '"tied": [{"name": "t", "stages": [0, 1]}]')
+    parts = _recipe(both, '{"name"', pipe).parts + _recipe(both, '{"name": "t"', tied).parts
+    yield Recipe(both, parts)
+    yield Recipe(
+        text,
+        (
+            Part(
+                text.index("]\n]}"),
+                _colliding(', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [%s]}'),
+                words="tuples of one hash",
+            ),
+        ),
+    )
+    yield Recipe(text, (Part(text.index("]\n]}"), _colliding(JSON_SUM.replace("[0]", "[%s]")), words="sums of one hash"),))
+
+
+def _colliding(template: str) -> Callable[[int, int], str]:
+    def piece(k: int, n: int) -> str:
+        return template % ", ".join(map(str, _tuples()[k % len(_tuples())]))
+
+    return piece
+
+
+@cache
+def _tuples() -> list[tuple[int, ...]]:
+    return list(colliding(2**14))
+
+
+def _text_programs() -> Iterator[Recipe]:
+    text = _texts("program text")()[0]
+    for piece in (
+        "; ",
+        "  FWD main s0 m0\n",
+        "  FWD main s0 m{k}\n",
+        "  FWD other s0 m{k}\n",
+        "  ALLREDUCE s0 over 0\n",
+        "  FWD main s9 m0\n",
+        "  ALLREDUCE t{k} s0 over 0,1\n",
+        "pipe q{k} on 0 1 micro_batches\n",
+        "pipe q{k} on 0 1 micro_batches\n  FWD main s0 m0\n",
+        "tied t{k}  stages 0 1\n",
+        "# x\n",
+        "\n",
+        " ",
+        "9",
+        "x",
+        "  FWD main s0 m0,1" + ",0" * 9 + "\n",
+        "rank 1:\n",
+        "0",
+    ):
+        yield _recipe(text, "\nrank 1:", "\n" + piece)
+        yield _recipe(text, "rank 0:", piece)
+        yield _recipe(text, " m0", piece)
+        yield _recipe(text, " m0", piece.strip())
+    yield Recipe(text, (Part(text.index("\nrank 1:"), _colliding("\n  FWD main s0 m%s"), words="tuples of one hash"),))
+
+
+def _models() -> Iterator[Recipe]:
+    text = _texts("model")()[0]
+    layer = text[text.index('{"name": "a"') : text.index('{"name": "b"')]
+    for piece in (
+        layer,
+        layer.replace('"a"', '"a{k}"'),
+        '"a{k}": 1, ',
+        '"',
+        '\\"',
+        "[",
+        "{",
+        '{"shape": [1], "dtype": "bool", "gradient": true}, ',
+        "9",
+    ):
+        yield _recipe(text, '{"name": "a"', piece)
+        yield _recipe(text, '"layers"', piece)
+    yield _recipe(text, '{"name": "t"', '{"name": "t{k}", "layers": [0, 1, 2], "parameters": 1, "weight_bytes": 4}, ')
+
+
+_NUMBERED = ("  FWD main s0 m{k}\n", "\n  RECV act main s1 m{k} <- 0")
+READERS = {
+    "schedule": Reader(
+        schedule,
+        _texts("schedule text"),
+        (
+            "tied t0 on stages 0, 1\n",
+            "let y0 = 1\n",
+            "require N >= 1\n",
+            "F(s, m) at s\n",
+            "repeat 1 { F }\n",
+            "if r == 0 { F } else { B }\n",
+            "F & B\n",
+            "cost F = 1\n",
+            "pipe q0 { stage s on rank s micro_batches 0 }\n",
+            "stage s in 1 .. 0 on rank 0\n",
+            "recompute when s == 0\n",
+            "# a remark\n",
+            "+ 0*s ",
+            "then smaller s\n",
+        ),
+        _schedules,
+        900_000,
+    ),
+    "program json": Reader(
+        program,
+        _texts("program json"),
+        (
+            JSON_SUM,
+            ', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}',
+            '{"name": "t0", "stages": [0, 1]}, ',
+            '{"name": "q0", "placement": [0, 1], "micro_batches": []}, ',
+            '"a0": 1, ',
+            ', {"op": "RECV", "value": "act", "pipe": 0, "stage": 1, "micro_batches": [0], "peer": 0}',
+        ),
+        _json_programs,
+    ),
+    "program text": Reader(
+        program,
+        _texts("program text"),
+        (
+            *_NUMBERED,
+            "  ALLREDUCE s0 over 0\n",
+            "tied t0  stages 0 1\n",
+            "pipe q0 on 0 1 micro_batches\n",
+            "; FWD main s0 m0",
+            "rank 0:\n",
+            "# a remark\n",
+            "limits activations=1\n",
+        ),
+        _text_programs,
+    ),
+    "model": Reader(
+        model, _texts("model"), ('{"shape": [1], "dtype": "bool", "gradient": true}, ', '"a0": 1, ', "0, ", ", 1"), _models
+    ),
+}
+
+
+def shown(error: Exception) -> str:
+    """Return the findings of a refusal as they are shown."""
+    return render(error.diagnostics)  # type: ignore[attr-defined]

@@ -1,0 +1,75 @@
+"""The verifier's effort follows from the program that it judges, however much is wrong with it: lines and bytes are counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
+from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from compiler.verify import findings
+from tests.helpers import program, streams, with_streams
+from tests.helpers_cost import lines, peak
+
+
+def sums(count: int) -> Program:
+    """Return a program of 64 replicas with so many sums too many, each of them over the wrong ranks."""
+    p = program("1f1b", width=64, D=2, N=1)
+    wrong: list[Instruction] = [AllReduce("stage 0", 0, (0,))] * count
+    return with_streams(p, [[*stream, *wrong] if rank == 0 else [*stream] for rank, stream in enumerate(streams(p))])
+
+
+def test_findings_that_name_all_holders_are_few() -> None:
+    programs = [sums(count) for count in (100, 3000)]
+    few, many = (peak(lambda p=p: findings(p)) for p in programs)  # type: ignore[misc]
+    assert many - few < 3000 * 300  # each finding has a kilobyte
+
+
+def test_sums_of_groups_that_nobody_knows_are_told_a_few_times() -> None:
+    p = program("1f1b", width=2, D=2, N=1)
+    wrong: list[Instruction] = [AllReduce(f"t{k}", 0, (0, 1)) for k in range(5000)]
+    changed = with_streams(p, [[*stream, *wrong] if rank == 0 else [*stream] for rank, stream in enumerate(streams(p))])
+    assert len(findings(changed)) == 100
+
+
+def tied(stages: int) -> Program:
+    """Return a program of one micro-batch over so many stages, each on its rank, all of them tied."""
+    ranks = tuple(range(stages))
+    header = Header("x", {}, stages, stages, 1, (Pipe("p", ranks, (0,)),), Costs.uniform(stages), tied=(Tied("t", ranks),))
+    result = []
+    for s in ranks:
+        before: list[Instruction] = [] if s == 0 else [Recv("act", 0, s, (0,), s - 1)]
+        after: list[Instruction] = (
+            [] if s == stages - 1 else [Send("act", 0, s + 1, (0,), s + 1), Recv("grad", 0, s, (0,), s + 1)]
+        )
+        last: list[Instruction] = [Send("grad", 0, s - 1, (0,), s - 1)] if s else []
+        result.append([*before, Fwd(0, s, (0,)), *after, Bwd(0, s, (0,)), *last, AllReduce("t", 0, ranks)])
+    return program_of(header, result)
+
+
+def test_a_set_of_many_stages_on_many_ranks() -> None:
+    programs = [tied(stages) for stages in (100, 200, 400)]
+    a, b, c = (lines(lambda p=p: findings(p)) for p in programs)  # type: ignore[misc]
+    assert not any(map(findings, programs)) and c - b < 2.3 * (b - a)
+
+
+def test_many_pipes_of_one_name() -> None:
+    p = program("1f1b", D=2, N=1)
+    pipes = [p.header.pipes[0], *(Pipe(f"q{k}", (0, 1), ()) for k in range(800)), Pipe("q799", (0, 1), ())]
+    few, many = (p.with_header(pipes=tuple(x)) for x in (pipes[-400:], pipes))
+    assert lines(lambda: findings(many)) < 3 * lines(lambda: findings(few))
+    assert [d.message for d in findings(many)] == ["pipe q799 is defined twice"]
+
+
+def test_what_is_wrong_with_micro_batches() -> None:
+    p = program("1f1b", D=2, N=3)
+    (pipe,) = p.header.pipes
+
+    def message(*ids: int) -> str:
+        [d] = findings(p.with_header(pipes=(replace(pipe, micro_batches=ids),)))
+        return d.message
+
+    assert message(0, 1) == "no pipe lists micro-batch 2 of 0 .. 2"
+    assert message(0, 2, 2, 2) == "the pipes list micro-batch 2 3 times; each belongs to one pipe"
+    assert message(0, 7, 7) == "a pipe lists micro-batch 7, but micro-batches are 0 .. 2"
+    assert message(1, 1, 7) == "the pipes list micro-batch 1 twice; each belongs to one pipe"
+    assert message() == "no pipe lists micro-batch 0 of 0 .. 2"

@@ -174,15 +174,15 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
         case Kind.LEFT:
             return left
         case Kind.MADE:
-            return sum(t.bytes for t in tensors_of(stages, value, stage))
+            return stages[stage - 1].act_bytes if value == Value.act else stages[stage].grad_bytes
         case Kind.AS_MADE:
-            tensors = tensors_of(stages, value, stage)
+            tensors = _tensors(stages, value, stage)
             return -tensors[0].bytes if len(tensors) * count == 1 else 0
         case _:
-            return message_bytes(tensors_of(stages, value, stage), count)
+            return message_bytes(_tensors(stages, value, stage), count)
 
 
-def tensors_of(stages: Sequence[StageSum], value: Value, stage: int) -> tuple[Tensor, ...]:
+def _tensors(stages: Sequence[StageSum], value: Value, stage: int) -> tuple[Tensor, ...]:
     """Return the tensors of a value; of a grad, those that carry one. stage: its reader's; an act comes from the one before."""
     if value == Value.act:
         return stages[stage - 1].boundary

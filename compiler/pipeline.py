@@ -92,6 +92,10 @@ def compile_source(
     if width * len(tasks) > limits.TASKS:
         message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
         raise refuse("E211", message, help=smaller)
+    largest = max(map(len, tasks.batches[tasks.header.micro_batches :]), default=1)
+    if largest > limits.RANKS:
+        message = f"{source.name} asks for a group of {largest} micro-batches; at most {limits.RANKS}"
+        raise refuse("E211", message, help="take smaller groups; docs/language.md lists the limits")
     timing = _times(tasks)
     if timing.stuck:
         from compiler.deadlock import explain_deadlock

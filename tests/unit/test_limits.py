@@ -81,6 +81,25 @@ def test_a_group_of_too_many() -> None:
             assert refused(program_from_json, text) == refused(program_from_text, words) == {code}
 
 
+def in_one_group(order: str, n: int) -> str:
+    """Return a schedule whose one forward is over n micro-batches."""
+    text = {
+        "ticks": f"ticks {{ F(s, m = g*{n} .. g*{n} + {n - 1}) at m  B(s, m) at {n} + m }}",
+        "listing": f"listing for rank r {{ F(0, 0 .. {n - 1}) repeat {n} {{ B }} }}",
+        "greedy": f"greedy {{ prefer B, F group F by {n} }}",
+    }[order]
+    return f"schedule x ranks 1 stages 1 pipe p {{ stage s on rank 0 micro_batches {n} }} order {text}"
+
+
+@pytest.mark.parametrize("order", ["ticks", "listing", "greedy"])
+def test_a_schedule_has_no_larger_groups(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RANKS", 500)
+    assert refused(compile_text, in_one_group(order, limits.RANKS + 1)) == {"E211"}
+    compiled = compile_text(in_one_group(order, limits.RANKS)).program
+    assert program_to_json(program_from_json(program_to_json(compiled))) == program_to_json(compiled)
+    assert program_to_json(program_from_text(program_to_text(compiled))) == program_to_json(compiled)
+
+
 @pytest.mark.parametrize(
     ("limit", "stream"),
     [
@@ -177,4 +196,9 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
             length += cells * (3 + 2 + 2 + 2) * (m + comma) + limits.MEMBERS * (5 + comma)
             most[form] = max(most[form], length)
     assert all(length + limits.HEADER <= limits.FILE for length in most), most
+    # The header: names of pipes, their stages and those of tied sets, all micro-batches, costs, sets, parameters.
+    placed, listed = limits.CELLS * len("65535, "), limits.TASKS // 2 * len("1048575, ")
+    costs, name = 4 * limits.RANKS * (len(str(limits.COST)) + 2), 64 + 60
+    header = limits.PIPES * name + placed + listed + costs + limits.CELLS // 2 * name + limits.NAMES * name
+    assert header < limits.HEADER
     assert max(most) > limits.FILE // 2  # and not by far

@@ -52,6 +52,10 @@ class Meter(TorchDispatchMode):
                     self._seen[storage._cdata] = reference = StorageWeakRef(storage)
                     self._mine[storage._cdata] = (reference, storage.nbytes())
 
+    def forget(self) -> None:
+        """Forget what was noted so far: a backend's thread may hold for a moment what ranks told each other."""
+        self._mine.clear()
+
     def bytes(self, without: Iterable[Tensor] = ()) -> int:
         """Return how many bytes are held now, some tensors aside."""
         self._mine = {k: x for k, x in self._mine.items() if not x[0].expired()}
@@ -131,6 +135,7 @@ def differences(
         trains = Executor(program, model, stages, table, transport)
         transport.connect(forwards)
         evaluates = Executor(forwards, model, stages, table, transport)
+        meter.forget()
         for p, executor in [(program, trains), (forwards, evaluates), (program, trains)]:
             batch = Batch(samples, SEED, 0, rank // h.ranks, h.width, h.micro_batches, description.samples)
             found = measured(executor, batch, meter, [trains, evaluates])

@@ -143,8 +143,9 @@ def text(classes: dict[Mutation, Class]) -> str:
     return (
         table(head, rows)
         + f"Programs: {len(SMALL)} shipped schedules at two sizes and the evaluation of each, {DRAWN} drawn training programs\n"
-        + f"and {DRAWN_EVALUATIONS} drawn evaluations, some with RECVs moved. Of the equivalent mutants {total['run']:,} were\n"
-        + "also run in loopback: all that change what is run and tie no parameters. And "
+        + f"and {DRAWN_EVALUATIONS} drawn evaluations, some with RECVs moved. "
+        + f"Of the equivalent mutants {total['run']:,} were also run\n"
+        + "in loopback: all that change what is run and tie no parameters. And "
         + f"{total['explored']:,}, those with at most {STATES:,} states,\n"
         + "end under every interleaving, says the model checker.\n"
     )

@@ -32,7 +32,7 @@ from tests.proof.record import record, stamp, table
 
 FOUND = Path("runs/growth")  # where the inputs that fail are left
 MEMORY = 8 * 2**30  # bytes of a process
-LONG = 60  # seconds after which an input is given up
+LONG = 120  # seconds of processor time after which an input is given up
 STEEP = 2.6  # times as much for an input twice as long: the square takes 4 times, a sort hardly more than 2
 COUNTED = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs whose lines are counted
 HELD = (16_000, 32_000, 64_000, 128_000)  # and their bytes
@@ -90,7 +90,7 @@ class Explorer:
 
     def judge(self, recipe: Recipe, how: str, length: int) -> None:
         """Measure an input at growing lengths, and note what grows faster than it."""
-        signal.alarm(LONG)
+        signal.setitimer(signal.ITIMER_PROF, LONG)
         try:
             self.result.inputs += 1
             self.result.answers.add(self.run(recipe.of_length(2_000)))
@@ -104,7 +104,7 @@ class Explorer:
         except BaseException as error:
             self.fail(place(error), recipe)
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
     def fail(self, what: str, recipe: Recipe) -> None:
         self.result.failures.setdefault(what.split(":")[0] + " of " + recipe.words[:60], f"{what}; {recipe.words}")
@@ -151,13 +151,13 @@ class Explorer:
         steep = 0
         while length <= self.reader.longest:
             text = recipe.of_length(length)
-            measured.append((len(text), self.seconds(text, 3 if not measured or measured[-1][1] < 1 else 2)))
+            measured.append((len(text), self.seconds(text, 3 if spent[0] < 0.2 else 2)))
             if len(measured) > 1:
                 (x, a), (y, b) = measured[-2:]
                 steep = steep + 1 if b > 0.1 and b / a > STEEP / 2 * y / x else 0
             if steep == 3 or (steep == 2 and measured[-1][1] > 2):
                 return ", ".join(f"{s:.2f} s for {n:,}" for n, s in measured) + " characters"
-            if measured[-1][1] > 10:
+            if measured[-1][1] > 5:
                 break
             length *= 2
         return ""
@@ -166,7 +166,7 @@ class Explorer:
 def explore(name: str, seconds: float, seed: int, inputs: int = 2**62) -> Result:
     """Measure a reader for a time, or so many inputs: first those that once took too long, at large lengths."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, _give_up)
+    signal.signal(signal.SIGPROF, _give_up)
     reader, rng = READERS[name], random.Random(f"{name} {seed}")
     explorer = Explorer(name, reader)
     for text in reader.seeds():
@@ -174,7 +174,7 @@ def explore(name: str, seconds: float, seed: int, inputs: int = 2**62) -> Result
     end = time.monotonic() + seconds
     for recipe in reader.directed():
         if time.monotonic() < end and explorer.result.inputs < inputs:
-            explorer.judge(recipe, "time", reader.longest // 32)
+            explorer.judge(recipe, "time", reader.longest // 128)
     while time.monotonic() < end and explorer.result.inputs < inputs:
         how = rng.choice(("lines", "bytes", "time", "time"))
         explorer.judge(drawn(reader.seeds(), reader.known, rng), how, rng.choice((16_000, 16_000, 16_000, 16_000, 64_000)))

@@ -14,7 +14,7 @@ from chimera_ir.instructions import MAX_ID, AllReduce, BwdInput, Free, Fwd, Inst
 from chimera_ir.jsonform import program_from_json, program_to_json
 from chimera_ir.program import Costs, Header, Pipe, Tied, program_of
 from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_schedule, compile_text
+from compiler import compile_text
 from tests.helpers import program
 
 RIGHT = program("1f1b", D=2, N=2)
@@ -143,17 +143,6 @@ def test_tied_sets_count_with_the_pipes() -> None:
     assert refused(program_from_text, program_to_text(large)) == {"E604"}
     small = program_of(replace(header, tied=header.tied[:2]), [[], []])
     assert program_from_json(program_to_json(small)) == program_from_text(program_to_text(small)) == small
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "width"), [("1f1b", {"D": 160, "N": 160}, 1), ("chimera_zb", {"D": 16, "N": 16}, 64)]
-)
-def test_a_large_product_reads_back_from_both_forms(name: str, parameters: dict[str, int], width: int) -> None:
-    compiled = compile_schedule(name, parameters, width).program
-    text = program_to_json(compiled)
-    assert len(compiled) > 50_000
-    assert program_to_json(program_from_json(text)) == text
-    assert program_to_json(program_from_text(program_to_text(compiled))) == text
 
 
 def written(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:

@@ -1,0 +1,20 @@
+"""What the compiler writes it reads, in both forms, at sizes near the largest (tests/unit/test_limits.py argues for those)."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera_ir.jsonform import program_from_json, program_to_json
+from chimera_ir.textform import program_from_text, program_to_text
+from compiler import compile_schedule
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "width"), [("1f1b", {"D": 160, "N": 160}, 1), ("chimera_zb", {"D": 16, "N": 16}, 64)]
+)
+def test_a_large_product_reads_back_from_both_forms(name: str, parameters: dict[str, int], width: int) -> None:
+    compiled = compile_schedule(name, parameters, width).program
+    text = program_to_json(compiled)
+    assert len(compiled) > 50_000
+    assert program_to_json(program_from_json(text)) == text
+    assert program_to_json(program_from_text(program_to_text(compiled))) == text

@@ -158,6 +158,8 @@ def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -
     """Return the finding of a task that no formula places: there is none of its kind, or none whose `when` holds."""
     formulas = [f for f in order.formulas if f.kind == kind]
     mine, others = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
+    if not mine and formulas:
+        help = f"all formulas of {LETTERS[kind]} are for other pipes: add one for this pipe, or one that names no pipe"
     if not mine:
         return Diagnostic("E301", message, order.span, help=help)
     said = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in mine[:MAX_NAMED] if f.condition)
@@ -192,7 +194,11 @@ def _twice(spec: Spec, order: TicksOrder, mine: list[_Placed], counts: Ints, pip
     if len(rules) == 1:
         return [Diagnostic("E302", f"two groups hold {name}", rules[0].span, "of this formula", help="let groups not overlap")]
     notes = tuple(f"also by {r.span}" for r in rules[1:])
-    return [Diagnostic("E302", f"two formulas place {name}", rules[0].span, "one of them", notes, "narrow one with 'when'")]
+    return [
+        Diagnostic(
+            "E302", f"two formulas place {name}", rules[0].span, "one of them", notes, "remove one, or narrow it with 'when'"
+        )
+    ]
 
 
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:

@@ -53,14 +53,17 @@ def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
         found.append(Diagnostic("E201", f"unknown kind of task '{kind.name}'", kind.span, help=help))
 
 
-def _check_pipe(ref: n.PipeRef, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> bool:
-    """Add what is wrong with the name of a pipe; return whether it is there."""
+def _check_pipe(ref: n.PipeRef, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], values: Scope) -> bool:
+    """Add what is wrong with the name of a pipe; return whether it is there. values: names that are no pipes."""
     decl = families.get(ref.name.name)
     if decl is None:
         help = did_you_mean(ref.name.name, families)
+        if ref.name.name in values:
+            help = f"'{ref.name.name}' is a value: a stage stands in parentheses, as in F({ref.name.name})"
         found.append(Diagnostic("E201", f"unknown pipe '{ref.name.name}'", ref.span, help=help))
     elif ref.index is not None and decl.family is None:
-        found.append(Diagnostic("E202", f"pipe '{decl.name.name}' is not a family and takes no index", ref.span))
+        help = f"write '{decl.name.name}' instead of '{ref.span.text}'"
+        found.append(Diagnostic("E202", f"pipe '{decl.name.name}' is not a family and takes no index", ref.span, help=help))
     return decl is not None
 
 
@@ -130,7 +133,7 @@ def _check_actions(
                 _check_actions(a.otherwise, inner, families, found)
             case n.TaskAction():
                 if a.pipe is not None:
-                    _check_pipe(a.pipe, families, found)
+                    _check_pipe(a.pipe, families, found, inner)
                 _check_places(a, inner, found)
                 for e in (a.pipe.index if a.pipe else None, a.stage, a.first, a.last):
                     if e is not None:
@@ -151,10 +154,11 @@ def _check_ticks(ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl
     used: set[str] = set()
     told: set[tuple[str, Span | None]] = set()
     scope = known_elsewhere(scope, _IN_TICKS)
+    scope.others = tuple(let.name.name for let in ticks.lets)
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
         more: list[tuple[n.Binder, str]] = []
-        if rule.pipe and _check_pipe(rule.pipe, families, found):
+        if rule.pipe and _check_pipe(rule.pipe, families, found, Scope()):
             binder = index_binder(rule.pipe, scope)
             more += [(binder, "index of a pipe")] if binder else []
             if rule.pipe.index is not None and binder is None:

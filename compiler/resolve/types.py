@@ -14,13 +14,18 @@ Type = Literal["integer", "truth value"]
 
 
 class Scope(Mapping[str, Type]):
-    """Names and their types: its own, and those of the scope around it, which are not copied, as a listing may have thousands
-    of names and of blocks. elsewhere: what to write instead of a name that is known at other places only."""
+    """Names and their types: its own, and those of the scope around it. Those are not copied, since a listing may have
+    thousands of names and of blocks.
+
+    elsewhere: what to write instead of a name that is known at other places only; others: names that would be known if
+    they were used.
+    """
 
     def __init__(self, outer: Scope | None = None) -> None:
         self._outer = outer
         self._own: dict[str, tuple[Type, Span | None]] = {}
         self.elsewhere: Mapping[str, str] = outer.elsewhere if outer is not None else {}
+        self.others: tuple[str, ...] = outer.others if outer is not None else ()
 
     def _find(self, name: object) -> tuple[Type, Span | None] | None:
         scope: Scope | None = self
@@ -61,6 +66,24 @@ class Scope(Mapping[str, Type]):
         self._own.update((name, ("integer", None)) for name in names)
 
 
+_INSTEAD = {
+    "abs": "|x| is written max(x, -x)",
+    "floor": "a quotient is written a // b, and rounds down",
+    "int": "all values are integers; a quotient is written a // b, and rounds down",
+    "ceil": "a quotient rounded up is written (a + b - 1) // b",
+    "mod": "the remainder is written a % b",
+    "div": "a quotient is written a // b, and rounds down",
+}
+
+
+def _product(name: str, scope: Mapping[str, Type]) -> str:
+    """Return a help for names that stand together, as in Dv."""
+    for k in range(1, len(name)):
+        if name[:k] in scope and name[k:] in scope:
+            return f"write '{name[:k]}*{name[k:]}' instead of '{name}'"
+    return ""
+
+
 def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagnostic]) -> None:
     """Add what is wrong with an expression under these names to `found` (E201 unknown name, E202 types)."""
     actual = _type(e, scope, found)
@@ -93,8 +116,8 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
         case n.Name():
             if e.name in scope:
                 return scope[e.name]
-            elsewhere = scope.elsewhere.get(e.name, "") if isinstance(scope, Scope) else ""
-            help = elsewhere or did_you_mean(e.name, scope)
+            elsewhere, others = (scope.elsewhere.get(e.name, ""), scope.others) if isinstance(scope, Scope) else ("", ())
+            help = elsewhere or _product(e.name, scope) or did_you_mean(e.name, [*scope, *others])
             found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=help))
             return None
         case n.Unary():
@@ -121,6 +144,7 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
                 help = did_you_mean(e.function, FUNCTIONS)
                 if e.function in scope:
                     help = f"'{e.function}' is a value: a product has a sign, as in {e.function}*2"
+                help = _INSTEAD.get(e.function, help)
                 found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
             for argument in e.arguments:
                 check(argument, scope, "integer", found)

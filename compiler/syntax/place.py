@@ -94,6 +94,7 @@ class Place:
 
     def said(self, first: int, end: int) -> str:
         """Return the text from one word up to another; of several lines, on one."""
+        end = min(end, len(self.words))
         return " ".join(self.source.text[self.words[first].start : self.words[end - 1].end].split()) if first < end else ""
 
     def span(self, first: int, end: int) -> Span:

@@ -195,7 +195,7 @@ def _reads(p: Place, change: Change, read: Reader) -> bool:
         return True
     end = max(p.words[change.end - 1].end, p.words[p.at].end if p.at >= change.end else 0) + shift
     beyond = text[end:stop]
-    same = text[stop:].startswith(p.text())  # made a second time
+    same = text[stop:].startswith((p.text(), ",", ";"))  # made a second time, or a separator
     return "\n" in beyond.strip(" \t") or len(beyond.split()) >= (1 if same else FURTHER)
 
 

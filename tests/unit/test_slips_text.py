@@ -5,10 +5,14 @@ slips_mended.txt and slips_told.txt have them, a line each.
 
 from __future__ import annotations
 
+import random
+import re
+
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
+from chimera_ir.diagnostics import ChimeraError, Source, render
 from compiler import compile_text
+from compiler.syntax.parse import keywords, parse
 from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, slip, table
 
 
@@ -69,13 +73,30 @@ def test_nothing_is_suggested_where_no_change_lets_the_text_be_read_on() -> None
         assert "write '" not in answers(text)[0].help
 
 
-def test_the_words_of_a_schedule_in_any_order_are_explained() -> None:
-    """No answer stumbles over what it did not expect: words left out, written twice, or with a brace before them."""
-    for base in ("listing", "greedy", "vee"):
-        words = RIGHT[base].split(" ")
-        for k in range(0, len(words), 3):
-            for text in (words[:k] + words[k + 1 :], words[: k + 1] + words[k:], [*words[:k], "{", *words[k:]]):
-                try:
-                    compile_text(" ".join(text))
-                except ChimeraError as error:
-                    assert all(d.span is not None for d in error.diagnostics if d.code.startswith("E1"))
+SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "for", "while", "range", "F", "B", "s", "m", "4"]
+
+
+def test_no_answer_stumbles_over_what_it_did_not_expect() -> None:
+    """Words left out, put in, exchanged, and texts cut off."""
+    r = random.Random(7)
+    strange = sorted(keywords()) + SIGNS
+    for _ in range(400):
+        words = re.findall(r"\w+|[^\w\s]|\s+", RIGHT[r.choice(list(RIGHT))])
+        for _ in range(r.choice([1, 1, 2, 5])):
+            k, other = r.randrange(len(words)), r.randrange(len(words))
+            match r.randrange(5):
+                case 0:
+                    words[k] = ""
+                case 1:
+                    words.insert(k, r.choice(strange))
+                case 2:
+                    words[k] = r.choice(strange)
+                case 3:
+                    words[k], words[other] = words[other], words[k]
+                case 4:
+                    words = words[: max(k, 1)]
+        try:
+            parse(Source("slip.sched", "".join(words)))
+        except ChimeraError as error:
+            assert all(d.span is not None for d in error.diagnostics)
+            assert render(error.diagnostics)

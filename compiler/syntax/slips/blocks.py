@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from compiler.syntax.kinds import TASKS
 from compiler.syntax.place import Place
-from compiler.syntax.slips.change import Answer, Change, begins_value
+from compiler.syntax.slips.change import COMPARISONS, Answer, Change, begins_value
 
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
+_NO_LOOP_HERE = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
 # A word -> the block that it stands in, and what to tell who wrote it elsewhere.
 _HOMES = {
     "prefer": ("greedy", "'prefer' is a line of order greedy"),
@@ -29,7 +30,12 @@ _ELSEWHERE = {
     ("ticks", "cost"): "costs stand outside of the order",
     ("ticks", "&"): "overlapped pairs stand in order listing",
     ("ticks", "repeat"): NO_LOOP,
-    ("greedy", "repeat"): "a scheduler needs no loop: it starts every task; listings have loops: repeat",
+    ("greedy", "repeat"): _NO_LOOP_HERE,
+    ("greedy", "for"): _NO_LOOP_HERE,
+    ("greedy", "if"): "choices stand in values: then smaller (if s < D then 0 else 1)",
+    ("ticks", "if"): "a condition stands behind the task: F(s, m) when s == 0 at ...",
+    ("", "repeat"): "loops stand in order listing for rank r { ... }",
+    ("", "for"): "there is no loop over statements; several pipes are a family: pipe main[i in 0 .. 1] { ... }",
 }
 
 
@@ -48,18 +54,15 @@ def home(p: Place) -> Iterator[Answer]:
     kind, words = _HOMES.get(text, (p.kind, ""))
     if kind != p.kind and words and (text != "stage" or p.text(2) in ("on", "in")):
         yield words
-    if p.kind == "listing" and text == "when":
-        yield Change(p.at, p.at + 1, "if")
-    if (
-        (p.kind, text) in _ELSEWHERE
-        and (text in ("at", "when", "&") or p.starts_line)
-        and not ("AND" in p.expected and text == "&")
-    ):
-        yield _ELSEWHERE[p.kind, text]
     for block in p.closed[-1:] if not p.blocks else ():
         if text in _BELONGS.get(block.kind, ()) and block.close is not None and p.starts_line:
             yield Change(block.close, block.close + 1, "", f"it ends '{block.said}'")
             yield f"'{text}' stands in a block, and '{block.said}' has ended at line {p.words[block.close].line}"
+    if p.kind == "listing" and text == "when":
+        yield Change(p.at, p.at + 1, "if")
+    anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.expected)
+    if (p.kind, text) in _ELSEWHERE and (anywhere or (p.starts_line and text != "&" and p.text(1) != "rank")):
+        yield _ELSEWHERE[p.kind, text]
 
 
 _FOR_ON = ("at", "->", "=>", ":", "=", "to", "in", "of")
@@ -76,8 +79,10 @@ def pipes(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "[" and p.text(-3) == "pipe":
         if p.text(1) == "..":
             yield Change(p.at, p.at + 1, f"i in {text}", "the pipes of a family are numbered by a name")
-        elif p.text(1) == "]" and text.isdigit():
+        elif p.text(1) == "]" and text.isdigit() and len(text) < 9 and int(text) > 1:
             yield Change(p.at, p.at + 1, f"i in 0 .. {int(text) - 1}", "the pipes of a family are numbered by a name")
+        elif p.text(1) == "]" and text.isdigit():
+            yield Change(p.at - 1, p.at + 2, "", "one pipe has no index")
     if p.wants("in") and text == "]":
         yield f"say which there are: [{p.text(-1)} in 0 .. 1]"
     ranged = p.wants("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
@@ -99,6 +104,12 @@ def pipes(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, "when")
     if p.wants("stage") and text in ("rank", "recompute"):
         yield "a pipe says where its stages live: stage s on rank s, and behind that: recompute"
+    on = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == "on"), p.at)
+    to = next((k for k in range(p.at, on) if p.words[k].text in ("to", "..", "...", "until")), None)
+    if {"in", "on"} <= p.literal and to is not None and text in ("from", "=", ":", "of", "between", "<-"):
+        yield Change(p.at, on, f"in {p.said(p.at + 1, to)} .. {p.said(to + 1, on)}")
+    if {"in", "on"} <= p.literal and text in (*COMPARISONS, "when", "if", "where", "for"):
+        yield "the stages of a clause are a range: stage s in 0 .. D - 1 on rank ..."
     if "on" in p.literal:
         if text == "rank":
             yield Change(p.at, p.at + 1, "on rank")

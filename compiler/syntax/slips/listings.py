@@ -52,9 +52,16 @@ def ranges(p: Place) -> Iterator[Answer]:
         comma = next((k for k in range(p.at, close) if p.words[k].text in (",", "..")), None)
         if comma is not None:
             yield Change(p.at, close + 1, f"{p.said(p.at + 1, comma)} .. {p.said(comma + 1, close)}")
+    if text == ".." and p.opened("(") and p.words[p.opened("(")[-1] - 1].text == "in":
+        bracket = p.opened("(")[-1]
+        close = p.partner(bracket)
+        if close is not None:
+            yield Change(bracket, close + 1, p.said(bracket + 1, close))
     before = last_of(p, ("range",), line_of(p), p.at)
     if before is not None and p.words[before + 1].text == "(" and (close := p.partner(before + 1)) is not None and close < p.at:
         yield Change(before, close + 1, _counted(p, before + 1, close))
+    if p.wants("..") and text in ("on", "{", "]"):
+        yield "a range says where it begins and where it ends, both included: LOW .. HIGH"
 
 
 def _counted(p: Place, bracket: int, close: int) -> str:

@@ -11,6 +11,7 @@ from compiler.syntax.slips.change import Answer, Change, begins_value, line_of
 _FOR_IS = ("==", ":=", ":", "<-", "is", "be")
 _SMALLER = ("lower", "lowest", "least", "less", "min", "ascending", "first", "oldest", "old", "increasing", "smallest", "low")
 _LARGER = ("higher", "highest", "greater", "greatest", "max", "descending", "bigger", "decreasing", "largest", "last", "high")
+_BETWEEN = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
 _KEYS = ("smaller", "larger", "earlier", "later")
 _ABOUT = {"stage": "s", "rank": "r", "pipe": "p"}
 _NAMERS = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
@@ -43,6 +44,10 @@ def names(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"= {text}")
     if p.text(-2) in _NAMERS and text in ("=", ":=") and p.on_one_line(p.at - 2, p.at + 1):
         yield Change(p.at - 2, p.at + 1, f"let {p.text(-1)} =")
+    if text == "," and p.text(-2) == "let":
+        yield "each value is a let of its own: let a = 1   let b = 2"
+    if text == "," and p.words[line_of(p)].text == "let" and p.text(2) == "=":
+        yield Change(p.at, p.at + 1, "let")
     if not p.blocks:
         if p.words[line_of(p)].text == "cost" and "," in p.literal and text.isidentifier() and not p.starts_line:
             yield Change(p.at, p.at + 1, f", {text}")
@@ -59,6 +64,13 @@ def names(p: Place) -> Iterator[Answer]:
 def settings(p: Place) -> Iterator[Answer]:
     """sync, tied, size, limit, cost."""
     text = p.text()
+    parts = text.split("_")
+    if len(parts) > 1 and set(parts) <= p.keywords:
+        yield Change(p.at, p.at + 1, " ".join(parts))
+    if text == "eager" and not p.blocks:
+        yield Change(p.at, p.at + 1, "sync eager")
+    if p.wants("end") and text in ("the", "its"):
+        yield Change(p.at, p.at + 1, "")
     if "eager" in p.literal:
         if text == "end":
             yield Change(p.at, p.at + 1, "at end")
@@ -110,18 +122,22 @@ def lines(p: Place) -> Iterator[Answer]:
     text = p.text()
     line = p.words[line_of(p)].text if p.words else ""
     if line == "prefer":
-        if text in (">", "then", "over", "before", "and", "/", "<", "->", "=>", ";", "&") and p.text(1) in TASKS:
-            yield Change(p.at, p.at + 1, ",")
-        if p.text(-1) == "then" and text in TASKS:
-            yield Change(p.at - 1, p.at, ",")
-        if text in ("(", "[") and (close := p.partner(p.at)) is not None:
-            yield Change(p.at, close + 1, p.said(p.at + 1, close))
-        if text in (":", "="):
-            yield Change(p.at, p.at + 1, "")
+        first = line_of(p) + 1
+        end = p.rest_of_line(first)
+        end = next((k for k in range(first, end) if p.words[k].text not in (*TASKS, *_BETWEEN)), end)
+        tasks = [w.text for w in p.words[first:end] if w.text in TASKS]
+        while end > first and p.words[end - 1].text == "then":
+            end -= 1
+        if len(tasks) > 1 and p.at <= end:
+            yield Change(first, end, ", ".join(tasks))
     if "prefer" in p.literal and text in ("priority", "priorities", "first", "preference"):
         yield Change(p.at, p.at + 1, "prefer")
     if p.text(-1) == "group" and text == "by":
         yield Change(p.at, p.at + 1, "F by")
+    if "per" in p.literal and text == "for" and p.text(1) in ("each", "every", "all"):
+        yield Change(p.at, p.at + 2, "per")
+    if line == "limit" and "COMPARE" in p.expected and text in ("at", "to", "by", "of", "is", "max", "most"):
+        yield Change(p.at, p.at + 1, "<=")
     if "per" in p.literal and text in ("each", "every", "for", "on", "at", "by"):
         yield Change(p.at, p.at + 1, "per")
     if p.text(-1) == "per" and text == "rank":
@@ -140,6 +156,10 @@ def lines(p: Place) -> Iterator[Answer]:
         if p.text(1) in _SMALLER + _LARGER:
             yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _SMALLER else 'larger'} {text}")
         if text in _SMALLER + _LARGER and p.text(1) != "(":
-            yield Change(p.at, p.at + 1, "smaller" if text in _SMALLER else "larger")
+            word = "smaller" if text in _SMALLER else "larger"
+            valued = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
+            yield Change(p.at, p.at + 1, word if valued else f"{word} m")
         elif begins_value(p, p.at):
-            yield Change(p.at, p.at + 1, f"smaller {text}", "a key says which comes first: smaller or larger")
+            why = "a key says which comes first: smaller or larger"
+            yield Change(p.at, p.at + 1, f"smaller {text}", why)
+            yield f"{why}, as in: then smaller m, larger s"

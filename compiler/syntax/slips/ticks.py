@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from compiler.syntax.kinds import TASKS
@@ -17,16 +18,16 @@ def heads(p: Place) -> Iterator[Answer]:
     at = next((j for j in range(k or 0, p.rest_of_line(k or 0)) if p.words[j].text == "at"), None)
     if k is None or at is None or at < p.at:
         return
+    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.said(k, at).replace(" ", ""))
+    if indices:
+        yield Change(k, at, f"{indices[1]}({indices[2]}, {indices[3]})")
     bracket = next((j for j in range(k + 1, at) if p.words[j].text in "(["), None)
     pipe = f" {p.words[k + 1].text}" if bracket == k + 2 and p.words[k + 1].text.isidentifier() else ""
     if bracket is None:
         plain = [w.text for w in p.words[k + 1 : at]]
         if len(plain) in (0, 2) and all(x.isidentifier() for x in plain):
-            yield (
-                Change(k, at, f"{p.words[k].text}({', '.join(plain) or 's, m'})")
-                if plain
-                else Change(k, at + 1, f"{p.words[k].text}(s, m) at")
-            )
+            end, rest = (at, "") if plain else (at + 1, " at")
+            yield Change(k, end, f"{p.words[k].text}({', '.join(plain) or 's, m'}){rest}")
         return
     close = p.partner(bracket)
     if close is None or not p.at <= close < at or (bracket > k + 1 and not pipe):
@@ -36,10 +37,15 @@ def heads(p: Place) -> Iterator[Answer]:
     parts = [p.said(a + 1, b) for a, b in zip([bracket, *commas], [*commas, close], strict=True)]
     if len(parts) == 1 and parts[0] in ("s", "m"):
         yield Change(k, close + 1, f"{head}(s, m)")
+    if len(parts) == 3 and parts[0].isidentifier() and not pipe:
+        yield Change(k, close + 1, f"{head} {parts[0]}({parts[1]}, {parts[2]})", "the pipe stands before the parentheses")
     if len(parts) != 2 or "=" in parts[1]:
         return
-    names = [part if part.isidentifier() else name for part, name in zip(parts, ("s", "m"), strict=True)]
-    conditions = " and ".join(f"{name} == {part}" for part, name in zip(parts, names, strict=True) if part != name)
+    free = [part.isidentifier() and part not in p.keywords for part in parts]
+    names = [part if own else name for part, own, name in zip(parts, free, ("s", "m"), strict=True)]
+    conditions = " and ".join(
+        f"{name} == {part}" for part, name in zip(parts, names, strict=True) if part not in (name, *p.keywords)
+    )
     if not conditions:
         yield Change(k, close + 1, f"{head}({', '.join(names)})")
     elif p.words[close + 1].text == "at":
@@ -63,6 +69,10 @@ def times(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"at {text}")
     if p.kind != "ticks":
         return
+    if text == "=" and p.text(-2) == "at" and p.text(-1).isidentifier():
+        yield Change(p.at - 2, p.at + 1, "at", "a tick is a number")
+    if text == "at" and p.starts_line:
+        yield "a formula begins with its task: F(s, m) at ..."
     for k in (p.at - 1, p.at - 2, p.at - 3):
         if k > 0 and p.words[k].text in ("tick", "ticks", "time", "step", "slot") and p.words[k - 1].text == "at":
             yield Change(k - 1, k + 2, f"at {p.words[k + 1].text}", "a tick is a number")

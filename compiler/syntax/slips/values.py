@@ -36,6 +36,10 @@ def choices(p: Place) -> Iterator[Answer]:
                 if last is not None:
                     new = f"then {p.said(p.at + 1, close)} else {p.said(close + 3, last)}"
                     yield Change(p.at, last + 1, new, "braces stand around tasks only")
+        otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
+        if text == ":" and otherwise is not None and words[otherwise + 1].text == ":":
+            end = value_behind(p, otherwise + 2)
+            yield Change(p.at, end, f"then {p.said(p.at + 1, otherwise)} else {p.said(otherwise + 2, end)}")
         if text in (":", ",", "?"):
             yield Change(p.at, p.at + 1, "then")
         elif begins_value(p, p.at) or text == "if":
@@ -78,16 +82,15 @@ def signs(p: Place) -> Iterator[Answer]:
     if text in ("^", "**") or (text == "*" and p.text(-1) == "*"):
         yield NO_POWERS
     if text in COMPARISONS and "COMPARE" not in p.expected:
-        first = value_before(p, p.at)
-        before = last_of(p, COMPARISONS, first, p.at)
+        before = last_of(p, COMPARISONS, line_of(p), p.at)
         if before is not None and before + 1 < p.at:
             yield Change(p.at, p.at + 1, f"and {p.said(before + 1, p.at)} {text}", "comparisons do not chain")
-        yield "comparisons do not chain; join them with 'and'"
+            yield "comparisons do not chain; join them with 'and'"
     if text in ("=", ":", ":=") and p.text(-1) in p.keywords and "INT" in p.expected:
         yield Change(p.at, p.at + 1, "", f"a value stands right behind the word {p.text(-1)}")
     if text in ("=", ":=", "is", ":", "==") and "COMPARE" in p.expected and p.words[line_of(p)].text == "limit":
         yield Change(p.at, p.at + 1, "<=", "a limit is an upper bound")
-    if text in ("=", ":=", "is") and "COMPARE" in p.expected:
+    if (text in ("=", ":=") or (text == "is" and p.text(1).isdigit())) and "COMPARE" in p.expected:
         yield Change(p.at, p.at + 1, "==", "equality is written ==")
     if "." in text and text[0].isdigit():
         yield "there are no decimals: all numbers are integers; ranges are written low .. high"
@@ -126,7 +129,16 @@ def brackets(p: Place) -> Iterator[Answer]:
         where = p.span(opened[-1], opened[-1] + 1)
         why = f"the '{p.words[opened[-1]].text}' at {where.line}:{where.column} is not closed"
         yield Change(p.at - 1, p.at, last.text + closing, why)
-        yield why
-    for k in range(line_of(p) + 1, min(p.at + 1, len(p.words))):
-        if p.words[k].text == "//" or p.said(k, min(k + 2, len(p.words))) == "/*":
+        if p.starts_line or text in p.keywords or text in "{}":
+            yield why
+    if text == "{" and "INT" in p.expected and (close := p.partner(p.at)) is not None:
+        yield Change(p.at, close + 1, f"({p.said(p.at + 1, close)})", "braces stand around tasks, parentheses around values")
+    on_line = p.words[p.at - p.starts_line].line if p.at else 0  # a comment is taken for code, and the next line is unexpected
+    for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.words))) if p.words[k].line == on_line):
+        prose = [w.text for w in p.words[k + 1 : p.rest_of_line(k)] if w.text not in ",.:;'"]
+        if p.said(k, k + 2) == "/*" or (p.words[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
             yield Change(k, k + 1 + (p.words[k].text == "/"), "#", "a comment begins with #")
+    before = p.text(-1)
+    beside = (before.isidentifier() or before == ")" or before.isdigit()) and not p.starts_line and "PLUS" in p.expected
+    if beside and text not in p.keywords and before not in p.keywords and (text.isidentifier() or text == "("):
+        yield Change(p.at - 1, p.at + 1, f"{before}*{text}", "a product has a sign")

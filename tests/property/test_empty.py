@@ -93,10 +93,11 @@ def schedules(draw: st.DrawFn) -> str:
         extra = draw(st.sampled_from(["", f"stage s in 1 .. Z on rank {e['s'][0]}", f"stage s in 2 .. 1 on rank {e['s'][1]}"]))
         again = draw(st.sampled_from(["", "recompute", f"recompute when {e['s'][2]} > 0"]))
         pipes.append(f"pipe {name}{family} {{ {extra} stage s on rank s {again} micro_batches {draw(counts)} }}")
+    pipes += draw(st.sampled_from([["pipe z { stage s on rank s micro_batches 2 }"]] * 3 + [[]]))
     sums = draw(
         st.sampled_from(["", f"cost F(s) = {e['s'][3]}", f"cost hop = {e[''][1]}", "tied t on stages 0, 1", "window Z"])
     )
-    when = draw(st.sampled_from(["", f"when {e['sm'][0]} == 0", f"when {e['sm'][1]} // {e['s'][4]} > 0 or true == 0"]))
+    when = draw(st.sampled_from(["", f"when {e['sm'][0]} == 0", f"when {e['sm'][1]} // {e['s'][4]} > 0 or s >= 0"]))
     group = draw(
         st.sampled_from(["m", f"m = {e['sg'][0].replace('s', 'g')} .. {e['sg'][1].replace('s', 'g')}", "m = 2*g .. 2*g + 1"])
     )

@@ -1,0 +1,28 @@
+"""Starting real ranks for a test: a script under torchrun, which writes what it found as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def results_of(script: str, ranks: int, out: Path) -> Any:
+    """Return what a script of tests/distributed writes to `out` when it is run by so many ranks of this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [*command, f"tests/distributed/{script}", str(out)],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+        timeout=100,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(out.read_text())

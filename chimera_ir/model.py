@@ -1,4 +1,4 @@
-"""Model descriptions: all that the compiler knows of a model, and the one place that decides where its stages are cut.
+"""Model descriptions: all that the compiler knows of a model, and what its stages need.
 
 A description is measured once, without weights (models/describe.py), and travels as JSON:
 
@@ -15,22 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
-from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
 from chimera_ir import limits
 from chimera_ir.boundary import Tensor
 from chimera_ir.diagnostics import refuse
 from chimera_ir.instructions import STRICT
+from chimera_ir.partition import cut
 from chimera_ir.reading import One, read_json
 from chimera_ir.unfit import Kind
 
 FORMAT = "chimera-model"
 VERSION = 1
-MAX_LAYERS = 1024  # cutting takes layers^2 x stages operations: a second or two at this size
+MAX_LAYERS = 1024
 
 Amount = Annotated[int, Field(ge=0, le=2**53)]
 LayerId = Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
@@ -183,34 +182,6 @@ def gradient_bytes(of: Layer | TiedLayers) -> int:
 
 def _split_kept_bytes(of: Layer) -> int:
     return of.kept_bytes if of.split_kept_bytes is None else of.split_kept_bytes
-
-
-def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
-    """Return the cut of these costs into `stages` contiguous, non-empty ranges; 1 <= stages <= len(costs).
-
-    Two dynamic programs over the number of stages (the linear partition problem): the least largest sum, then, under
-    that bound, the least sum of squares. Of equal cuts, the one with the later stages longer.
-    """
-    total, last = sum(costs), len(costs)
-    # Scaled so that the sum of squares stays exact in 64 bits.
-    scaled = [c * 2**30 // total for c in costs] if total > 2**30 else list(costs)
-    sums = np.concatenate([[0], np.cumsum(np.array(scaled, np.int64))])
-    never = np.int64(2**61)
-    piece = np.where(np.tri(last + 1, k=-1, dtype=bool).T, sums[None, :] - sums[:, None], never)  # [from, to]
-    largest = piece[0]
-    for _ in range(stages - 1):
-        largest = np.maximum(largest[:, None], piece).min(axis=0)
-    fits = piece <= largest[last]
-    squares = np.where(fits, np.where(fits, piece, 0) ** 2, never)
-    best, choices = squares[0], []
-    for _ in range(stages - 1):
-        sum_of_squares = best[:, None] + squares
-        choices.append(sum_of_squares.argmin(axis=0))
-        best = np.minimum(sum_of_squares.min(axis=0), never)
-    ends = [last]
-    for choice in reversed(choices):
-        ends.append(int(choice[ends[-1]]))
-    return tuple(range(a, b) for a, b in pairwise([0, *reversed(ends)]))
 
 
 @dataclass(frozen=True, kw_only=True)

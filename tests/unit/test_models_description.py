@@ -1,6 +1,5 @@
-"""Model descriptions: the cut against brute force, the sums, the JSON form and its refusals."""
+"""Model descriptions: the sums, the JSON form and its refusals."""
 
-import itertools
 import json
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from chimera_ir.model import (
     ModelDescription,
     Tensor,
     TiedLayers,
-    cut,
     model_from_json,
     model_to_json,
 )
@@ -28,41 +26,6 @@ def layer(name: str = "a", cost: int = 1, parameters: int = 10) -> Layer:
 
 def model(*costs: int, tied: tuple[TiedLayers, ...] = ()) -> ModelDescription:
     return ModelDescription("m", 2, tuple(layer(f"l{k}", c) for k, c in enumerate(costs)), tied)
-
-
-def every_cut(layers: int, stages: int) -> list[tuple[range, ...]]:
-    inner = itertools.combinations(range(1, layers), stages - 1)
-    return [tuple(range(a, b) for a, b in itertools.pairwise((0, *at, layers))) for at in inner]
-
-
-@given(st.lists(st.integers(0, 2**52), min_size=1, max_size=8), st.data())
-def test_the_cut_is_the_best_of_all(costs: list[int], data: st.DataObject) -> None:
-    stages = data.draw(st.integers(1, len(costs)))
-
-    def largest(ranges: tuple[range, ...]) -> int:
-        return max(sum(costs[k] for k in r) for r in ranges)
-
-    found = cut(costs, stages)
-    assert [k for r in found for k in r] == list(range(len(costs))) and all(found) and len(found) == stages
-    least = min(map(largest, every_cut(len(costs), stages)))
-    # Large costs are rounded to 1 in 2^30 of their sum.
-    assert largest(found) <= least + (0 if sum(costs) <= 2**30 else sum(costs) // 2**30 * len(costs) + len(costs))
-
-
-@given(st.lists(st.integers(0, 1000), min_size=2, max_size=8), st.data())
-def test_under_the_least_bound_the_squares_are_least(costs: list[int], data: st.DataObject) -> None:
-    stages = data.draw(st.integers(1, len(costs)))
-
-    def rank(ranges: tuple[range, ...]) -> tuple[int, int]:
-        sums = [sum(costs[k] for k in r) for r in ranges]
-        return max(sums), sum(x * x for x in sums)
-
-    assert rank(cut(costs, stages)) == min(map(rank, every_cut(len(costs), stages)))
-
-
-def test_equal_layers_are_cut_evenly() -> None:
-    assert [len(r) for r in cut([7] * 12, 4)] == [3, 3, 3, 3]
-    assert [len(r) for r in cut([5] * 7, 3)] == [2, 2, 3]
 
 
 def test_more_stages_than_layers_is_refused_with_both_numbers() -> None:

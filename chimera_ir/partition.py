@@ -1,0 +1,83 @@
+"""Which layers make which stage: the balanced cut of a list of costs into contiguous ranges."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+
+def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
+    """Return the cut of these costs into `stages` contiguous, non-empty ranges; 1 <= stages <= len(costs).
+
+    The largest sum of a range is the least possible; under that bound the sum of squares is. Of equal cuts, the one with
+    the later ranges longer. The first is a binary search over the bound. The second is a dynamic program over the number
+    of ranges; squares of sums satisfy the quadrangle inequality, so the best place of a cut never moves left as the end
+    moves right, and a row of the program takes n log n operations (F. F. Yao, STOC 1980).
+    """
+    total, last = sum(costs), len(costs)
+    # Scaled so that the sum of squares stays exact in 64 bits.
+    scaled = [c * 2**30 // total for c in costs] if total > 2**30 else list(costs)
+    sums = [0, *accumulate(scaled)]
+    bound = _least_bound(sums, stages)
+    ends, column = [0], np.array(sums, np.int64)
+    for n in range(1, stages):  # the furthest end of n ranges, with a layer left for each later one
+        ends.append(min(bisect_right(sums, sums[ends[-1]] + bound) - 1, last - stages + n))
+    ends.append(last)
+    squares, choices = np.zeros(1, np.int64), []  # of the cuts of range(0, i), for each i from n - 1 to ends[n - 1]
+    for n in range(1, stages + 1):
+        rows = np.arange(n if n < stages else last, ends[n] + 1)
+        low = np.maximum(np.searchsorted(column, column[rows] - bound), n - 1)
+        high = np.minimum(rows - 1, ends[n - 1])
+        squares, choice = _row_minima(squares, column, rows, low, high, n - 1)
+        choices.append(choice)
+    edges = [last]
+    for n in range(stages, 0, -1):
+        edges.append(int(choices[n - 1][edges[-1] - (n if n < stages else last)]))
+    return tuple(range(a, b) for a, b in pairwise(reversed(edges)))
+
+
+def _least_bound(sums: Sequence[int], stages: int) -> int:
+    """Return the least largest sum of `stages` ranges; sums: of the first i costs, for each i."""
+
+    def fits(bound: int) -> bool:
+        end = 0
+        for _ in range(stages):
+            end = bisect_right(sums, sums[end] + bound) - 1
+        return end == len(sums) - 1
+
+    largest = max(b - a for a, b in pairwise(sums))
+    return bisect_left(range(sums[-1]), True, lo=min(largest, sums[-1]), key=fits)
+
+
+def _row_minima(
+    before: IntArray, sums: IntArray, rows: IntArray, low: IntArray, high: IntArray, offset: int
+) -> tuple[IntArray, IntArray]:
+    """Return the least before[i - offset] + (sums[row] - sums[i])^2 with low <= i <= high of each row, and its first i.
+
+    The first i of a row is never less than that of an earlier row: every second row is solved, then every fourth, ...,
+    each between its neighbours that are solved already.
+    """
+    least, first = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    step = 1 << (len(rows).bit_length() - 1)
+    while step:
+        now = np.arange(step - 1, len(rows), 2 * step)
+        a = low[now].copy()
+        a[now >= step] = np.maximum(a, first[now - step])[now >= step]
+        b = high[now].copy()
+        inner = now + step < len(rows)
+        b[inner] = np.minimum(b[inner], first[now[inner] + step])
+        lengths = b - a + 1
+        starts = np.cumsum(lengths) - lengths
+        i = np.arange(lengths.sum()) + np.repeat(a - starts, lengths)
+        values = before[i - offset] + (np.repeat(sums[rows[now]], lengths) - sums[i]) ** 2
+        least[now] = np.minimum.reduceat(values, starts)
+        hits = np.flatnonzero(values == np.repeat(least[now], lengths))
+        first[now] = i[hits[np.searchsorted(hits, starts)]]
+        step //= 2
+    return least, first

@@ -1,0 +1,70 @@
+"""The balanced cut: against every cut of a few layers, and against a plain dynamic program for many."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera_ir.partition import cut
+
+
+def every_cut(layers: int, stages: int) -> list[tuple[range, ...]]:
+    inner = itertools.combinations(range(1, layers), stages - 1)
+    return [tuple(range(a, b) for a, b in itertools.pairwise((0, *at, layers))) for at in inner]
+
+
+@given(st.lists(st.integers(0, 2**52), min_size=1, max_size=8), st.data())
+def test_the_cut_is_the_best_of_all(costs: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(costs)))
+
+    def largest(ranges: tuple[range, ...]) -> int:
+        return max(sum(costs[k] for k in r) for r in ranges)
+
+    found = cut(costs, stages)
+    assert [k for r in found for k in r] == list(range(len(costs))) and all(found) and len(found) == stages
+    least = min(map(largest, every_cut(len(costs), stages)))
+    # Large costs are rounded to 1 in 2^30 of their sum.
+    assert largest(found) <= least + (0 if sum(costs) <= 2**30 else sum(costs) // 2**30 * len(costs) + len(costs))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=8), st.data())
+def test_under_the_least_bound_the_squares_are_least(costs: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(costs)))
+
+    def rank(ranges: tuple[range, ...]) -> tuple[int, int]:
+        sums = [sum(costs[k] for k in r) for r in ranges]
+        return max(sums), sum(x * x for x in sums)
+
+    assert rank(cut(costs, stages)) == min(map(rank, every_cut(len(costs), stages)))
+
+
+def test_equal_layers_are_cut_evenly() -> None:
+    assert [len(r) for r in cut([7] * 12, 4)] == [3, 3, 3, 3]
+    assert [len(r) for r in cut([5] * 7, 3)] == [2, 2, 3]
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(0, 10**6), min_size=9, max_size=40), st.data())
+def test_of_equal_cuts_the_later_stages_are_longer(costs: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(costs)))
+    assert cut(costs, stages) == plain(costs, stages)
+
+
+def plain(costs: list[int], stages: int) -> tuple[range, ...]:
+    """Return the same cut by trying every end of every range: layers^2 x stages operations."""
+    sums = [0, *itertools.accumulate(costs)]
+    layers, never = len(costs), 10**30
+    largest = [0] + [never] * layers
+    for _ in range(stages):
+        largest = [min((max(largest[i], sums[j] - sums[i]) for i in range(j)), default=never) for j in range(layers + 1)]
+    squares, choices = [0] + [never] * layers, []
+    for _ in range(stages):
+        rows = [
+            [(squares[i] + (sums[j] - sums[i]) ** 2, i) for i in range(j) if sums[j] - sums[i] <= largest[layers]]
+            for j in range(layers + 1)
+        ]
+        best = [min(row, default=(never, 0)) for row in rows]
+        squares, choices = [min(square, never) for square, _ in best], [*choices, [i for _, i in best]]
+    edges = [layers]
+    for choice in reversed(choices):
+        edges.insert(0, choice[edges[0]])
+    return tuple(range(a, b) for a, b in itertools.pairwise(edges))

@@ -60,14 +60,14 @@ golden: $(READY) ## write the golden files anew
 	$(BIN)/python -m pytest -q tests/golden --golden
 
 figures: $(READY) ## write every drawing and table in README and docs anew
-	$(BIN)/python tests/figures.py --write
+	$(BIN)/python tools/figures.py --write
 
 bench: $(READY) ## measure the runtime beside torch's, timed stages, and the compiler beside torch's (five minutes)
-	$(BIN)/python tests/bench_runtime.py
+	$(BIN)/python tools/bench_runtime.py
 	@echo
-	$(BIN)/python tests/bench_timed.py
+	$(BIN)/python tools/bench_timed.py
 	@echo
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tools.bench
 
 coverage: $(READY) ## measure which lines the tests reach
 	$(BIN)/coverage run -m pytest -q

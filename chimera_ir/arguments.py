@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
-from chimera_ir.diagnostics import did_you_mean
+from chimerac.chimera_ir.diagnostics import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, FailFast, Field
 
-from chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.instructions import STRICT
 
 ALIGNMENT = 16  # bytes: every tensor of a message of several begins at a multiple
 

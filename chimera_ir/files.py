@@ -10,8 +10,8 @@ import sys
 from contextlib import nullcontext, suppress
 from typing import BinaryIO, TextIO
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import refuse
 
 MAX_NAME = 300  # characters of a path shown
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from chimera_ir.diagnostics import Source
-from chimera_ir.jsonform import program_from_json
-from chimera_ir.program import FORMAT, Program
-from chimera_ir.textform import program_from_text
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.chimera_ir.jsonform import program_from_json
+from chimerac.chimera_ir.program import FORMAT, Program
+from chimerac.chimera_ir.textform import program_from_text
 
 _JSON, _TEXT = (re.compile(rf"\s*{start}") for start in (r"[{\[]", FORMAT))
 

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, FailFast, Field
 
-from chimera_ir import limits
+from chimerac.chimera_ir import limits
 
 
 class Op(IntEnum):

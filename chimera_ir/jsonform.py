@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, TypeAdapter
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
-from chimera_ir.instructions import STRICT, Instruction, Op, Value
-from chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program
-from chimera_ir.reading import One, read_part
-from chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
-from chimera_ir.streams import Streams
-from chimera_ir.unfit import Kind, not_json
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
+from chimerac.chimera_ir.instructions import STRICT, Instruction, Op, Value
+from chimerac.chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program
+from chimerac.chimera_ir.reading import One, read_part
+from chimerac.chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
+from chimerac.chimera_ir.streams import Streams
+from chimerac.chimera_ir.unfit import Kind, not_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.boundary import Tensor, message_bytes
-from chimera_ir.instructions import Op, Value
-from chimera_ir.model import StageSum
-from chimera_ir.program import RECOMPUTE, Ints, Machine, Program
+from chimerac.chimera_ir.boundary import Tensor, message_bytes
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.model import StageSum
+from chimerac.chimera_ir.program import RECOMPUTE, Ints, Machine, Program
 
 Amounts = npt.NDArray[Any]  # int64, or Python's integers where a sum may need more
 

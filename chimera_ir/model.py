@@ -1,6 +1,6 @@
 """Model descriptions: all that the compiler knows of a model, and what its stages need.
 
-A description is measured once, without weights (models/describe.py), and travels as JSON:
+A description is measured once, without weights (interpreter/runtime/describe.py), and travels as JSON:
 
     {"format": "chimera-model", "version": 1, "name": "gpt-nano", "samples": 4,
     "layers": [{"name": "embedding", "parameters": 12288, "weight_bytes": 49152, ...},
@@ -19,13 +19,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
-from chimera_ir import limits
-from chimera_ir.boundary import Tensor
-from chimera_ir.diagnostics import refuse
-from chimera_ir.instructions import STRICT
-from chimera_ir.partition import cut
-from chimera_ir.reading import One, read_json
-from chimera_ir.unfit import Kind
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.partition import cut
+from chimerac.chimera_ir.reading import One, read_json
+from chimerac.chimera_ir.unfit import Kind
 
 FORMAT = "chimera-model"
 VERSION = 1
@@ -197,7 +197,7 @@ _KIND = Kind(
     FORMAT,
     VERSION,
     ("E701", "E702", "E703"),
-    "write one with: python -m models describe --model gpt-small",
+    "write one with: python -m chimerac.models describe --model gpt-small",
 )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, FailFast, Field
 
-from chimera_ir import limits
-from chimera_ir.instructions import (
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.instructions import (
     STRICT,
     TASK_CLASS,
     AllReduce,
@@ -260,7 +260,7 @@ class Program:
     @cached_property
     def digest(self) -> str:
         """Return the SHA-256 of the canonical JSON form: equal exactly for equal programs. Ranks compare it."""
-        from chimera_ir.jsonform import program_to_json
+        from chimerac.chimera_ir.jsonform import program_to_json
 
         return hashlib.sha256(program_to_json(self).encode()).hexdigest()
 
@@ -280,7 +280,7 @@ def program_of(header: Header, streams: Iterable[Iterable[Instruction]]) -> Prog
 
     Ids are stored as they are; whether they exist is for the verifier to say.
     """
-    from chimera_ir.streams import Streams
+    from chimerac.chimera_ir.streams import Streams
 
     rows = Streams()
     for stream in streams:

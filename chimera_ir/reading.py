@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
-from chimera_ir.scanning import Excerpt, Path, place_in_words
-from chimera_ir.unfit import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
+from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
+from chimerac.chimera_ir.unfit import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
 
 T = TypeVar("T")
 # What a file says of its version. Literal[1] would take true and 1.0 for it.

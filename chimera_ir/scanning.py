@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from json import JSONDecodeError
 from json.decoder import scanstring  # type: ignore[attr-defined]
 
-from chimera_ir.diagnostics import Source, Span
+from chimerac.chimera_ir.diagnostics import Source, Span
 
 Path = tuple[int | str, ...]  # where a value stands in a file: fields and indices
 

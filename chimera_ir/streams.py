@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from chimera_ir import limits
-from chimera_ir.instructions import MAX_ID, AllReduce, Free, Instruction, Op, Recv, Send, Task, Value
-from chimera_ir.program import OVERLAP, RECOMPUTE, Header, Program, Table
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.instructions import MAX_ID, AllReduce, Free, Instruction, Op, Recv, Send, Task, Value
+from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Header, Program, Table
 
 _OPS: dict[str, int] = {op.name: int(op) for op in Op}
 _VALUES: dict[str, int] = {value.name: int(value) for value in Value}

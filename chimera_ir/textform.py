@@ -22,14 +22,14 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse
-from chimera_ir.instructions import Instruction, Task, instruction_text
-from chimera_ir.jsonform import SMALLER, program_from, read_instruction
-from chimera_ir.program import FORMAT, VERSION, Costs, Program
-from chimera_ir.scanning import Excerpt
-from chimera_ir.streams import Streams
-from chimera_ir.textline import NUMBER, UnreadableError, instruction
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse
+from chimerac.chimera_ir.instructions import Instruction, Task, instruction_text
+from chimerac.chimera_ir.jsonform import SMALLER, program_from, read_instruction
+from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Program
+from chimerac.chimera_ir.scanning import Excerpt
+from chimerac.chimera_ir.streams import Streams
+from chimerac.chimera_ir.textline import NUMBER, UnreadableError, instruction
 
 _SIZES = ("width", "ranks", "stages", "micro_batches", "window", "machine", "kind")
 

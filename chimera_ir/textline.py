@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import did_you_mean
-from chimera_ir.instructions import Op, stage_group
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import did_you_mean
+from chimerac.chimera_ir.instructions import Op, stage_group
 
 NUMBER = r"(?:0|[1-9]\d*)"  # one way to write a number
 _LIST = rf"{NUMBER}(?:,{NUMBER})*"

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
-from chimera_ir.scanning import Excerpt, Path, after_space, place_in_words, string
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimerac.chimera_ir.scanning import Excerpt, Path, after_space, place_in_words, string
 
 MAX_FINDINGS = 100
 MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object within another: a pipe has most

@@ -1,6 +1,6 @@
 """The compiler: a schedule's text becomes a verified program. compiler/pipeline.py is the file to read first.
 
-    from compiler import compile_schedule
+    from chimerac.compiler import compile_schedule
     compiled = compile_schedule("schedules/chimera.sched", {"D": 4, "N": 8})
     compiled.program.stream(0)      # what rank 0 executes
 
@@ -13,14 +13,14 @@ import os
 from collections.abc import Mapping
 from typing import get_args
 
-from chimera_ir.diagnostics import Source
-from chimera_ir.forms import is_program, read_program
-from chimera_ir.program import Machine, Program
-from compiler.given import one_of, whole_number, whole_numbers
-from compiler.library import find
-from compiler.pipeline import Compiled, compile_source, evaluation_of, verified
-from compiler.simulate import Simulation, simulate
-from compiler.verify import verify
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.chimera_ir.forms import is_program, read_program
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler.analyze.simulate import Simulation, simulate
+from chimerac.compiler.given import one_of, whole_number, whole_numbers
+from chimerac.compiler.library import find
+from chimerac.compiler.pipeline import Compiled, compile_source, evaluation_of, verified
+from chimerac.compiler.verify import verify
 
 __all__ = [
     "Compiled",

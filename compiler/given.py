@@ -9,8 +9,8 @@ from decimal import Decimal
 from fractions import Fraction
 from numbers import Integral, Rational, Real
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import did_you_mean, refuse
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 
 COSTS = ("F", "B", "I", "W", "hop")
 SHOWN = 40  # characters of a value in a message

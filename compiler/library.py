@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from chimera_ir.diagnostics import Source, did_you_mean, refuse
-from chimera_ir.files import named, read
-from compiler.syntax import nodes as n
-from compiler.syntax.parse import parse
-from compiler.syntax.printer import expression
+from chimerac.chimera_ir.diagnostics import Source, did_you_mean, refuse
+from chimerac.chimera_ir.files import named, read
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.syntax.printer import expression
 
-_SCHEDULES = resources.files("schedules")
+_SCHEDULES = resources.files("chimerac.schedules")
 LEAST = 24  # columns in which words of a list are wrapped
 
 
@@ -81,7 +81,7 @@ def _where(name: str) -> str:
     if not isinstance(file, Path):
         return f"schedules/{name}.sched"  # in an archive, where no path leads
     with suppress(OSError, ValueError):  # the current folder is gone, or elsewhere
-        return str(file.resolve().relative_to(Path.cwd()))
+        return str(file.resolve().relative_to(Path.cwd().resolve()))
     return str(file)
 
 

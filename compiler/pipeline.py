@@ -19,27 +19,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Source, refuse
-from chimera_ir.instructions import Op
-from chimera_ir.program import Machine, Program
-from compiler.lower.sync import gradient_sync
-from compiler.lower.transfers import transfers
-from compiler.lower.weave import weave
-from compiler.lower.width import forwards_only, tasks_only, widen
-from compiler.order.greedy import order_greedily
-from compiler.order.listing import order_by_listing
-from compiler.order.ordered import Ordered
-from compiler.order.ticks import order_by_ticks, order_with_ties
-from compiler.resolve.resolve import resolve
-from compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, TicksOrder
-from compiler.syntax.nodes import Schedule, SyncPolicy
-from compiler.syntax.parse import parse
-from compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
-from compiler.verify import peaks, verify
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler.lower.sync import gradient_sync
+from chimerac.compiler.lower.transfers import transfers
+from chimerac.compiler.lower.weave import weave
+from chimerac.compiler.lower.width import forwards_only, tasks_only, widen
+from chimerac.compiler.order.greedy import order_greedily
+from chimerac.compiler.order.listing import order_by_listing
+from chimerac.compiler.order.ordered import Ordered
+from chimerac.compiler.order.ticks import order_by_ticks, order_with_ties
+from chimerac.compiler.resolve.resolve import resolve
+from chimerac.compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, TicksOrder
+from chimerac.compiler.syntax.nodes import Schedule, SyncPolicy
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.tasks import TaskIndex, Timing, data_edges, earliest, task_costs
+from chimerac.compiler.verify import peaks, verify
 
 if TYPE_CHECKING:
-    from compiler.suggest import Trials, Tried
+    from chimerac.compiler.diagnose.suggest import Trials, Tried
 
 
 LARGE = 20_000  # tasks from which on changes are not tried at a larger size too
@@ -84,7 +84,7 @@ def compile_source(
     try:
         ordered = order_tasks(spec)
     except ChimeraError as error:
-        from compiler.suggest import suggest_order
+        from chimerac.compiler.diagnose.suggest import suggest_order
 
         trials = _trials(source.name, schedule, spec, machine, arrange)
         raise suggest_order(error, schedule, trials, _with_ties(spec, error)) from None
@@ -98,14 +98,14 @@ def compile_source(
         raise refuse("E211", message, help="take smaller groups; docs/language.md lists the limits")
     timing = _times(tasks)
     if timing.stuck:
-        from compiler.deadlock import explain_deadlock
+        from chimerac.compiler.diagnose.deadlock import explain_deadlock
 
         raise explain_deadlock(ordered, timing, schedule, _trials(source.name, schedule, spec, machine, arrange))
     program = _lower(tasks, timing, spec.sync, width, machine, arrange)
     try:
         verify(program)
     except ChimeraError as error:
-        from compiler.blame import blame, suggest_arranging
+        from chimerac.compiler.diagnose.blame import blame, suggest_arranging
 
         if not arrange:
             error = suggest_arranging(error, _lower(tasks, timing, spec.sync, width, machine, arrange=True))
@@ -127,8 +127,8 @@ def _with_ties(spec: Spec, error: ChimeraError) -> Program | None:
 def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange: bool) -> Trials:
     """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size. On the
     machines whose transfers queue they are arranged: seldom is an order right for them as it is."""
-    from compiler.suggest import Trials, Tried
-    from compiler.verify.hang import remaining
+    from chimerac.compiler.diagnose.hang import remaining
+    from chimerac.compiler.diagnose.suggest import Trials, Tried
 
     given = spec.header.parameters
     arranging = arrange or machine in ("paired", "serial")
@@ -202,7 +202,7 @@ def verified(program: Program) -> Program:
     try:
         return verify(program)
     except ChimeraError as error:
-        from compiler.blame import about_order, suggest_arranging, suggest_order
+        from chimerac.compiler.diagnose.blame import about_order, suggest_arranging, suggest_order
 
         if not all(map(about_order, error.diagnostics)):
             raise

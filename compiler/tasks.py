@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimera_ir.instructions import Op
-from chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program
 
 
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:

@@ -20,16 +20,16 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimera_ir.files import read
-from chimera_ir.forms import is_program, read_program
-from chimera_ir.program import Machine, Program
-from interpreter.options import parse_options
-from interpreter.plan import Plan, Times
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
+from chimerac.chimera_ir.files import read
+from chimerac.chimera_ir.forms import is_program, read_program
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.plan import Plan, Times
 
 if TYPE_CHECKING:
-    from interpreter.job import Job
-    from interpreter.transport import Transport
+    from chimerac.interpreter.launch.job import Job
+    from chimerac.interpreter.transport import Transport
 
 TRANSPORT: Machine = "window"  # what ranks of their own run, over gloo and NCCL: docs/semantics.md, "Machines"
 GIVE_WAY_S = 20  # torchrun ends all ranks as soon as one has failed: the one that says why must be the first
@@ -100,7 +100,7 @@ def planned(options: argparse.Namespace, speaks: bool) -> Plan:
             help="leave out -p and --width, or give the schedule instead of its program",
         )
     try:
-        from compiler import load_program
+        from chimerac.compiler import load_program
     except ImportError as error:
         return _unverified(options, text, str(error), speaks)
     program = _compiled(options) if text is None else load_program(options.schedule)
@@ -113,7 +113,7 @@ def planned(options: argparse.Namespace, speaks: bool) -> Plan:
 
 def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Plan:
     """Return a program with what the compiler derives from it. machine: on which it runs; its own if not given."""
-    from compiler import evaluation_of, simulate
+    from chimerac.compiler import evaluation_of, simulate
 
     _must_train(program)
     running = program.with_header(machine=machine or program.header.machine)
@@ -136,7 +136,7 @@ def _program_text(path: Path) -> Source | None:
 
 def _compiled(options: argparse.Namespace) -> Program:
     """Return the program of a schedule. A parameter D that is not given follows from the number of processes."""
-    from compiler import compile_schedule
+    from chimerac.compiler import compile_schedule
 
     parameters, width = dict(options.parameters), options.width or 1
     started = int(os.environ.get("WORLD_SIZE", "0"))
@@ -176,8 +176,8 @@ def _unverified(options: argparse.Namespace, text: Source | None, reason: str, s
 
 def _must_end(program: Program, options: argparse.Namespace) -> None:
     """Raise ChimeraError E816 where a verified program does not end on the machine of the transport."""
-    from compiler.pipeline import arranged
-    from compiler.verify import findings
+    from chimerac.compiler.pipeline import arranged
+    from chimerac.compiler.verify import findings
 
     there = program.with_header(machine=TRANSPORT)
     found = findings(there)
@@ -219,7 +219,7 @@ def check_world(program: Program, started: int) -> None:
 
 def prepared(plan: Plan, options: argparse.Namespace, ranks_here: int) -> Job:
     """Return the work of every rank. Whatever can be refused is refused here, before ranks meet."""
-    from interpreter.job import TimedJob, TrainingJob
+    from chimerac.interpreter.launch.job import TimedJob, TrainingJob
 
     if options.timed is not None:
         return TimedJob(plan, options)
@@ -230,8 +230,8 @@ def run_rank(plan: Plan, options: argparse.Namespace) -> int:
     """Run as one of the ranks that torchrun has started; return the exit code."""
     import torch
 
-    from interpreter.measure import processors
-    from interpreter.transport import gloo, nccl
+    from chimerac.interpreter.launch.measure import processors
+    from chimerac.interpreter.transport import gloo, nccl
 
     ranks_here, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(max(1, processors() // ranks_here))
@@ -260,7 +260,7 @@ def run_rank(plan: Plan, options: argparse.Namespace) -> int:
 
 def run_loopback(plan: Plan, options: argparse.Namespace) -> int:
     """Run all ranks in this process, one at a time; return the exit code."""
-    from interpreter.transport.loopback import run_in_loopback
+    from chimerac.interpreter.transport.loopback import run_in_loopback
 
     job = prepared(plan, options, ranks_here=plan.program.world)
     machine = options.machine or plan.program.header.machine

@@ -1,19 +1,19 @@
-"""`python -m models describe`: write a model description for the compiler, which has no torch."""
+"""`python -m chimerac.models describe`: write a model description for the compiler, which has no torch."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from chimera_ir.arguments import Parser
-from chimera_ir.diagnostics import ChimeraError, render
-from chimera_ir.files import hang_up, say
-from chimera_ir.model import model_to_json
+from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.chimera_ir.files import hang_up, say
+from chimerac.chimera_ir.model import model_to_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    parser = Parser(prog="python -m models", description=__doc__)
+    parser = Parser(prog="python -m chimerac.models", description=__doc__)
     command = parser.add_subparsers(required=True, metavar="describe")
     describing = command.add_parser("describe", help="print the JSON description of a model")
     describing.add_argument("--model", default="gpt-small", help="a preset (default: %(default)s)")
@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if min(given.seq_len, given.micro_batch) < 1:
         describing.error("--seq-len and --micro-batch are at least 1")
     # torch is slow to import: a mistyped option should not wait for it.
-    from models.describe import describe
-    from models.gpt import gpt
+    from chimerac.interpreter.runtime.describe import describe
+    from chimerac.models.gpt import gpt
 
     try:
         description = describe(gpt(given.model, given.seq_len), given.micro_batch)

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimera_ir.diagnostics import did_you_mean, refuse
-from models.draws import Dropout
-from models.model import IGNORED, Model, Values
+from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+from chimerac.interpreter.runtime.draws import Dropout
+from chimerac.interpreter.runtime.model import IGNORED, Model, Values
 
 VOCABULARY = 256  # bytes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Instruction
-from chimera_ir.program import Program, program_of
-from compiler import compile_schedule
+from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Instruction
+from chimerac.chimera_ir.program import Program, program_of
+from chimerac.compiler import compile_schedule
 
 Streams = list[list[Instruction]]
 

@@ -13,8 +13,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from chimera_ir.instructions import AllReduce, Fwd, Instruction, Recv, Send, Task
-from chimera_ir.program import Program
+from chimerac.chimera_ir.instructions import AllReduce, Fwd, Instruction, Recv, Send, Task
+from chimerac.chimera_ir.program import Program
 
 Time = int | Fraction
 Channel = tuple[int, int]

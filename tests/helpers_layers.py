@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.draws import Dropout
-from models.model import Model, Values
+from chimerac.interpreter.runtime.draws import Dropout
+from chimerac.interpreter.runtime.model import Model, Values
 
 WIDTH, LENGTH, BYTES = 6, 2, 8
 

@@ -9,16 +9,16 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from chimera_ir.model import ModelDescription
-from chimera_ir.program import Machine, Program
-from interpreter.data import Batch
-from interpreter.executor import Executor
-from interpreter.messages import boundary_table
-from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
-from models.describe import describe
-from models.draws import drawing
-from models.model import Model, Values, build_stage
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.draws import drawing
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.messages import boundary_table
+from chimerac.interpreter.runtime.model import Model, Values, build_stage
+from chimerac.interpreter.training.data import Batch
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import LENGTH, WIDTH, First, IntegerSamples, Last, loss
 
 SEED, SAMPLES = 3, 2  # samples of a micro-batch

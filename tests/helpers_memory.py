@@ -15,16 +15,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from chimera_ir.lifetimes import lifetimes, sizes
-from chimera_ir.model import ModelDescription
-from chimera_ir.program import Program
-from compiler import evaluation_of
-from compiler.memory import memory
-from interpreter.data import Batch, Samples
-from interpreter.executor import Executor
-from interpreter.messages import boundary_table
-from interpreter.transport import Transport
-from models.model import Model, build_stage
+from chimerac.chimera_ir.lifetimes import lifetimes, sizes
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import evaluation_of
+from chimerac.compiler.analyze.memory import memory
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.messages import boundary_table
+from chimerac.interpreter.runtime.model import Model, build_stage
+from chimerac.interpreter.training.data import Batch, Samples
+from chimerac.interpreter.transport import Transport
 
 SEED = 3
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program
 from tests.helpers import tasks
 
 Cell = tuple[int, int]  # pipe, stage

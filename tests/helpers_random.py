@@ -5,12 +5,23 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from chimera_ir.diagnostics import Source, Span
-from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send, stage_group
-from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
-from compiler.syntax import nodes as n
-from compiler.syntax.build import TASKS
-from compiler.syntax.parse import keywords
+from chimerac.chimera_ir.diagnostics import Source, Span
+from chimerac.chimera_ir.instructions import (
+    AllReduce,
+    Bwd,
+    BwdInput,
+    BwdWeight,
+    Free,
+    Fwd,
+    Instruction,
+    Recv,
+    Send,
+    stage_group,
+)
+from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.build import TASKS
+from chimerac.compiler.syntax.parse import keywords
 
 NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 

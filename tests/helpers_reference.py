@@ -12,8 +12,8 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
-from chimera_ir.program import Program
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.program import Program
 
 Term = tuple[object, ...]
 AnyTask = Fwd | Bwd | BwdInput | BwdWeight

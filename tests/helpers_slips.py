@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.program import Program
-from compiler import compile_text
-from compiler.library import find
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_text
+from chimerac.compiler.library import find
 
 _HEAD = "schedule mine\nparam D = 4\nparam N = 8\nranks D\nstages D\n"
 _PIPE = "pipe main { stage s on rank s   micro_batches N }\n"

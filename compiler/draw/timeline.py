@@ -12,9 +12,9 @@ from math import ceil, gcd
 
 import numpy as np
 
-from chimera_ir.instructions import Op
-from chimera_ir.program import OVERLAP, Ints, Program
-from compiler.tasks import Timing
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import OVERLAP, Ints, Program
+from chimerac.compiler.tasks import Timing
 
 _LETTER = {Op.FWD: "F", Op.BWD: "B", Op.BWD_INPUT: "I", Op.BWD_WEIGHT: "W"}
 # Background colours (256-colour palette) per pipe: forward, backward, input gradient, weight gradient.

@@ -73,7 +73,7 @@ def entries() -> Mapping[str, Entry]:
 
 
 def _here() -> Traversable:
-    return resources.files("compiler.explain")
+    return resources.files("chimerac.compiler.explain")
 
 
 def _hundred(read: dict[str, Any]) -> Hundred:

@@ -14,8 +14,8 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from itertools import groupby
 from pathlib import Path
 
-from chimera_ir.diagnostics import refuse
-from compiler.explain.entries import Entry, entries, hundreds
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.compiler.explain.entries import Entry, entries, hundreds
 
 Command = Callable[[Sequence[str]], int]  # the command `chimerac`: arguments to exit status
 

@@ -6,10 +6,10 @@ things under each other. The tokens are laid out anew, never the tree, so nothin
 
 from __future__ import annotations
 
-from chimera_ir.diagnostics import Source
-from compiler.format.layout import Writer
-from compiler.format.units import TOKEN, tokens_of, units_of
-from compiler.syntax.parse import parse
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.compiler.format.layout import Writer
+from chimerac.compiler.format.units import TOKEN, tokens_of, units_of
+from chimerac.compiler.syntax.parse import parse
 
 
 def format_schedule(source: Source) -> str:

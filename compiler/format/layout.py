@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.format.units import Block, Token, Unit
+from chimerac.compiler.format.units import Block, Token, Unit
 
 WIDTH = 120
 INDENT = 4

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chimera_ir.diagnostics import Span
-from compiler.syntax import nodes as n
-from compiler.syntax.parse import keywords
+from chimerac.chimera_ir.diagnostics import Span
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import keywords
 
 TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|[^\s]")
 _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimera_ir.instructions import AllReduce, Op, stage_group
-from chimera_ir.program import OVERLAP, Ints, Program, Table
-from compiler.lower.weave import Insertion
-from compiler.syntax.nodes import SyncPolicy
-from compiler.tasks import Timing, total_order
+from chimerac.chimera_ir.instructions import AllReduce, Op, stage_group
+from chimerac.chimera_ir.program import OVERLAP, Ints, Program, Table
+from chimerac.compiler.lower.weave import Insertion
+from chimerac.compiler.syntax.nodes import SyncPolicy
+from chimerac.compiler.tasks import Timing, total_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimera_ir.instructions import Op, Value
-from chimera_ir.program import OVERLAP, Ints, Program, Table
-from compiler.lower.weave import Insertion
-from compiler.tasks import TaskIndex, Timing, expand, total_order
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.program import OVERLAP, Ints, Program, Table
+from chimerac.compiler.lower.weave import Insertion
+from chimerac.compiler.tasks import TaskIndex, Timing, expand, total_order
 
 AHEAD = 2
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chimera_ir.program import Ints, Program, Table
+from chimerac.chimera_ir.program import Ints, Program, Table
 
 
 @dataclass(frozen=True, slots=True)

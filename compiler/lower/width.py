@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from chimera_ir.instructions import Op
-from chimera_ir.program import Program, Table
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Program, Table
 
 
 def widen(program: Program, width: int) -> Program:

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimera_ir.diagnostics import ChimeraError, Span
-from chimera_ir.instructions import Op
-from chimera_ir.program import Ints
-from compiler.order.ordered import Batches, Ordered, task_program
-from compiler.resolve.expressions import evaluate, spend, values_at
-from compiler.resolve.spec import GreedyOrder, Spec
+from chimerac.chimera_ir.diagnostics import ChimeraError, Span
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Ints
+from chimerac.compiler.order.ordered import Batches, Ordered, task_program
+from chimerac.compiler.resolve.expressions import evaluate, spend, values_at
+from chimerac.compiler.resolve.spec import GreedyOrder, Spec
 
 F, X, W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
 
@@ -74,7 +74,7 @@ def order_greedily(spec: Spec, order: GreedyOrder) -> Ordered:
     scheduler = scheduler_of(spec, order)
     sequence = run(scheduler)
     if sum(map(len, sequence)) < scheduler.tasks:
-        from compiler.order.stuck import explain_stuck
+        from chimerac.compiler.diagnose.stuck import explain_stuck
 
         raise ChimeraError([explain_stuck(scheduler, sequence)])
     tasks = np.array([t for stream in sequence for t in stream], np.int64)

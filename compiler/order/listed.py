@@ -7,8 +7,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from chimera_ir.instructions import Op
-from compiler.resolve.spec import KINDS
+from chimerac.chimera_ir.instructions import Op
+from chimerac.compiler.resolve.spec import KINDS
 
 FULL, INPUT, WEIGHT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 NUMBERS = {letter: int(op) for letter, op in KINDS.items()}

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from compiler.order.listed import NUMBERS, TURN, WEIGHT, Cell, Rank
-from compiler.order.ordered import Batches, Ordered, task_program
-from compiler.resolve.expressions import Env, evaluate, names_in, scalar, spend, values_of
-from compiler.resolve.spec import LETTERS, ListingOrder, Spec
-from compiler.syntax import nodes as n
-from compiler.syntax.printer import expression
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
+from chimerac.compiler.order.listed import NUMBERS, TURN, WEIGHT, Cell, Rank
+from chimerac.compiler.order.ordered import Batches, Ordered, task_program
+from chimerac.compiler.resolve.expressions import Env, evaluate, names_in, scalar, spend, values_of
+from chimerac.compiler.resolve.spec import LETTERS, ListingOrder, Spec
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import expression
 
 _COMPLETE = bytes([0b0011, 0b1101])  # bits of the kinds listed: F and B; F, I and W
 MAX_FOUND = 6  # findings about tasks in full and split: a listing that is wrong somewhere is wrong on many ranks

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chimera_ir.diagnostics import Span
-from chimera_ir.instructions import Op
-from chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program, Table
-from compiler.resolve.spec import Spec
-from compiler.syntax import nodes as n
-from compiler.syntax.printer import expression
+from chimerac.chimera_ir.diagnostics import Span
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program, Table
+from chimerac.compiler.resolve.spec import Spec
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from chimera_ir.instructions import Op
-from chimera_ir.program import Ints
-from compiler.order.ordered import Batches, Ordered, formatted, plus, task_program
-from compiler.resolve.expressions import evaluate, spend, subset, values_at
-from compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
-from compiler.syntax.nodes import Range
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Ints
+from chimerac.compiler.order.ordered import Batches, Ordered, formatted, plus, task_program
+from chimerac.compiler.resolve.expressions import evaluate, spend, subset, values_at
+from chimerac.compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
+from chimerac.compiler.syntax.nodes import Range
 
 MAX_FOUND = 20  # pairs of formulas that collide
 MAX_NAMED = 8  # micro-batches that are left out

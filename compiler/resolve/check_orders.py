@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
-from compiler.resolve.counts import limit_weights, no_limit
-from compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binder, known_elsewhere, local, needed_lets
-from compiler.resolve.spec import KINDS
-from compiler.resolve.types import Scope, check
-from compiler.syntax import nodes as n
-from compiler.syntax.kinds import kind_meant
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from chimerac.compiler.resolve.counts import limit_weights, no_limit
+from chimerac.compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binder, known_elsewhere, local, needed_lets
+from chimerac.compiler.resolve.spec import KINDS
+from chimerac.compiler.resolve.types import Scope, check
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import kind_meant
 
 GREEDY_NAMES = tuple(MEANINGS)  # what expressions of a greedy block are about, without being told
 # Names that an author may miss in an order, and what to write instead.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from chimera_ir.diagnostics import Diagnostic, Span
-from chimera_ir.program import LIMITS
-from compiler.resolve.expressions import inside, spine
-from compiler.resolve.spec import KINDS
-from compiler.syntax import nodes as n
-from compiler.syntax.printer import expression
+from chimerac.chimera_ir.diagnostics import Diagnostic, Span
+from chimerac.chimera_ir.program import LIMITS
+from chimerac.compiler.resolve.expressions import inside, spine
+from chimerac.compiler.resolve.spec import KINDS
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import expression
 
 
 def no_limit(e: n.Expr, span: Span) -> Diagnostic:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from compiler.syntax import nodes as n
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
+from chimerac.compiler.syntax import nodes as n
 
 Array = npt.NDArray[Any]
 Scalar = int | bool

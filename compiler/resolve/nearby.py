@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from chimera_ir.diagnostics import Span
-from compiler.resolve.expressions import inside
-from compiler.syntax import nodes as n
-from compiler.syntax.printer import as_written, shifted
+from chimerac.chimera_ir.diagnostics import Span
+from chimerac.compiler.resolve.expressions import inside
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import as_written, shifted
 
 MAX_PARTS = 100  # of a formula in which parts are changed
 _TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}

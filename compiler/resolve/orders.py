@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import refuse
-from chimera_ir.instructions import Op
-from compiler.resolve.counts import limit_weights
-from compiler.resolve.expressions import Env, scalar
-from compiler.resolve.scope import counter_of, index_binder, needed_lets
-from compiler.resolve.sizes import Declared, size
-from compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
-from compiler.syntax import nodes as n
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import Op
+from chimerac.compiler.resolve.counts import limit_weights
+from chimerac.compiler.resolve.expressions import Env, scalar
+from chimerac.compiler.resolve.scope import counter_of, index_binder, needed_lets
+from chimerac.compiler.resolve.sizes import Declared, size
+from chimerac.compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
+from chimerac.compiler.syntax import nodes as n
 
 
 def order_of(schedule: n.Schedule, declared: Mapping[str, Declared], env: Env) -> TicksOrder | GreedyOrder | ListingOrder:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chimera_ir.diagnostics import ChimeraError, refuse
-from chimera_ir.program import Header
-from compiler.resolve.expressions import Findings, start_work
-from compiler.resolve.orders import order_of
-from compiler.resolve.sizes import Ranks, costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
-from compiler.resolve.spec import Spec
-from compiler.resolve.statements import check_globals, check_parameters, check_settings, check_statements
-from compiler.resolve.values import values
-from compiler.syntax import nodes as n
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.program import Header
+from chimerac.compiler.resolve.expressions import Findings, start_work
+from chimerac.compiler.resolve.orders import order_of
+from chimerac.compiler.resolve.sizes import Ranks, costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
+from chimerac.compiler.resolve.spec import Spec
+from chimerac.compiler.resolve.statements import check_globals, check_parameters, check_settings, check_statements
+from chimerac.compiler.resolve.values import values
+from chimerac.compiler.syntax import nodes as n
 
 
 def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:

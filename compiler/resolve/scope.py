@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from chimera_ir.diagnostics import Diagnostic, Span
-from compiler.resolve.expressions import inside, names_in, spend
-from compiler.resolve.types import Scope, Type, check
-from compiler.syntax import nodes as n
+from chimerac.chimera_ir.diagnostics import Diagnostic, Span
+from chimerac.compiler.resolve.expressions import inside, names_in, spend
+from chimerac.compiler.resolve.types import Scope, Type, check
+from chimerac.compiler.syntax import nodes as n
 
 # What a reader takes these names for, wherever they stand. A greedy block knows them without being told.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
-from chimera_ir.program import Costs, Pipe, Tied
-from compiler.resolve.expressions import Env, scalar, values_at, values_of
-from compiler.resolve.nearby import placed_otherwise
-from compiler.syntax import nodes as n
-from compiler.syntax.printer import as_written, shifted
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimerac.chimera_ir.program import Costs, Pipe, Tied
+from chimerac.compiler.resolve.expressions import Env, scalar, values_at, values_of
+from chimerac.compiler.resolve.nearby import placed_otherwise
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import as_written, shifted
 
 
 def size(e: n.Expr, env: Env, what: str, least: int) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chimera_ir.diagnostics import Span
-from chimera_ir.instructions import Op
-from chimera_ir.program import Header
-from compiler.resolve.expressions import Env
-from compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPolicy
+from chimerac.chimera_ir.diagnostics import Span
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Header
+from chimerac.compiler.resolve.expressions import Env
+from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPolicy
 
 KINDS = {"F": Op.FWD, "B": Op.BWD, "I": Op.BWD_INPUT, "W": Op.BWD_WEIGHT}
 LETTERS = {op: letter for letter, op in KINDS.items()}

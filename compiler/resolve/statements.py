@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
-from chimera_ir.program import LIMITS
-from compiler.resolve.check_orders import check_order
-from compiler.resolve.expressions import LIMIT
-from compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere, local, twice
-from compiler.resolve.spec import KINDS
-from compiler.resolve.types import Scope, check
-from compiler.syntax import nodes as n
-from compiler.syntax.kinds import kind_meant
+from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from chimerac.chimera_ir.program import LIMITS
+from chimerac.compiler.resolve.check_orders import check_order
+from chimerac.compiler.resolve.expressions import LIMIT
+from chimerac.compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere, local, twice
+from chimerac.compiler.resolve.spec import KINDS
+from chimerac.compiler.resolve.types import Scope, check
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import kind_meant
 
 # Names that an author may miss in a pipe, and what to write instead.
 _IN_PIPE = {

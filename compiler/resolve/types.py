@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Literal
 
-from chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
-from compiler.resolve.expressions import FUNCTIONS, spine
-from compiler.syntax import nodes as n
+from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from chimerac.compiler.resolve.expressions import FUNCTIONS, spine
+from chimerac.compiler.syntax import nodes as n
 
 Type = Literal["integer", "truth value"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from compiler.resolve.expressions import MAX_FOUND, Env, Variable, evaluate, names_in, spent, values_of
-from compiler.syntax import nodes as n
-from compiler.syntax.printer import expression
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.compiler.resolve.expressions import MAX_FOUND, Env, Variable, evaluate, names_in, spent, values_of
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import expression
 
 SEARCHED = 64  # how far a help looks for a parameter value that meets a requirement
 SEARCHED_TOGETHER = 8  # how far for two parameters that change at once, added up

@@ -10,10 +10,10 @@ from lark import Token, v_args
 from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive
 
-from chimera_ir.diagnostics import Diagnostic, Source, Span
-from compiler.syntax import nodes as n
-from compiler.syntax.kinds import TASKS, kind_meant
-from compiler.syntax.printer import as_term
+from chimerac.chimera_ir.diagnostics import Diagnostic, Source, Span
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.kinds import TASKS, kind_meant
+from chimerac.compiler.syntax.printer import as_term
 
 
 def span_of(source: Source, meta: Meta) -> Span:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from chimera_ir.diagnostics import Span
+from chimerac.chimera_ir.diagnostics import Span
 
 
 @dataclass(frozen=True, slots=True)

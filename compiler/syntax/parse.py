@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
-from compiler.syntax import nodes as n
-from compiler.syntax import tables
-from compiler.syntax.build import Builder, span_of, token_span
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax import tables
+from chimerac.compiler.syntax.build import Builder, span_of, token_span
 
 if TYPE_CHECKING:  # what explains errors is loaded where there is one
-    from compiler.syntax.place import Place
-    from compiler.syntax.unexpected import Unexpected
+    from chimerac.compiler.diagnose.place import Place
+    from chimerac.compiler.diagnose.unexpected import Unexpected
 
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
 
@@ -39,7 +39,7 @@ def parse(source: Source) -> n.Schedule:
             tree = _grammar().parse(draft.text)
             break
         except UnexpectedInput as error:
-            from compiler.syntax.unexpected import explain
+            from chimerac.compiler.diagnose.unexpected import explain
 
             p, meaningless = _place(Source(source.name, draft.text), error)
             if draft.blanked and (p.ended or p.text() in ("{", "}")):  # it follows from what was blanked
@@ -64,7 +64,7 @@ def parse(source: Source) -> n.Schedule:
 
 @cache
 def _grammar() -> Lark:
-    folder = resources.files("compiler.syntax")
+    folder = resources.files("chimerac.compiler.syntax")
     text, stored = folder.joinpath("grammar.lark").read_text(encoding="utf-8"), folder.joinpath(tables.FILE)
     loaded = tables.load(stored.read_text(encoding="utf-8"), text) if stored.is_file() else None
     return loaded or tables.build(text)
@@ -195,7 +195,7 @@ class _Draft:
         if told.change is not None:
             first, last = p.words[told.change.first], p.words[told.change.end - 1]
             self.changes.append((first.line, first.column, last.end - first.start, len(told.change.new)))
-            from compiler.syntax.unexpected import changed
+            from chimerac.compiler.diagnose.unexpected import changed
 
             self.text = changed(p, told.change)
             return True
@@ -222,7 +222,7 @@ class _Draft:
 
 def _place(source: Source, error: UnexpectedInput) -> tuple[Place, str]:
     """Return the place of an error, and the character there if it is none of the language's."""
-    from compiler.syntax.place import Place
+    from chimerac.compiler.diagnose.place import Place
 
     position = len(source.text) if _at_end(error) else error.pos_in_stream or 0
     terminals = {t.name: t.pattern.value.replace("\\", "") for t in _grammar().terminals}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.syntax import nodes as n
+from chimerac.compiler.syntax import nodes as n
 
 _BINDS = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
           "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}  # fmt: skip

@@ -1,7 +1,7 @@
 """The parser's tables as a file beside the grammar: lark needs a few milliseconds to load them, and a hundred to make them.
 
 grammar.tables.json holds what lark itself would make of grammar.lark, as plain JSON: one line per rule and per state. It is
-written by tests/figures.py. Where it was made of another grammar or by another lark, it counts for nothing.
+written by tools/figures.py. Where it was made of another grammar or by another lark, it counts for nothing.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ program, seen through `View`, to findings (E4xx); the first two make sure that t
 
 from __future__ import annotations
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.program import Program
-from compiler.verify.collectives import check_gradient_sync
-from compiler.verify.dataflow import check_dataflow
-from compiler.verify.matching import check_matching
-from compiler.verify.memory import Peaks, check_limits, peaks
-from compiler.verify.progress import check_progress
-from compiler.verify.tasks import check_exactly_once
-from compiler.verify.view import View
-from compiler.verify.wellformed import check_wellformed
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.verify.collectives import check_gradient_sync
+from chimerac.compiler.verify.dataflow import check_dataflow
+from chimerac.compiler.verify.matching import check_matching
+from chimerac.compiler.verify.memory import Peaks, check_limits, peaks
+from chimerac.compiler.verify.progress import check_progress
+from chimerac.compiler.verify.tasks import check_exactly_once
+from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.wellformed import check_wellformed
 
 __all__ = ["Peaks", "findings", "peaks", "verify"]
 

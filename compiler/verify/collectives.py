@@ -9,10 +9,10 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from chimera_ir.diagnostics import Diagnostic
-from chimera_ir.instructions import Op, stage_group
-from chimera_ir.program import Ints
-from compiler.verify.view import MAX_FOUND, WEIGHT, View
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.chimera_ir.instructions import Op, stage_group
+from chimerac.chimera_ir.program import Ints
+from chimerac.compiler.verify.view import MAX_FOUND, WEIGHT, View
 
 MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
 MAX_SHORTENED = 60  # collectives of a cycle among which a shorter one is looked for
@@ -160,7 +160,7 @@ def _turned(view: View, first: int, second: int) -> str:
     changed = replace(p, table=p.table.take(order))
     if _judge(View(changed)) != ([], {}):
         return ""
-    from compiler.verify.hang import remaining
+    from chimerac.compiler.diagnose.hang import remaining
 
     rest = "it is right" if remaining(changed) is None else "there is one order, and something else is left"
     return f"move {p.place(second)}, right before {p.text(first)}; tried: then {rest}"

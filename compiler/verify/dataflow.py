@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.diagnostics import Diagnostic
-from chimera_ir.instructions import Op, Value
-from chimera_ir.program import OVERLAP, Ints
-from compiler.verify.view import MAX_FOUND, View
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.program import OVERLAP, Ints
+from chimerac.compiler.verify.view import MAX_FOUND, View
 
 Mask = npt.NDArray[np.bool_]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from chimera_ir.diagnostics import Diagnostic
-from chimera_ir.instructions import Op
-from chimera_ir.program import Ints
-from compiler.verify.view import MAX_FOUND, View
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Ints
+from chimerac.compiler.verify.view import MAX_FOUND, View
 
 
 def _ends(view: View, op: Op) -> tuple[Ints, Ints]:

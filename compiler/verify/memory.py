@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from chimera_ir.diagnostics import Diagnostic
-from chimera_ir.lifetimes import Kind, activations, held, received
-from chimera_ir.program import LIMITS, Ints, Program
-from compiler.verify.view import View
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.chimera_ir.lifetimes import Kind, activations, held, received
+from chimerac.chimera_ir.program import LIMITS, Ints, Program
+from chimerac.compiler.verify.view import View
 
 
 @dataclass(frozen=True, slots=True)

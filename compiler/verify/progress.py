@@ -15,12 +15,12 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.diagnostics import Diagnostic
-from chimera_ir.instructions import Op, Value
-from chimera_ir.program import Ints, Machine
-from compiler.verify.matching import channels
-from compiler.verify.view import View
-from compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Hang, Waits
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.program import Ints, Machine
+from chimerac.compiler.verify.matching import channels
+from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
 def check_progress(view: View) -> list[Diagnostic]:
@@ -28,7 +28,9 @@ def check_progress(view: View) -> list[Diagnostic]:
     hang = hang_on(view, view.header.machine)
     if hang is None:
         return []
-    from compiler.verify.hang import explain_hang  # it draws and tries changes, which a right program needs not wait for
+    from chimerac.compiler.diagnose.hang import (
+        explain_hang,  # it draws and tries changes, which a right program needs not wait for
+    )
 
     return [explain_hang(view, hang)]
 

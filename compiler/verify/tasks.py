@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from chimera_ir.diagnostics import Diagnostic
-from chimera_ir.instructions import Op
-from chimera_ir.program import Ints
-from compiler.verify.view import FORWARD, INPUT, MAX_FOUND, WEIGHT, View
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Ints
+from chimerac.compiler.verify.view import FORWARD, INPUT, MAX_FOUND, WEIGHT, View
 
 _WHAT = {FORWARD: "forward", INPUT: "input gradient", WEIGHT: "weight gradient"}
 

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.instructions import Op, Value
-from chimera_ir.program import Ints, Program
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.program import Ints, Program
 
 MAX_FOUND = 10  # findings of one kind that a check reports
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.program import Ints, Machine
+from chimerac.chimera_ir.program import Ints, Machine
 
 # Why a node waits for another. READ: for a value; POST: a SEND for a RECV of its channel; END: a completion for one of
 # its ends to be posted; QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.

@@ -12,10 +12,10 @@ from itertools import chain, islice, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from chimera_ir.diagnostics import Diagnostic, did_you_mean
-from chimera_ir.instructions import Op, Value, stage_group
-from chimera_ir.program import LIMITS, OVERLAP, Ints, Program
-from compiler.verify.view import MAX_FOUND
+from chimerac.chimera_ir.diagnostics import Diagnostic, did_you_mean
+from chimerac.chimera_ir.instructions import Op, Value, stage_group
+from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
+from chimerac.compiler.verify.view import MAX_FOUND
 
 MAX_SHOWN = 4  # instructions that one finding names
 MAX_ALL = 100  # findings of all kinds: each may be as long as an instruction

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program
 
 
 class Pending(Protocol):

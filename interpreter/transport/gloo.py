@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from interpreter.transport.meeting import meet, part
-from interpreter.transport.processes import HOST, Processes
+from chimerac.interpreter.transport.meeting import meet, part
+from chimerac.interpreter.transport.processes import HOST, Processes
 
 
 def join(timeout_s: float) -> None:

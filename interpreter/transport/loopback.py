@@ -16,10 +16,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from chimera_ir.program import Machine, Program
-from interpreter.transport import Transport, ranks_text
-from interpreter.transport.machines import Channel, Deed, World
-from interpreter.transport.turns import StuckError, Turns
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.transport import Transport, ranks_text
+from chimerac.interpreter.transport.machines import Channel, Deed, World
+from chimerac.interpreter.transport.turns import StuckError, Turns
 
 T = TypeVar("T")
 

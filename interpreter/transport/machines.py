@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from chimera_ir.lifetimes import open_sends
-from chimera_ir.program import Machine, Program
-from interpreter.transport.turns import Turns
+from chimerac.chimera_ir.lifetimes import open_sends
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.transport.turns import Turns
 
 Queue = deque["Deed"]
 

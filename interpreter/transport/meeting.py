@@ -17,7 +17,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from interpreter.transport import ranks_text
+from chimerac.interpreter.transport import ranks_text
 
 EVERY_S = 0.5  # how often a rank looks whether it is called
 GRACE_S = 4.0  # how long a called rank has to answer

@@ -17,8 +17,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from interpreter.transport.gloo import join as join_gloo
-from interpreter.transport.processes import Processes
+from chimerac.interpreter.transport.gloo import join as join_gloo
+from chimerac.interpreter.transport.processes import Processes
 
 
 def join(timeout_s: float, local_rank: int) -> None:

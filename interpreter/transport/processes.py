@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from chimera_ir.instructions import Op
-from chimera_ir.lifetimes import open_sends
-from chimera_ir.program import Program
-from interpreter.transport import Pending, ranks_text
-from interpreter.transport.meeting import meeting
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.lifetimes import open_sends
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.transport import Pending, ranks_text
+from chimerac.interpreter.transport.meeting import meeting
 
 HOST = torch.device("cpu")
 

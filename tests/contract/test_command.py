@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler import load_program
-from compiler.cli import VERBS, main
-from compiler.library import find, names
+from chimerac.compiler import load_program
+from chimerac.compiler.command.main import VERBS, main
+from chimerac.compiler.library import find, names
 
 # The script that installing made, where there is one: not under a bare checkout.
 SCRIPT = Path(sysconfig.get_path("scripts")) / "chimerac"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler import compile_text
-from compiler.cli import main
-from tests import figures
+from chimerac.compiler import compile_text
+from chimerac.compiler.command.main import main
+from tools import figures
 
 ROOT = figures.ROOT
 ROOMS = [ROOT / room for room in figures.ROOMS]

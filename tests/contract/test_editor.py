@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from compiler.library import find, names
-from compiler.resolve.expressions import FUNCTIONS
-from compiler.resolve.spec import KINDS
-from compiler.syntax.parse import keywords
+from chimerac.compiler.library import find, names
+from chimerac.compiler.resolve.expressions import FUNCTIONS
+from chimerac.compiler.resolve.spec import KINDS
+from chimerac.compiler.syntax.parse import keywords
 
 ROOT = Path(__file__).parents[2]
 EDITOR = ROOT / "editor"

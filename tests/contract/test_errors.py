@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from compiler.explain.entries import entries
+from chimerac.compiler.explain.entries import entries
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
@@ -16,23 +16,23 @@ PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 ROOMS = {
     "E0": (
         "chimera_ir/files.py",
-        "compiler/cli.py",
-        "compiler/usage.py",
+        "compiler/command/main.py",
+        "compiler/command/usage.py",
         "compiler/given.py",
         "compiler/explain/",
         "compiler/library.py",
-        "compiler/simulate.py",
+        "compiler/analyze/simulate.py",
     ),
-    "E1": ("compiler/syntax/parse.py", "compiler/syntax/unexpected.py", "compiler/syntax/build.py"),
+    "E1": ("compiler/syntax/parse.py", "compiler/diagnose/unexpected.py", "compiler/syntax/build.py"),
     "E2": ("compiler/resolve/", "compiler/pipeline.py"),
-    "E30": ("compiler/order/", "compiler/deadlock.py"),
+    "E30": ("compiler/order/", "compiler/diagnose/deadlock.py", "compiler/diagnose/stuck.py"),
     "E40": ("compiler/verify/wellformed.py",),
     "E41": ("compiler/verify/tasks.py",),
     "E42": ("compiler/verify/dataflow.py",),
     "E43": ("compiler/verify/matching.py",),
-    "E44": ("compiler/verify/hang.py",),
+    "E44": ("compiler/diagnose/hang.py",),
     "E45": ("compiler/verify/collectives.py",),
-    "E46": ("compiler/verify/memory.py", "compiler/memory.py"),
+    "E46": ("compiler/verify/memory.py", "compiler/analyze/memory.py"),
     "E6": ("chimera_ir/jsonform.py", "chimera_ir/textform.py"),
     "E7": ("chimera_ir/model.py", "models/"),
     "E8": ("interpreter/", "models/"),

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from chimera_ir.diagnostics import ChimeraError
-from compiler.cli import main
-from compiler.explain.entries import Entry, entries, hundreds
-from compiler.explain.page import run
-from interpreter.options import parse_options
-from interpreter.run import check_world, planned, prepared, run_rank
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.compiler.command.main import main
+from chimerac.compiler.explain.entries import Entry, entries, hundreds
+from chimerac.compiler.explain.page import run
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.run import check_world, planned, prepared, run_rank
 
 ROOT = Path(__file__).parents[2]
 COMPILED = [e for e in entries().values() if e.code < "E8"]

@@ -1,4 +1,4 @@
-"""The stored tables of the parser are those of its grammar (tests/figures.py writes them), and parse the same."""
+"""The stored tables of the parser are those of its grammar (tools/figures.py writes them), and parse the same."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import lark
 import pytest
 
-from compiler.syntax import tables
-from tests.figures import GRAMMAR, SCHEDULES, TABLES
+from chimerac.compiler.syntax import tables
+from tools.figures import GRAMMAR, SCHEDULES, TABLES
 
 TEXT = GRAMMAR.read_text(encoding="utf-8")
 STORED = TABLES.read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_tables_of_another_grammar_or_lark_count_for_nothing(monkeypatch: pytest
 def test_the_parser_is_not_built_where_tables_fit() -> None:
     """In a fresh process: reading a schedule never runs lark's analysis of the grammar."""
     code = """
-from compiler.syntax import parse, tables
+from chimerac.compiler.syntax import parse, tables
 tables.build = None
 parse.keywords()
 """

@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import sys
-from compiler.cli import main
+from chimerac.compiler.command.main import main
 status = main(sys.argv[1:])
-sys.stderr.write(" ".join(sorted({name.split(".")[0] for name in sys.modules})))
+sys.stderr.write(" ".join(sorted({name.removeprefix("chimerac.").split(".")[0] for name in sys.modules})))
 sys.exit(status)
 """
 
@@ -48,9 +48,16 @@ def test_import_contracts() -> None:
 
 
 def test_the_api_is_functions_whatever_was_imported_before() -> None:
-    """`compiler.verify` and `compiler.simulate` are also packages: the names must stay functions."""
-    for first in ("", "import compiler.verify, compiler.simulate; ", "from compiler import compile_schedule; "):
-        code = first + "from compiler import simulate, verify; import compiler; print(callable(simulate), callable(verify), "
+    """`chimerac.compiler.verify` and `chimerac.compiler.analyze.simulate` are also packages: the names must stay functions."""
+    for first in (
+        "",
+        "import chimerac.compiler.verify, chimerac.compiler.analyze.simulate; ",
+        "from chimerac.compiler import compile_schedule; ",
+    ):
+        code = (
+            first
+            + "from chimerac import compiler; from chimerac.compiler import simulate, verify; print(callable(simulate), callable(verify), "
+        )
         code += "callable(compiler.verify))"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
         assert ran.stdout.split() == ["True"] * 3, first

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.library import find, names
-from compiler.syntax.parse import parse
+from chimerac.compiler.library import find, names
+from chimerac.compiler.syntax.parse import parse
 
 ROOT = Path(__file__).parents[2]
 FILES = [p for package in ("chimera_ir", "compiler", "interpreter") for p in sorted((ROOT / package).rglob("*.py"))]
@@ -63,7 +63,7 @@ def test_no_scheme_has_a_name_in_python(path: Path) -> None:
 def test_this_test_can_see_a_scheme() -> None:
     for text in ("chimera", "is_1f1b", "ZBH1", "dualpipe", 'if schedule == "gpipe"', "def forward_doubling"):
         assert scheme_in(text)
-    for text in ("chimera-program", "ChimeraError", "chimerac", "chimera_ir.program"):
+    for text in ("chimera-program", "ChimeraError", "chimerac", "chimerac.chimera_ir.program"):
         assert not scheme_in(text)
     # Every schedule of the library is among them, by its file's name and by its own.
     for name in names():

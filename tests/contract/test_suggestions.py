@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cli import main
-from compiler.explain.entries import entries
-from interpreter.options import parse_options
-from models.__main__ import main as models
+from chimerac.compiler.command.main import main
+from chimerac.compiler.explain.entries import entries
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.models.__main__ import main as models
 
 RIGHT = entries()["E208"].right
 LISTED = entries()["E306"].right

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cli import VERBS
-from compiler.usage import EMITS
+from chimerac.compiler.command.main import VERBS
+from chimerac.compiler.command.usage import EMITS
 
 ROOT = Path(__file__).parents[2]
-ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests")
-PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac.py", *ROOMS]
+ROOMS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
+PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac", *ROOMS]
 UNPACKED = ("__pycache__", "*.pyc", "*.egg-info")
 NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # what brings the folders of all that is installed here
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
@@ -42,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     source.mkdir()
     for name in PACKED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(*UNPACKED))
+            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns(*UNPACKED))
         else:
             shutil.copy(ROOT / name, source)
     (source / "tests").mkdir()
@@ -55,12 +55,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def files() -> set[str]:
-    """Return every file of the rooms, by its path in the checkout."""
-    found = {"chimerac.py"}
+    """Return every file of the package, by its path in the wheel."""
+    found = {f"chimerac/{path.name}" for path in (ROOT / "chimerac").iterdir() if path.is_file()}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*"):
             if path.is_file() and not any(path.match(f"{x}/*") or path.match(x) for x in UNPACKED):
-                found.add(path.relative_to(ROOT).as_posix())
+                found.add(f"chimerac/{path.relative_to(ROOT).as_posix()}")
     return found
 
 
@@ -70,7 +70,7 @@ def test_the_sdist_and_the_wheel_have_every_file_and_no_test(built: tuple[Path, 
         packed = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert {"compiler/format/units.py", "schedules/chimera.sched", "compiler/syntax/grammar.lark"} <= files()
+    assert {f"chimerac/{name}" for name in ("compiler/format/units.py", "schedules/chimera.sched", "py.typed")} <= files()
     assert inside == files()
     assert files() <= packed and not any(name.startswith("tests/") for name in packed)
 
@@ -87,14 +87,14 @@ def test_every_command_runs_from_the_wheel_alone(built: tuple[Path, Path], tmp_p
     there.mkdir()
     (there / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
 
-    homes = run(python, "-c", WHERE, *ROOMS, cwd=there).splitlines()
-    assert homes == [str(site / room / "__init__.py") for room in ROOMS]
+    homes = run(python, "-c", WHERE, *(f"chimerac.{room}" for room in ROOMS), cwd=there).splitlines()
+    assert homes == [str(site / "chimerac" / room / "__init__.py") for room in ROOMS]
     assert "chimera_zb" in run(chimerac, "--list", cwd=there)
     for verb in VERBS:
         assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=there)
     assert (there / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
-    (there / "model.json").write_text(run(python, "-m", "models", "describe", cwd=there))
+    (there / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", cwd=there))
     for emit in EMITS:
         more = ["--model", "model.json"] if emit == "report" else []
         assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=there)
-    assert "--timed" in run(python, "-m", "interpreter.run", "--help", cwd=there)
+    assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=there)

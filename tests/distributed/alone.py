@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chimera_ir.program import Program
-from interpreter.transport import Pending
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.transport import Pending
 
 
 class Alone:

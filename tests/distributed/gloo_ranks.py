@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from compiler import compile_schedule
-from interpreter.transport.gloo import Gloo, join, leave
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_loopback import deep_model, differences_of_rank, rank_of
 
 # name: schedule, parameters, width, whether messages pass through other memory as a GPU's do

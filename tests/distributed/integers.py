@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from models.model import Model, Values
+from chimerac.interpreter.runtime.model import Model, Values
 
 WIDTH, LENGTH = 8, 2
 

@@ -9,8 +9,8 @@ import sys
 from itertools import count, islice
 from pathlib import Path
 
-from interpreter.transport.gloo import Gloo, join, leave
-from models.describe import describe
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.distributed.integers import IntegerSamples
 from tests.helpers_layers import drawn_model
 from tests.helpers_memory import differences

@@ -3,8 +3,8 @@
 They stand here as text so that the interpreter is tested without the compiler.
 """
 
-from chimera_ir.program import Program
-from chimera_ir.textform import program_from_text
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text
 
 
 def program(text: str, name: str, ranks: int, stages: int, micro_batches: int, width: int = 1, window: int = 2) -> Program:

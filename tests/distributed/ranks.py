@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from interpreter.reference import add_gradients, whole_model
-from interpreter.training import Settings, Trainer
-from interpreter.transport.gloo import Gloo, join, leave
-from models.describe import describe
-from models.model import Model
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.training.reference import add_gradients, whole_model
+from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import TWO_RANKS
 

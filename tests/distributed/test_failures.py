@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.jsonform import program_to_json
-from compiler import compile_schedule, evaluation_of
-from interpreter.options import parse_options
-from interpreter.run import plan_of, planned, prepared
-from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.run import plan_of, planned, prepared
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.test_first_run import (
     CHIMERA,
     RUN,
@@ -154,4 +154,4 @@ def test_a_reader_that_has_seen_enough_ends_the_job_quietly() -> None:
         said = process.stderr.read()
         process.wait(timeout=60)
         assert ended(ranks, within_s=5)
-    assert "interpreter/job.py" not in said and "BrokenPipeError" not in said
+    assert "interpreter/launch/job.py" not in said and "BrokenPipeError" not in said

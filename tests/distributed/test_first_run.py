@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.jsonform import program_to_json
 from tests.distributed.programs import TWO_RANKS
 
 pytestmark = pytest.mark.distributed

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from chimera_ir.instructions import Fwd
-from chimera_ir.jsonform import program_to_json
-from chimera_ir.program import Program
-from compiler import compile_schedule, evaluation_of
-from interpreter import reference
-from interpreter.data import Windows
-from interpreter.evaluation import Evaluator
-from interpreter.measure import processors
-from interpreter.text import load_text, split_text
-from interpreter.training import Settings, Trainer, samples_per_micro_batch
-from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
-from models.describe import describe
-from models.gpt import gpt
-from models.model import build_stage
+from chimerac.chimera_ir.instructions import Fwd
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.interpreter.launch.measure import processors
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import build_stage
+from chimerac.interpreter.training import reference
+from chimerac.interpreter.training.data import Windows
+from chimerac.interpreter.training.evaluation import Evaluator
+from chimerac.interpreter.training.text import load_text, split_text
+from chimerac.interpreter.training.trainer import Settings, Trainer, samples_per_micro_batch
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.gpt import gpt
 from tests.distributed.programs import TWO_RANKS
 from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, finished
 from tests.helpers import program
@@ -225,7 +225,7 @@ def test_timed_stages_take_the_time_that_the_simulator_says() -> None:
         map(float, re.findall(r"[0-9.]+", line)[:2])
         for line in re.findall(r"^(?:makespan|bubble ratio).*$", run.stdout, re.MULTILINE)
     )
-    # Each rank computes 12 units; tests/bench_timed.py is the judge of precision.
+    # Each rank computes 12 units; tools/bench_timed.py is the judge of precision.
     simulated = compile_schedule("chimera", {"D": 2, "N": 4})
     assert predicted == pytest.approx(0.03 * simulated.timing.end.max(), abs=1e-3)
     assert predicted * 0.99 < measured < predicted * 1.5

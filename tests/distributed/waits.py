@@ -14,8 +14,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from interpreter.transport import meeting
-from interpreter.transport.gloo import Gloo, join
+from chimerac.interpreter.transport import meeting
+from chimerac.interpreter.transport.gloo import Gloo, join
 from tests.distributed.programs import TWO_RANKS
 
 LIMIT_S = 2.0

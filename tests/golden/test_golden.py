@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir.instructions import Bwd, Fwd, Instruction, Recv
-from chimera_ir.jsonform import json_schema, program_to_json
-from chimera_ir.textform import program_to_text
-from compiler import compile_text
-from compiler.cli import main
+from chimerac.chimera_ir.instructions import Bwd, Fwd, Instruction, Recv
+from chimerac.chimera_ir.jsonform import json_schema, program_to_json
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler import compile_text
+from chimerac.compiler.command.main import main
 from tests.helpers import CASES, program, streams, with_streams
 
 HERE = Path(__file__).parent

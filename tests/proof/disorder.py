@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chimera_ir.instructions import AllReduce, Bwd, BwdWeight, Fwd, Instruction, Recv, Send, Task, stage_group
-from chimera_ir.program import Header, Program, program_of
-from compiler.lower.width import widen
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdWeight, Fwd, Instruction, Recv, Send, Task, stage_group
+from chimerac.chimera_ir.program import Header, Program, program_of
+from chimerac.compiler.lower.width import widen
 from tests.helpers import Streams
 from tests.proof.drawn import one_order, reads_first
 

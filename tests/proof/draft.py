@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import Instruction
-from chimera_ir.program import Header, Program, program_of
-from compiler.verify import verify
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Instruction
+from chimerac.chimera_ir.program import Header, Program, program_of
+from chimerac.compiler.verify import verify
 from tests.helpers import Streams, streams
 
 Place = tuple[int, int]  # rank, number of the instruction

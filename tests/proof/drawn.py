@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from chimera_ir.instructions import (
+from chimerac.chimera_ir.instructions import (
     Bwd,
     BwdInput,
     BwdWeight,
@@ -21,13 +21,13 @@ from chimera_ir.instructions import (
     Send,
     Task,
 )
-from chimera_ir.program import Costs, Header, Machine, Pipe, Program, Tied, program_of
-from compiler.lower.sync import gradient_sync
-from compiler.lower.transfers import transfers
-from compiler.lower.weave import weave
-from compiler.lower.width import widen
-from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
-from compiler.verify import verify
+from chimerac.chimera_ir.program import Costs, Header, Machine, Pipe, Program, Tied, program_of
+from chimerac.compiler.lower.sync import gradient_sync
+from chimerac.compiler.lower.transfers import transfers
+from chimerac.compiler.lower.weave import weave
+from chimerac.compiler.lower.width import widen
+from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+from chimerac.compiler.verify import verify
 from tests.helpers import Streams, moved, streams, with_streams
 
 Cell = tuple[str, int, int]  # "F", "B", stage, micro-batch

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chimera_ir.program import Machine, Program
-from chimera_ir.textform import program_to_text
-from compiler.verify.progress import executed, machines, waits_on
-from compiler.verify.view import View
-from compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler.verify.progress import executed, machines, waits_on
+from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
 from tests.proof import model, scheduler
 from tests.proof.disorder import disorderly
 from tests.proof.drawn import MACHINES, Sizes, disturbed, drawn_tasks, lowered

@@ -25,7 +25,7 @@ from pathlib import Path
 from random import SystemRandom
 from threading import Event
 
-from chimera_ir.diagnostics import visible
+from chimerac.chimera_ir.diagnostics import visible
 from tests.proof.fuzz_engine import HANG, HEAD
 from tests.proof.fuzz_targets import ROOT, TARGETS
 from tests.proof.record import record, stamp, table

@@ -132,7 +132,7 @@ class Runner:
 
     def __call__(self, data: bytes) -> str:
         """Run an input; return what the target says of it."""
-        from chimera_ir.diagnostics import ChimeraError
+        from chimerac.chimera_ir.diagnostics import ChimeraError
         from tests.proof.fuzz_targets import refusal
 
         self.now[: HEAD.size + len(data[: LONGEST * 8])] = HEAD.pack(time.time(), len(data)) + data[: LONGEST * 8]

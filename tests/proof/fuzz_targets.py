@@ -17,21 +17,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Source, render
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.model import model_from_json, model_to_json
-from chimera_ir.program import Machine, Program
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_schedule, simulate, verify
-from compiler.cli import main
-from compiler.draw.timeline import draw_timeline
-from compiler.format import format_schedule
-from compiler.library import find
-from compiler.pipeline import compile_source, evaluation_of
-from compiler.report import report
-from compiler.syntax.parse import parse
-from compiler.syntax.printer import print_schedule
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.model import model_from_json, model_to_json
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_schedule, simulate, verify
+from chimerac.compiler.analyze.report import report
+from chimerac.compiler.command.main import main
+from chimerac.compiler.draw.timeline import draw_timeline
+from chimerac.compiler.format import format_schedule
+from chimerac.compiler.library import find
+from chimerac.compiler.pipeline import compile_source, evaluation_of
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]

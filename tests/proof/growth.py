@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
 
-from chimera_ir.diagnostics import ChimeraError, visible
+from chimerac.chimera_ir.diagnostics import ChimeraError, visible
 from tests.helpers_cost import lines, peak
 from tests.proof.fuzz_engine import place
 from tests.proof.growth_inputs import Recipe, drawn

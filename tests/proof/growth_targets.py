@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from chimera_ir.diagnostics import Source, render
-from chimera_ir.forms import read_program
-from chimera_ir.model import model_from_json
-from compiler import verify
-from compiler.format import format_schedule
-from compiler.pipeline import order_tasks
-from compiler.resolve.resolve import resolve
-from compiler.syntax.parse import parse
+from chimerac.chimera_ir.diagnostics import Source, render
+from chimerac.chimera_ir.forms import read_program
+from chimerac.chimera_ir.model import model_from_json
+from chimerac.compiler import verify
+from chimerac.compiler.format import format_schedule
+from chimerac.compiler.pipeline import order_tasks
+from chimerac.compiler.resolve.resolve import resolve
+from chimerac.compiler.syntax.parse import parse
 from tests.proof.fuzz_targets import TARGETS, low_limits
 from tests.proof.growth_inputs import Part, Recipe, colliding
 

@@ -18,9 +18,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chimera_ir.program import Program
-from chimera_ir.textform import program_to_text
-from compiler import evaluation_of
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler import evaluation_of
 from tests.helpers import SMALL, program
 from tests.helpers_loopback import deep_model, equal_to_one_process
 from tests.helpers_reference import wrong

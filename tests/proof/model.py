@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Instruction, Recv, Send
-from chimera_ir.program import Program
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chimera_ir.instructions import AllReduce, Free, Recv, Send, Task, stage_group
+from chimerac.chimera_ir.instructions import AllReduce, Free, Recv, Send, Task, stage_group
 from tests.helpers import moved
 from tests.proof.draft import Draft, Mutation, Place, codes, mutants, other, swap, swap_alike
 from tests.proof.mutations_header import HEADER

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from chimera_ir.program import LIMITS, Costs, Header, Pipe, Tied
+from chimerac.chimera_ir.program import LIMITS, Costs, Header, Pipe, Tied
 from tests.proof.draft import Draft, Mutation, Place
 from tests.proof.drawn import MACHINES
 

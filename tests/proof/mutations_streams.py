@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from chimera_ir.instructions import (
+from chimerac.chimera_ir.instructions import (
     TASK_CLASS,
     AllReduce,
     Free,

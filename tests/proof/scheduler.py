@@ -20,11 +20,11 @@ import torch
 from greenlet import greenlet
 from torch import Tensor
 
-from chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Recv, Send
-from chimera_ir.program import Machine, Program
-from interpreter.transport.loopback import Loopback
-from interpreter.transport.machines import Queue, World
-from interpreter.transport.turns import EndedError, StuckError, Turns
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Recv, Send
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.transport.loopback import Loopback
+from chimerac.interpreter.transport.machines import Queue, World
+from chimerac.interpreter.transport.turns import EndedError, StuckError, Turns
 from tests.proof.model import Found
 
 State = tuple[int, ...]

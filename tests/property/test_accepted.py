@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chimera_ir.instructions import AllReduce, Instruction, Recv, Send, instruction_text
-from chimera_ir.program import Program
-from chimera_ir.textform import program_from_text
-from compiler.simulate import simulate
-from compiler.verify import verify
+from chimerac.chimera_ir.instructions import AllReduce, Instruction, Recv, Send, instruction_text
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.verify import verify
 from tests.helpers import Streams, moved, program, streams, with_streams
 from tests.helpers_reference import wrong
 

@@ -7,12 +7,12 @@ from typing import get_args
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import Source
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.program import Machine
-from compiler import compile_text
-from compiler.pipeline import arranged, compile_source
-from compiler.verify import verify
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.program import Machine
+from chimerac.compiler import compile_text
+from chimerac.compiler.pipeline import arranged, compile_source
+from chimerac.compiler.verify import verify
 from tests.effort import examples
 from tests.helpers import moved, streams, with_streams
 from tests.helpers_orders import costed_listings, greedy_schedules

@@ -7,8 +7,8 @@ import random
 import networkx as nx
 import numpy as np
 
-from chimera_ir.program import Ints
-from compiler.verify.circle import closed, shortest_circle
+from chimerac.chimera_ir.program import Ints
+from chimerac.compiler.diagnose.circle import closed, shortest_circle
 
 
 def drawn_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:

@@ -12,10 +12,10 @@ from fractions import Fraction
 
 import pytest
 
-from chimera_ir.instructions import instruction_text
-from chimera_ir.program import Program
-from compiler.simulate import Simulation, simulate
-from compiler.verify import peaks, verify
+from chimerac.chimera_ir.instructions import instruction_text
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.simulate import Simulation, simulate
+from chimerac.compiler.verify import peaks, verify
 from tests.helpers import chimera_pairs, program, streams, with_streams
 from tests.helpers_events import makespan
 

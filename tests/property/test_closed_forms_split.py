@@ -12,10 +12,10 @@ from fractions import Fraction
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.program import Program
-from compiler.simulate import Simulation, simulate
-from compiler.verify import peaks
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.simulate import Simulation, simulate
+from chimerac.compiler.verify import peaks
 from tests.helpers import chimera_pairs, program
 from tests.helpers_events import makespan
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import ChimeraError, render
-from compiler import compile_text
+from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.compiler import compile_text
 from tests.effort import examples
 
 PIPES = "pipe a { stage s on rank s micro_batches Z } pipe b { stage s on rank s micro_batches 2 }"

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 from torch import Tensor
 
-from chimera_ir.instructions import AllReduce, Instruction, Recv, Send
-from chimera_ir.program import Machine, Program
-from compiler import compile_text
-from compiler.verify.waits import END, POST, READ, WINDOW
-from interpreter.transport.machines import Channel, Deed, Queue
+from chimerac.chimera_ir.instructions import AllReduce, Instruction, Recv, Send
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler import compile_text
+from chimerac.compiler.verify.waits import END, POST, READ, WINDOW
+from chimerac.interpreter.transport.machines import Channel, Deed, Queue
 from tests.helpers import program, streams, with_streams
 from tests.proof import model, scheduler
 from tests.proof.drawn import MACHINES, late

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, render
-from chimera_ir.instructions import Op
-from chimera_ir.jsonform import program_to_json
-from chimera_ir.textform import program_to_text
-from compiler import compile_text, is_program, read_program, verify
-from compiler.format import format_schedule
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, render
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler import compile_text, is_program, read_program, verify
+from chimerac.compiler.format import format_schedule
 from tests.helpers import program
 from tests.proof import fuzz, fuzz_engine
 from tests.proof.fuzz_engine import Runner, mutated, run_own

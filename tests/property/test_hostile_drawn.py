@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.jsonform import program_to_json
-from chimera_ir.textform import program_to_text
-from compiler.syntax import nodes as n
-from compiler.syntax.parse import keywords
-from compiler.syntax.printer import print_schedule
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.printer import print_schedule
 from tests.effort import examples
 from tests.helpers import program
 from tests.helpers_random import programs, schedules, trees

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_schedule
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_schedule
 
 
 @pytest.mark.parametrize(

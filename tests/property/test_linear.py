@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from chimera_ir.model import Layer, ModelDescription, Tensor, TiedLayers
-from chimera_ir.program import Program
-from compiler import compile_schedule, simulate, verify
-from compiler.draw.timeline import draw_timeline
-from compiler.library import names
+from chimerac.chimera_ir.model import Layer, ModelDescription, Tensor, TiedLayers
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule, simulate, verify
+from chimerac.compiler.draw.timeline import draw_timeline
+from chimerac.compiler.library import names
 from tests.helpers_cost import lines, peak
 from tests.proof.growth import Explorer
 from tests.proof.growth_inputs import Part, Recipe

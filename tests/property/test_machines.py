@@ -10,17 +10,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.instructions import Send
-from chimera_ir.program import Program
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler.draw.timeline import draw_timeline
-from compiler.graph import dependency_graph, dot, graphml
-from compiler.pipeline import arranged, evaluation_of
-from compiler.report import report
-from compiler.simulate import simulate
-from compiler.verify import verify
-from compiler.verify.progress import machines
-from compiler.verify.view import View
+from chimerac.chimera_ir.instructions import Send
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml
+from chimerac.compiler.analyze.report import report
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.draw.timeline import draw_timeline
+from chimerac.compiler.pipeline import arranged, evaluation_of
+from chimerac.compiler.verify import verify
+from chimerac.compiler.verify.progress import machines
+from chimerac.compiler.verify.view import View
 from tests.effort import examples
 from tests.helpers import CASES, compiled, streams, with_streams
 from tests.helpers_events import makespan

@@ -11,14 +11,14 @@ import random
 
 import pytest
 
-from chimera_ir.program import Program
-from compiler.memory import memory
-from compiler.verify.progress import machines
-from compiler.verify.view import View
-from interpreter.transport.loopback import run_in_loopback
-from models.describe import describe
-from models.gpt import gpt
-from models.model import Model
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.verify.progress import machines
+from chimerac.compiler.verify.view import View
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.gpt import gpt
 from tests.distributed.integers import IntegerSamples
 from tests.helpers import SMALL, program
 from tests.helpers_layers import drawn_model

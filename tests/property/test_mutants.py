@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program
 from tests.helpers import SMALL, program
 from tests.helpers_reference import wrong
 from tests.proof.drawn import Sizes

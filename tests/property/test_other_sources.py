@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from chimera_ir.program import Program
-from compiler import compile_text
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_text
 from tests.helpers import program, tasks
 from tests.helpers_reference import wrong
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import Bwd, Recv, Send
-from chimera_ir.program import Program
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler.verify import findings, verify
-from compiler.verify.progress import machines
-from compiler.verify.view import View
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Bwd, Recv, Send
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler.verify import findings, verify
+from chimerac.compiler.verify.progress import machines
+from chimerac.compiler.verify.view import View
 from tests.helpers import Streams, moved, program, streams, with_streams
 from tests.helpers_loopback import deep_model, equal_to_one_process
 from tests.proof.mutations import codes

@@ -11,16 +11,16 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import Source
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.program import Program
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_text
-from compiler.simulate import simulate
-from compiler.syntax import nodes as n
-from compiler.syntax.parse import parse
-from compiler.syntax.printer import print_schedule
-from compiler.verify import verify
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.syntax.printer import print_schedule
+from chimerac.compiler.verify import verify
 from tests.effort import examples
 from tests.helpers import SMALL, chimera_pairs, program, streams, tasks, with_streams
 from tests.helpers_events import makespan
@@ -123,12 +123,12 @@ def test_the_library_at_any_size(p: Program) -> None:
 
 SCRIPT = """
 import sys
-from compiler import compile_schedule
-from chimera_ir.jsonform import json_schema, program_to_json
-from compiler.draw.timeline import draw_timeline
-from compiler.graph import dependency_graph, dot, graphml
-from compiler.report import report
-from compiler.simulate import simulate
+from chimerac.compiler import compile_schedule
+from chimerac.chimera_ir.jsonform import json_schema, program_to_json
+from chimerac.compiler.draw.timeline import draw_timeline
+from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml
+from chimerac.compiler.analyze.report import report
+from chimerac.compiler.analyze.simulate import simulate
 from tests.helpers import SMALL
 for name, both in SMALL.items():
     for parameters in both:

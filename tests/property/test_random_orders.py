@@ -8,17 +8,17 @@ from collections import Counter
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import ChimeraError, Source
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.program import Program
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_text
-from compiler.pipeline import order_tasks
-from compiler.resolve.resolve import resolve
-from compiler.simulate import simulate
-from compiler.syntax.parse import parse
-from compiler.syntax.printer import print_schedule
-from compiler.verify import verify
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.pipeline import order_tasks
+from chimerac.compiler.resolve.resolve import resolve
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.syntax.printer import print_schedule
+from chimerac.compiler.verify import verify
 from tests.effort import examples
 from tests.helpers_events import makespan
 from tests.helpers_orders import GreedyCase, ListingCase, computed, greedy_schedules, listings, shuffled_listings

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from chimera_ir.diagnostics import Source
-from chimera_ir.instructions import AllReduce, Instruction
-from chimera_ir.program import Program
-from compiler import compile_schedule, compile_text
-from compiler.library import find, names
-from compiler.resolve.check_orders import GREEDY_NAMES
-from compiler.syntax import nodes as n
-from compiler.syntax.parse import keywords, parse
-from compiler.syntax.printer import print_schedule
+from chimerac.chimera_ir.diagnostics import Source
+from chimerac.chimera_ir.instructions import AllReduce, Instruction
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule, compile_text
+from chimerac.compiler.library import find, names
+from chimerac.compiler.resolve.check_orders import GREEDY_NAMES
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import keywords, parse
+from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 
 MEANT = keywords() | {"F", "B", "I", "W", "hop", "min", "max"}  # what the language itself names

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError, Source
-from chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv, instruction_text
-from chimera_ir.jsonform import program_to_json
-from chimera_ir.program import Machine, Program
-from compiler import compile_schedule, compile_text, verify
-from compiler.cli import main
-from compiler.library import find
-from compiler.lower.width import tasks_only
-from compiler.pipeline import arranged, compile_source, verified
-from compiler.repair import in_words, repaired
-from compiler.tasks import TaskIndex, data_edges, earliest, task_costs
-from compiler.verify.progress import hang_on
-from compiler.verify.view import View
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv, instruction_text
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler import compile_schedule, compile_text, verify
+from chimerac.compiler.command.main import main
+from chimerac.compiler.diagnose.repair import in_words, repaired
+from chimerac.compiler.library import find
+from chimerac.compiler.lower.width import tasks_only
+from chimerac.compiler.pipeline import arranged, compile_source, verified
+from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+from chimerac.compiler.verify.progress import hang_on
+from chimerac.compiler.verify.view import View
 from tests.helpers import SMALL, moved, program, streams, with_streams
 from tests.helpers_events import makespan as makespan_of
 from tests.proof.disorder import disorderly

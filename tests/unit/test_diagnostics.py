@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from chimera_ir.diagnostics import MAX_SHOWN, MAX_WIDTH, ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse, render
+from chimerac.chimera_ir.diagnostics import (
+    MAX_SHOWN,
+    MAX_WIDTH,
+    ChimeraError,
+    Diagnostic,
+    Source,
+    Span,
+    did_you_mean,
+    refuse,
+    render,
+)
 
 TEXT = "first line\n\tlet x =\tN // 0 # tabs\nlast line without end"
 

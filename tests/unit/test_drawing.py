@@ -7,13 +7,13 @@ from fractions import Fraction
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import Op
-from chimera_ir.program import OVERLAP, Program
-from chimera_ir.textform import program_from_text
-from compiler.draw.timeline import MAX_WIDTH, draw_timeline
-from compiler.library import entries, find, names
-from compiler.simulate import simulate
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import OVERLAP, Program
+from chimerac.chimera_ir.textform import program_from_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.draw.timeline import MAX_WIDTH, draw_timeline
+from chimerac.compiler.library import entries, find, names
 from tests.helpers import CASES, compiled, program
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
-from compiler.resolve.expressions import LIMIT, evaluate, names_in
-from compiler.resolve.types import check
-from compiler.syntax import nodes as n
-from compiler.syntax.parse import parse
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
+from chimerac.compiler.resolve.expressions import LIMIT, evaluate, names_in
+from chimerac.compiler.resolve.types import check
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import parse
 
 
 def expression(text: str) -> n.Expr:

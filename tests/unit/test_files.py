@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir import files, limits
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.files import read, write
-from compiler.cli import main
-from compiler.library import find
-from interpreter.record import Record
+from chimerac.chimera_ir import files, limits
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.files import read, write
+from chimerac.compiler.command.main import main
+from chimerac.compiler.library import find
+from chimerac.interpreter.launch.record import Record
 
 LONG = "x" * 3000
 NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, LONG, "none/x", "file/x", "loop", "a\0b"]
@@ -181,7 +181,7 @@ def test_what_stdout_has_no_sign_for(here: Path) -> None:
 
 def test_a_model_description_that_nobody_reads(here: Path) -> None:
     pytest.importorskip("torch")
-    command = f"{sys.executable} -m models describe --model gpt-nano"
+    command = f"{sys.executable} -m chimerac.models describe --model gpt-nano"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     ran = subprocess.run(f"{command} > /dev/full", shell=True, env=env, capture_output=True, text=True)
     assert ran.returncode == 1 and "error[E003]" in ran.stderr and "Traceback" not in ran.stderr

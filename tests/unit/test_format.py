@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from chimera_ir.diagnostics import ChimeraError, Source
-from compiler.cli import main
-from compiler.format import format_schedule
-from compiler.format.layout import WIDTH
-from compiler.library import find, names
-from compiler.syntax.parse import parse
-from compiler.syntax.printer import print_schedule
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.compiler.command.main import main
+from chimerac.compiler.format import format_schedule
+from chimerac.compiler.format.layout import WIDTH
+from chimerac.compiler.library import find, names
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.syntax.printer import print_schedule
 from tests.effort import examples
 from tests.helpers_random import trees
 

@@ -8,15 +8,15 @@ from fractions import Fraction
 import pytest
 from pydantic import TypeAdapter
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import AllReduce, Fwd
-from chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
-from chimera_ir.program import Program
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_text
-from compiler.pipeline import arranged
-from compiler.simulate import simulate
-from compiler.verify import findings, verify
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import AllReduce, Fwd
+from chimerac.chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.pipeline import arranged
+from chimerac.compiler.verify import findings, verify
 from tests.helpers import program
 from tests.helpers_events import makespan
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 import networkx as nx
 import pytest
 
-from chimera_ir.program import Program
-from compiler.graph import critical_path, dependency_graph, dot, graphml, names
-from compiler.simulate import simulate
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.graph import critical_path, dependency_graph, dot, graphml, names
+from chimerac.compiler.analyze.simulate import simulate
 from tests.helpers import CASES, compiled, program
 from tests.helpers import tasks as tasks_in
 from tests.helpers_events import makespan

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.program import Program
-from compiler import compile_text
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_text
 from tests.helpers import program
 from tests.helpers_text import tasks_of
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chimera_ir.instructions import Fwd, Recv, Send
-from chimera_ir.model import Layer, ModelDescription, Tensor
-from chimera_ir.program import Program
-from compiler import evaluation_of
-from compiler.memory import memory
-from compiler.simulate import simulate
-from compiler.verify import peaks
+from chimerac.chimera_ir.instructions import Fwd, Recv, Send
+from chimerac.chimera_ir.model import Layer, ModelDescription, Tensor
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import evaluation_of
+from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.verify import peaks
 from tests.helpers import program, streams
 from tests.helpers_events import makespan
 from tests.helpers_reference import wrong

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from interpreter.agreement import BY_WHAT_THEY_MAKE, NOBODY_ELSES, Made, compare
-from interpreter.options import option_names, parse_options
-from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.launch.agreement import BY_WHAT_THEY_MAKE, NOBODY_ELSES, Made, compare
+from chimerac.interpreter.launch.options import option_names, parse_options
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
 
 RANKS = program("gpipe", D=3, N=1)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import ChimeraError
-from interpreter.data import Batch, Windows
-from interpreter.text import MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.training.data import Batch, Windows
+from chimerac.interpreter.training.text import MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
 
 HUNDRED = np.arange(100, dtype=np.uint8)
 TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows reach over parts

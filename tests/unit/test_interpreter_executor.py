@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import Bwd, Free, Fwd, Instruction, Recv
-from chimera_ir.program import Program, Tied, program_of
-from interpreter.executor import RankError
-from interpreter.reference import add_gradients, largest_difference, whole_model
-from interpreter.training import Settings, Trainer, agree, learning_rate, samples_per_micro_batch
-from models.describe import describe
-from models.gpt import gpt
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Bwd, Free, Fwd, Instruction, Recv
+from chimerac.chimera_ir.program import Program, Tied, program_of
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.executor import RankError
+from chimerac.interpreter.training.reference import add_gradients, largest_difference, whole_model
+from chimerac.interpreter.training.trainer import Settings, Trainer, agree, learning_rate, samples_per_micro_batch
+from chimerac.models.gpt import gpt
 from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import ONE_RANK

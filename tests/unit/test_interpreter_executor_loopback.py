@@ -14,18 +14,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import AllReduce
-from chimera_ir.jsonform import program_to_json
-from chimera_ir.program import Program, Tied, program_of
-from interpreter.data import Batch
-from interpreter.executor import RankError
-from interpreter.parameters import check_copies, parameter_groups
-from interpreter.times import Times
-from interpreter.transport import Transport, loopback
-from interpreter.transport.loopback import Loopback, run_in_loopback
-from interpreter.work import Work
-from models.model import Model, Stage, Values, build_stage
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import AllReduce
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.program import Program, Tied, program_of
+from chimerac.interpreter.runtime.executor import RankError
+from chimerac.interpreter.runtime.model import Model, Stage, Values, build_stage
+from chimerac.interpreter.runtime.parameters import check_copies, parameter_groups
+from chimerac.interpreter.runtime.times import Times
+from chimerac.interpreter.runtime.work import Work
+from chimerac.interpreter.training.data import Batch
+from chimerac.interpreter.transport import Transport, loopback
+from chimerac.interpreter.transport.loopback import Loopback, run_in_loopback
 from tests.distributed.integers import LENGTH, First, IntegerSamples, Last, Whole, integer_model, loss
 from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import (
@@ -315,7 +315,7 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 from pathlib import Path
-from chimera_ir.jsonform import program_from_json
+from chimerac.chimera_ir.jsonform import program_from_json
 from tests.helpers_loopback import deep_model, equal_to_one_process
 program = program_from_json(Path(sys.argv[1]).read_text(), "program.json")
 equal_to_one_process(program, deep_model(3), 0)

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from interpreter.transport import meeting
-from interpreter.transport.meeting import LostError, Meeting, Rollcall
+from chimerac.interpreter.transport import meeting
+from chimerac.interpreter.transport.meeting import LostError, Meeting, Rollcall
 
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")

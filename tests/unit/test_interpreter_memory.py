@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from chimera_ir.lifetimes import open_sends
-from chimera_ir.program import Machine
-from interpreter.parameters import Gradients
-from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
-from interpreter.work import alone
-from models.describe import describe
-from models.model import Model, Values
+from chimerac.chimera_ir.lifetimes import open_sends
+from chimerac.chimera_ir.program import Machine
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.parameters import Gradients
+from chimerac.interpreter.runtime.work import alone
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers_layers import Kinked, Last, Narrowing, Part, Plain, TiedFirst, TiedLast, Widening, example, loss
 

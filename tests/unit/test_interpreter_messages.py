@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from chimera_ir.model import Tensor as Spec
-from interpreter.messages import Layout, digest, with_gradient
+from chimerac.chimera_ir.model import Tensor as Spec
+from chimerac.interpreter.runtime.messages import Layout, digest, with_gradient
 
 CPU = torch.device("cpu")
 SPECS = (Spec((2, 3), "float32", True), Spec((5,), "bool", False), Spec((), "int64", False), Spec((3,), "float64", True))

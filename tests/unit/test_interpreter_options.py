@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-import interpreter
-from interpreter.options import SCHEDULE, parse_options
+from chimerac import interpreter
+from chimerac.interpreter.launch.options import SCHEDULE, parse_options
 
 
 def test_the_options_of_the_first_command() -> None:
@@ -66,5 +66,5 @@ def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys:
 
 def test_no_file_beside_run_py_hides_a_standard_module() -> None:
     # `torchrun interpreter/run.py` puts this folder first on the path.
-    files = {p.stem for p in Path(*interpreter.__path__).iterdir() if p.stem != "__init__"}
+    files = {p.stem for p in Path(interpreter.__path__[0]).iterdir() if p.stem != "__init__"}
     assert "run" in files and not files & set(sys.stdlib_module_names)

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from chimera_ir.instructions import Instruction, Task
-from chimera_ir.program import Program
-from interpreter.executor import Executor
-from interpreter.messages import boundary_table
-from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
-from models.model import build_stage
+from chimerac.chimera_ir.instructions import Instruction, Task
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.messages import boundary_table
+from chimerac.interpreter.runtime.model import build_stage
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
 from tests.helpers_loopback import SEED, batch_of, deep_model, described
 

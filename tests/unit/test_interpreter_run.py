@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.jsonform import program_to_json
-from chimera_ir.model import Tensor as Spec
-from chimera_ir.program import Costs
-from chimera_ir.textform import program_to_text
-from compiler import compile_schedule, compile_text, simulate
-from compiler.cli import main as chimerac
-from compiler.explain.entries import entries
-from interpreter.measure import bubbles, computed_and_taken_s, peak_memory_bytes
-from interpreter.options import parse_options
-from interpreter.plan import Times
-from interpreter.record import Record, bar
-from interpreter.run import planned
-from interpreter.timed import Comparison, Nothing, Sleeper, median_times, timed_model
-from interpreter.times import times_of
-from interpreter.training import Settings, Trainer
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.model import Tensor as Spec
+from chimerac.chimera_ir.program import Costs
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler import compile_schedule, compile_text, simulate
+from chimerac.compiler.command.main import main as chimerac
+from chimerac.compiler.explain.entries import entries
+from chimerac.interpreter.launch.measure import bubbles, computed_and_taken_s, peak_memory_bytes
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.plan import Times
+from chimerac.interpreter.launch.record import Record, bar
+from chimerac.interpreter.run import planned
+from chimerac.interpreter.runtime.times import times_of
+from chimerac.interpreter.training.timed import Comparison, Nothing, Sleeper, median_times, timed_model
+from chimerac.interpreter.training.trainer import Settings, Trainer
 from tests.distributed.alone import Alone
 
 # --- what is said -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.split import Splitting
+from chimerac.interpreter.runtime.split import Splitting
 
 
 class Attention(nn.Module):

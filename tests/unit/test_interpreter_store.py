@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from chimera_ir.model import Tensor as Spec
-from interpreter.messages import Layout
-from interpreter.store import Buffer, Key, Slot, Store
+from chimerac.chimera_ir.model import Tensor as Spec
+from chimerac.interpreter.runtime.messages import Layout
+from chimerac.interpreter.runtime.store import Buffer, Key, Slot, Store
 from tests.distributed.alone import Alone
 
 SPECS = (Spec((2,), "float32", True), Spec((3,), "int64", False))

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.program import Tied
-from compiler import compile_schedule, evaluation_of
-from interpreter.evaluation import Evaluator, Few
-from interpreter.reference import train, whole_model
-from interpreter.training import Settings, Trainer, learning_rate
-from interpreter.transport import Transport
-from interpreter.transport.loopback import run_in_loopback
-from models.describe import describe
-from models.model import IGNORED
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Tied
+from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import IGNORED
+from chimerac.interpreter.training.evaluation import Evaluator, Few
+from chimerac.interpreter.training.reference import train, whole_model
+from chimerac.interpreter.training.trainer import Settings, Trainer, learning_rate
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import ONE_RANK

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from chimera_ir.instructions import AllReduce
-from chimera_ir.program import Machine
-from interpreter.transport import loopback, processes
-from interpreter.transport.gloo import Gloo
-from interpreter.transport.loopback import StuckError, run_in_loopback
-from interpreter.transport.nccl import Nccl, join
-from interpreter.transport.processes import Processes
-from interpreter.transport.turns import Turns
+from chimerac.chimera_ir.instructions import AllReduce
+from chimerac.chimera_ir.program import Machine
+from chimerac.interpreter.transport import loopback, processes
+from chimerac.interpreter.transport.gloo import Gloo
+from chimerac.interpreter.transport.loopback import StuckError, run_in_loopback
+from chimerac.interpreter.transport.nccl import Nccl, join
+from chimerac.interpreter.transport.processes import Processes
+from chimerac.interpreter.transport.turns import Turns
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program
 
@@ -176,10 +176,10 @@ def test_gloo_stages_what_lies_elsewhere_and_nccl_takes_it_as_it_is(monkeypatch:
 
 
 def test_nccl_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interpreter.transport.nccl.dist.is_nccl_available", lambda: False)
+    monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: False)
     with pytest.raises(ConnectionError, match="without NCCL"):
         join(1, 0)
-    monkeypatch.setattr("interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
+    monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConnectionError, match="rank 2 of this machine needs a GPU of its own, found 2"):
         join(1, 2)

@@ -8,13 +8,13 @@ from itertools import product
 
 import pytest
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import MAX_ID, AllReduce, BwdInput, Free, Fwd, Instruction, Recv, Send, instruction_text
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.program import Costs, Header, Pipe, Tied, program_of
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler import compile_text
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import MAX_ID, AllReduce, BwdInput, Free, Fwd, Instruction, Recv, Send, instruction_text
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.program import Costs, Header, Pipe, Tied, program_of
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_text
 from tests.helpers import program
 
 RIGHT = program("1f1b", D=2, N=2)

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.instructions import AllReduce, Recv, Send, Task
-from chimera_ir.program import Program
-from compiler import compile_text
-from compiler.simulate import simulate
-from compiler.verify import peaks
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.instructions import AllReduce, Recv, Send, Task
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.verify import peaks
 from tests.helpers import SMALL, program, tasks
 from tests.helpers_events import makespan
 from tests.helpers_text import tasks_of

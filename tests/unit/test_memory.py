@@ -9,19 +9,19 @@ from math import prod
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError, Source
-from chimera_ir.instructions import Free, Fwd
-from chimera_ir.lifetimes import held, received, sizes
-from chimera_ir.model import Layer, ModelDescription, Shared, Tensor, TiedLayers
-from chimera_ir.program import LIMITS, RECOMPUTE, Program
-from chimera_ir.textform import program_from_text
-from compiler import compile_text, evaluation_of
-from compiler.library import find
-from compiler.memory import RankMemory, check_memory, memory
-from compiler.pipeline import compile_source
-from compiler.report import report
-from compiler.simulate import simulate
-from compiler.verify import peaks, verify
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.chimera_ir.instructions import Free, Fwd
+from chimerac.chimera_ir.lifetimes import held, received, sizes
+from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, Tensor, TiedLayers
+from chimerac.chimera_ir.program import LIMITS, RECOMPUTE, Program
+from chimerac.chimera_ir.textform import program_from_text
+from chimerac.compiler import compile_text, evaluation_of
+from chimerac.compiler.analyze.memory import RankMemory, check_memory, memory
+from chimerac.compiler.analyze.report import report
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.library import find
+from chimerac.compiler.pipeline import compile_source
+from chimerac.compiler.verify import peaks, verify
 from tests.helpers import SMALL, program, streams, with_streams
 
 # Two layers, so two stages. An act between them has 16 + 8 bytes, of which a gradient travels back for 16.

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.model import (
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.model import (
     Layer,
     ModelDescription,
     Tensor,

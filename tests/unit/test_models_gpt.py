@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.model import ModelDescription, Shared, model_from_json
-from models.__main__ import main
-from models.describe import describe
-from models.draws import Draws, Dropout, drawing
-from models.gpt import PRESETS, gpt, next_byte_loss
-from models.model import IGNORED, Model, build_layer, build_stage
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.model import ModelDescription, Shared, model_from_json
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.draws import Draws, Dropout, drawing
+from chimerac.interpreter.runtime.model import IGNORED, Model, build_layer, build_stage
+from chimerac.models.__main__ import main
+from chimerac.models.gpt import PRESETS, gpt, next_byte_loss
 
 NANO = gpt("gpt-nano", 16)
 

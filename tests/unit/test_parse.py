@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chimera_ir import limits
-from chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
-from compiler.library import find, names
-from compiler.resolve.expressions import names_in
-from compiler.syntax import nodes as n
-from compiler.syntax.parse import MAX_SYNTAX_ERRORS, parse
-from compiler.syntax.printer import expression, print_schedule
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
+from chimerac.compiler.library import find, names
+from chimerac.compiler.resolve.expressions import names_in
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.parse import MAX_SYNTAX_ERRORS, parse
+from chimerac.compiler.syntax.printer import expression, print_schedule
 from tests.helpers_text import text
 
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.partition import cut
+from chimerac.chimera_ir.partition import cut
 
 
 def every_cut(layers: int, stages: int) -> list[tuple[range, ...]]:

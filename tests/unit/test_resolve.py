@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chimera_ir.program import Costs, Pipe, Tied
+from chimerac.chimera_ir.program import Costs, Pipe, Tied
 from tests.helpers_text import refused, small, tasks_of
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from compiler import compile_text
-from compiler.library import find
-from compiler.lower.width import tasks_only
-from compiler.report import report
-from compiler.simulate import simulate
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.compiler import compile_text
+from chimerac.compiler.analyze.report import report
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.library import find
+from chimerac.compiler.lower.width import tasks_only
 
 TEXT = (Path(__file__).parents[2] / "docs/language.md").read_text(encoding="utf-8")
 

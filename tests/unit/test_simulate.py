@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.program import Machine, Program
-from chimera_ir.textform import program_from_text
-from compiler import compile_schedule, compile_text, simulate
-from compiler.verify import verify
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.textform import program_from_text
+from chimerac.compiler import compile_schedule, compile_text, simulate
+from chimerac.compiler.verify import verify
 from tests.helpers import program
 from tests.helpers_events import makespan
 from tests.proof.drawn import MACHINES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler import compile_text
+from chimerac.compiler import compile_text
 from tests.helpers_slips import answers, place, slip
 
 COST = "a cost may differ by stage only: write F(s), and s in its formula"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler import compile_text
+from chimerac.compiler import compile_text
 from tests.helpers_slips import answers, broken, mended, place, right, slip, table
 
 

@@ -10,9 +10,9 @@ import re
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError, Source, render
-from compiler import compile_text
-from compiler.syntax.parse import keywords, parse
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
+from chimerac.compiler import compile_text
+from chimerac.compiler.syntax.parse import keywords, parse
 from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, slip, table
 
 

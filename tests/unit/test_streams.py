@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from chimera_ir.instructions import MAX_ID, Op
-from chimera_ir.jsonform import _instruction_adapter, program_from_json, program_to_json
-from chimera_ir.program import Program, program_of
-from chimera_ir.streams import Streams
-from chimera_ir.textform import program_from_text, program_to_text
+from chimerac.chimera_ir.instructions import MAX_ID, Op
+from chimerac.chimera_ir.jsonform import _instruction_adapter, program_from_json, program_to_json
+from chimerac.chimera_ir.program import Program, program_of
+from chimerac.chimera_ir.streams import Streams
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from tests.effort import examples
 from tests.helpers import program
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chimera_ir.instructions import AllReduce
-from chimera_ir.program import Program
-from compiler.cli import main
+from chimerac.chimera_ir.instructions import AllReduce
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.command.main import main
 from tests.helpers import program, streams
 from tests.helpers_text import small
 

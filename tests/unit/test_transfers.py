@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import Recv, Send
-from chimera_ir.program import Program
-from compiler import Compiled, compile_text
-from compiler.lower.sync import gradient_sync
-from compiler.lower.transfers import AHEAD, transfers
-from compiler.lower.weave import weave
-from compiler.lower.width import widen
-from compiler.simulate import simulate
-from compiler.verify import findings, peaks, verify
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Recv, Send
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import Compiled, compile_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.lower.sync import gradient_sync
+from chimerac.compiler.lower.transfers import AHEAD, transfers
+from chimerac.compiler.lower.weave import weave
+from chimerac.compiler.lower.width import widen
+from chimerac.compiler.verify import findings, peaks, verify
 from tests.effort import examples
 from tests.helpers import streams, tasks
 from tests.helpers_orders import costed_listings

@@ -8,10 +8,10 @@ from itertools import product
 
 import pytest
 
-from chimera_ir import limits, unfit
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.model import model_from_json
+from chimerac.chimera_ir import limits, unfit
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.model import model_from_json
 from tests.helpers import program
 
 RIGHT = program_to_json(program("1f1b", D=2, N=2))

@@ -9,14 +9,14 @@ from typing import get_args
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
-from chimera_ir.program import Machine, Program, Tied
-from chimera_ir.textform import program_from_text, program_to_text
-from compiler import evaluation_of
-from compiler.verify import peaks, verify
-from compiler.verify.progress import machines
-from compiler.verify.view import View
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.program import Machine, Program, Tied
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import evaluation_of
+from chimerac.compiler.verify import peaks, verify
+from chimerac.compiler.verify.progress import machines
+from chimerac.compiler.verify.view import View
 from tests.helpers import program, streams, with_streams
 from tests.helpers_reference import wrong
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from chimera_ir.diagnostics import ChimeraError
-from chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
-from chimera_ir.jsonform import program_from_json, program_to_json
-from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
-from compiler.cli import main
-from compiler.verify import verify
-from compiler.verify.collectives import _shortest
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from chimerac.compiler.command.main import main
+from chimerac.compiler.verify import verify
+from chimerac.compiler.verify.collectives import _shortest
 from tests.helpers import moved, program, streams, with_streams
 
 

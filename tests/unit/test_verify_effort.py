@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
-from chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
-from compiler.verify import findings
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from chimerac.compiler.verify import findings
 from tests.helpers import program, streams, with_streams
 from tests.helpers_cost import lines, peak
 

@@ -1,0 +1,162 @@
+"""The dependency DAG of a program's tasks: its critical path, and its text for the tools of others.
+
+Nodes are tasks, named by their text. An edge `data` carries a value, with the hop it costs; an edge `order` joins a task
+with the next one of its rank. An overlapped pair starts and ends as one: who waits for its first task waits for the second
+too, and what the second waits for the first waits for too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from chimerac.chimera_ir.instructions import Op, Task, instruction_text
+from chimerac.chimera_ir.program import OVERLAP, Ints, Program
+from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, earliest, task_costs
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The DAG as columns. rows: of the tasks, ascending. Edges join positions in `rows`, each pair once; carries: 1 for
+    `data`, 0 for `order`; cost, delay: in the program's units."""
+
+    program: Program
+    rows: Ints
+    cost: Ints
+    source: Ints
+    target: Ints
+    carries: Ints
+    delay: Ints
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the name of every task."""
+        return names(self.program, self.rows)
+
+    def edges(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (source, target, carries, delay), by source."""
+        order = np.argsort(self.source, kind="stable")
+        return zip(*(x[order].tolist() for x in (self.source, self.target, self.carries, self.delay)), strict=True)
+
+
+def names(program: Program, rows: Ints) -> list[str]:
+    """Return the names of these tasks: their texts, and their replicas where there are several."""
+    h, pipes = program.header, program.pipe_names
+    texts = [instruction_text(i, pipes) for i in program.instructions(rows.tolist())]
+    if h.width == 1:
+        return texts
+    return [f"{x} of replica {g // h.ranks}" for x, g in zip(texts, program.rank_of[rows].tolist(), strict=True)]
+
+
+def dependency_graph(program: Program) -> Graph:
+    """Return the graph of a verified program's tasks."""
+    rows = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
+    node = np.full(len(program), -1, np.int64)
+    node[rows] = np.arange(len(rows))
+    data = _between_pairs(program, data_edges(program, TaskIndex.of(program), program.header.costs.hop))
+    follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
+    source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
+    delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
+    # One edge joins two tasks. Where one follows the other on its rank and reads what it makes, it is the value's.
+    _, first, which = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
+    carries = np.zeros(len(first), np.int64)
+    carries[which[len(follows) :]] = 1
+    order = np.argsort(first)
+    kept = first[order]
+    return Graph(program, rows, task_costs(program)[rows], source[kept], target[kept], carries[order], delay[kept])
+
+
+def _between_pairs(program: Program, edges: Edges) -> Edges:
+    """Return edges that join all of an overlapped pair: from its end, the end of its second task, and to its begin."""
+    paired = (program.table.flags & OVERLAP).astype(bool)
+    if not paired.any():
+        return edges
+    end = edges.source + paired[edges.source]
+    begin = edges.target - np.concatenate([[False], paired[:-1]])[edges.target]
+    source = np.column_stack([edges.source, edges.source, end, end])
+    target = np.column_stack([edges.target, begin, edges.target, begin])
+    return Edges(source.ravel(), target.ravel(), np.repeat(edges.delay, 4))
+
+
+def critical_path(graph: Graph) -> tuple[Ints, int]:
+    """Return the rows of the longest path of a graph, and its length: costs and hops, in the program's units."""
+    p, cost = graph.program, task_costs(graph.program)
+    data = np.flatnonzero(graph.carries)
+    end = earliest(p, cost, Edges(graph.rows[graph.source[data]], graph.rows[graph.target[data]], graph.delay[data])).end
+    paired = np.flatnonzero(p.table.flags & OVERLAP)
+    end[paired] -= cost[paired + 1]  # the end of a pair's first task alone
+    end = end[graph.rows]
+    # A task begins when the source of a tight edge allows it: the path goes back along the last of them.
+    tight = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
+    before = np.full(len(end), -1, np.int64)
+    before[graph.target[tight]] = graph.source[tight]
+    path = [int(np.argmax(end))]
+    while before[path[-1]] >= 0:
+        path.append(int(before[path[-1]]))
+    return graph.rows[path[::-1]], int(end.max())
+
+
+def graphml(graph: Graph) -> str:
+    """Return the graph as GraphML. Names hold no character that XML would have escaped."""
+    return "".join(_graphml(graph))
+
+
+def _graphml(graph: Graph) -> Iterator[str]:
+    names, p = graph.names, graph.program
+    yield _HEAD
+    for name, i, row, rank, cost in zip(
+        names,
+        p.instructions(graph.rows.tolist()),
+        graph.rows.tolist(),
+        p.rank_of[graph.rows].tolist(),
+        graph.cost.tolist(),
+        strict=True,
+    ):
+        assert isinstance(i, Task)
+        ids = ",".join(map(str, i.micro_batches))
+        values = (row, rank, i.op, p.pipe_names[i.pipe], i.stage, ids, cost)
+        yield f'    <node id="{name}">\n'
+        yield "".join(f'      <data key="d{k}">{value}</data>\n' for k, value in enumerate(values))
+        yield "    </node>\n"
+    for source, target, carries, delay in graph.edges():
+        yield f'    <edge source="{names[source]}" target="{names[target]}">\n'
+        yield f'      <data key="d7">{_KINDS[carries]}</data>\n      <data key="d8">{delay}</data>\n    </edge>\n'
+    yield "  </graph>\n</graphml>\n"
+
+
+_KINDS = ("order", "data")
+_HEAD = """<?xml version='1.0' encoding='utf-8'?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
+xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">
+  <key id="d8" for="edge" attr.name="delay" attr.type="long" />
+  <key id="d7" for="edge" attr.name="kind" attr.type="string" />
+  <key id="d6" for="node" attr.name="cost" attr.type="long" />
+  <key id="d5" for="node" attr.name="micro_batches" attr.type="string" />
+  <key id="d4" for="node" attr.name="stage" attr.type="long" />
+  <key id="d3" for="node" attr.name="pipe" attr.type="string" />
+  <key id="d2" for="node" attr.name="op" attr.type="string" />
+  <key id="d1" for="node" attr.name="rank" attr.type="long" />
+  <key id="d0" for="node" attr.name="row" attr.type="long" />
+  <graph edgedefault="directed">
+"""
+
+
+def dot(graph: Graph) -> str:
+    """Return the graph for Graphviz: a box per rank, order edges dotted."""
+    return "\n".join(_dot(graph)) + "\n"
+
+
+def _dot(graph: Graph) -> Iterator[str]:
+    names = graph.names
+    yield "digraph schedule {"
+    yield "  rankdir=LR; node [shape=box];"
+    ranks, first = np.unique(graph.program.rank_of[graph.rows], return_index=True)
+    for rank, begin, end in zip(ranks.tolist(), first.tolist(), [*first[1:].tolist(), len(names)], strict=True):
+        inside = " ".join(f'"{name}";' for name in names[begin:end])
+        yield f'  subgraph "cluster_{rank}" {{ label="rank {rank}"; {inside} }}'
+    for source, target, carries, _ in graph.edges():
+        yield f'  "{names[source]}" -> "{names[target]}"{"" if carries else " [style=dotted]"};'
+    yield "}"

@@ -1,0 +1,108 @@
+"""What a program waits for on its machine, and how long: the machines of docs/semantics.md as edges with delays.
+
+Nodes are the rows of the program and, on the machines whose transfers queue, their completions after them: one for every
+message and, on `serial`, one for every collective. The verifier has its own idea of the same (compiler/verify/progress.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.program import Ints, Program
+from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
+
+
+def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
+    """Return every wait of a verified program on the machine of its header, and how long each completion takes."""
+    index = TaskIndex.of(program)
+    stays = data_edges(program, index, 0)
+    here = program.rank_of[stays.source] == program.rank_of[stays.target]
+    edges = [Edges(stays.source[here], stays.target[here], stays.delay[here])]
+    send, receive, channel = _messages(program)
+    message, reader = _readers(program, index, receive)
+    if program.header.machine in ("paired", "serial"):
+        number, taken = _completions(program, send, receive, hop)
+        edges += _queued(program, number, send, channel)
+        edges.append(_edges(number[receive[message]], reader))
+        return Edges.concatenate(*edges), taken
+    edges += _direct(program, send, receive, channel, hop)
+    edges += [_edges(ends[message], reader, hop) for ends in (send, receive)]
+    return Edges.concatenate(*edges), np.zeros(0, np.int64)
+
+
+def _edges(source: Ints, target: Ints, delay: int = 0) -> Edges:
+    return Edges(source, target, np.full(len(source), delay, np.int64))
+
+
+def _messages(program: Program) -> tuple[Ints, Ints, Ints]:
+    """Return the SEND, the RECV and the channel of every message, sorted by channel and, within it, by number."""
+    t, rank = program.table, program.rank_of
+    send, receive = np.flatnonzero(t.op == Op.SEND), np.flatnonzero(t.op == Op.RECV)
+    channel = rank[send] * program.world + t.peer[send]
+    order = np.argsort(channel, kind="stable")
+    return send[order], receive[np.argsort(t.peer[receive] * program.world + rank[receive], kind="stable")], channel[order]
+
+
+def _readers(program: Program, index: TaskIndex, receive: Ints) -> tuple[Ints, Ints]:
+    """Return (number of the message, row that reads it), one entry for every value of every message."""
+    h, t = program.header, program.table
+    message, ids = expand(program, receive)
+    row = receive[message]
+    keys = (program.rank_of[row] // h.ranks * h.stages + t.stage[row]) * h.micro_batches + ids
+    return message, np.where(t.value[row] == Value.act, index.forward[keys], index.backward[keys])
+
+
+def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
+    """Return (message whose SEND waits, message that it waits for): the one `window` before it in its channel."""
+    earlier = np.arange(len(channel)) - window
+    late = np.flatnonzero(earlier >= 0)
+    late = late[channel[earlier[late]] == channel[late]]
+    return late, earlier[late]
+
+
+def _direct(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
+    """Return what SENDs wait for on the machines whose transfers do not queue."""
+    machine, window = program.header.machine, program.header.window
+    if machine == "posted":
+        return []
+    if machine == "rendezvous" or window == 0:
+        return [_edges(receive, send)]
+    late, earlier = _full(channel, window)
+    return [_edges(ends[earlier], send[late], hop) for ends in (send, receive)]
+
+
+def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple[Ints, Ints]:
+    """Return, by row, the completion that a SEND, a RECV or on `serial` an ALLREDUCE is an end of, else -1; and how long
+    each completion takes."""
+    t, rows, messages = program.table, len(program), len(send)
+    number = np.full(rows, -1, np.int64)
+    number[send] = number[receive] = rows + np.arange(messages)
+    taken = np.full(messages, hop, np.int64)
+    if program.header.machine == "serial":
+        sums = np.flatnonzero(t.op == Op.ALLREDUCE)
+        number[sums] = rows + messages + t.batch[sums]
+        taken = np.concatenate([taken, np.zeros(len(program.collectives), np.int64)])
+    return number, taken
+
+
+def _queued(program: Program, number: Ints, send: Ints, channel: Ints) -> list[Edges]:
+    """Return what completions wait for, and what SENDs do."""
+    h, rank = program.header, program.rank_of
+    ends = np.flatnonzero(number >= 0)
+    if h.machine == "paired":
+        queue = rank[ends] * program.world + program.table.peer[ends]
+        ends, queue = ends[np.argsort(queue, kind="stable")], np.sort(queue, kind="stable")
+    else:
+        queue = rank[ends]
+    behind = np.flatnonzero(queue[1:] == queue[:-1]) + 1
+    late, earlier = _full(channel, h.window)
+    blocked = send[late]
+    if h.window == 0:  # a SEND posts, and what follows it in its stream waits for its own transfer
+        follows = np.append(rank, -1)[blocked + 1] == rank[blocked]
+        blocked, earlier = blocked[follows] + 1, earlier[follows]
+    return [
+        _edges(ends, number[ends]),
+        _edges(number[ends[behind - 1]], number[ends[behind]]),
+        _edges(number[send[earlier]], blocked),
+    ]

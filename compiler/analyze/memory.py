@@ -1,0 +1,132 @@
+"""How many bytes each rank needs at its worst moment, from a model description: known before any run, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, lifetimes, sizes
+from chimerac.chimera_ir.model import ModelDescription, gradient_bytes
+from chimerac.chimera_ir.program import Program
+
+if TYPE_CHECKING:
+    from chimerac.compiler.pipeline import Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes of one global rank, by the rule of docs/semantics.md, "Buffers".
+
+    weights, gradients: of all its stages, once, from the first instruction to the last. activations: what forwards keep
+    for their backwards; buffers: posted or held for received values; values: made here, until they are read or sent;
+    sends: messages until they are complete; each at its own peak. peak: the most of all at once. Optimizer state and what
+    an instruction needs only while it runs are not counted.
+    """
+
+    weights: int
+    gradients: int
+    activations: int
+    buffers: int
+    values: int
+    sends: int
+    peak: int
+
+
+# What is held at one time, besides weights and gradients.
+_PARTS = {"activations": ACTIVATIONS, "buffers": (Kind.RECEIVED,), "values": (Kind.MADE, Kind.AS_MADE), "sends": (Kind.SENT,)}
+
+
+class _Held:
+    """What every rank holds while each of its instructions runs. Raises ChimeraError E705 for more stages than layers."""
+
+    def __init__(self, program: Program, model: ModelDescription) -> None:
+        self.program, self.model = program, model
+        self.stages = model.stage_sums(program.header.stages)
+        lives = lifetimes(program)
+        amounts = sizes(lives, self.stages)
+        self.parts: dict[str, Amounts] = {}
+        for name, kinds in _PARTS.items():
+            chosen = lives.is_of(*kinds)
+            self.parts[name] = held(program, lives.take(chosen), amounts[chosen])
+        self.all: Amounts = np.sum(list(self.parts.values()), axis=0)
+
+    def ranks(self) -> tuple[RankMemory, ...]:
+        h = self.program.header
+        local, found = [self._weights(rank) for rank in range(h.ranks)], []
+        for rank, (a, b) in enumerate(pairwise(self.program.offsets.tolist())):
+            weights, gradients = local[rank % h.ranks]
+            if h.kind == "evaluation":
+                gradients = 0
+            tops = {name: int(sums[a:b].max(initial=0)) for name, sums in self.parts.items()}
+            peak = weights + gradients + int(self.all[a:b].max(initial=0))
+            found.append(RankMemory(weights=weights, gradients=gradients, **tops, peak=peak))
+        return tuple(found)
+
+    def moment(self, rank: int) -> tuple[int, dict[str, int]]:
+        """Return the row at which the peak of a rank begins, and the parts then; of a rank that has instructions."""
+        a, b = self.program.offsets[rank : rank + 2].tolist()
+        row = a + int(self.all[a:b].argmax())
+        return row, {name: int(sums[row]) for name, sums in self.parts.items()}
+
+    def _weights(self, rank: int) -> tuple[int, int]:
+        """Return the bytes of a local rank's weights and of their gradients."""
+        h = self.program.header
+        on = [self.stages[s] for s in sorted({s for p in h.pipes for s, r in enumerate(p.placement) if r == rank})]
+        weights, gradients = sum(s.weight_bytes for s in on), sum(s.gradient_bytes for s in on)
+        names = {tied.name for tied in h.tied}
+        for tied in self.model.tied:
+            if tied.name in names:  # one copy for all stages of the rank
+                again = max(0, sum(any(k in s.layers for k in tied.layers) for s in on) - 1)
+                weights, gradients = weights - again * tied.weight_bytes, gradients - again * gradient_bytes(tied)
+        return weights, gradients
+
+
+def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
+    """Return the memory of every global rank. Raises ChimeraError E705 for more stages than layers."""
+    return _Held(program, model).ranks()
+
+
+def check_memory(
+    program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Compiled] | None = None
+) -> None:
+    """Raise ChimeraError E461 where a rank needs more bytes than it has.
+
+    recomputing: compiles the same schedule with every forward run again, to say whether that helps.
+    """
+    found = _Held(program, model)
+    needs = found.ranks()
+    worst = max(needs, key=lambda x: x.peak)
+    if worst.peak <= limit_bytes:
+        return
+    rank = needs.index(worst)
+    over = sum(x.peak > limit_bytes for x in needs)
+    parts, notes = {"weights": worst.weights, "gradients": worst.gradients}, []
+    if program.offsets[rank] < program.offsets[rank + 1]:
+        row, then = found.moment(rank)
+        parts |= then
+        notes = [f"the peak begins at {program.place(row)}"]
+    sums = ", ".join(f"{name} {size:,}" for name, size in parts.items())
+    notes.insert(0, f"{sums}; optimizer state and workspace are not counted")
+    notes += [f"{over} of {len(needs)} ranks need more than there is"] if over > 1 else []
+    help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
+    if recomputing is not None and (again := _least(recomputing, model)) is not None and again <= limit_bytes:
+        help = f"write 'recompute' after every 'stage ... on rank ...'; tried: it then needs {again:,} bytes"
+    raise refuse(
+        "E461",
+        f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its worst moment, and has {limit_bytes:,}",
+        notes=tuple(notes),
+        help=help,
+    )
+
+
+def _least(compiled: Callable[[], Compiled], model: ModelDescription) -> int | None:
+    """Return what the worst rank of a program needs; nothing where it cannot be compiled."""
+    try:
+        return max(x.peak for x in memory(compiled().program, model))
+    except ChimeraError:
+        return None

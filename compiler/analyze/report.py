@@ -1,0 +1,95 @@
+"""What is known of a program before it runs, as a page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Ints, Program
+from chimerac.compiler.analyze.graph import critical_path, dependency_graph, names
+from chimerac.compiler.analyze.memory import RankMemory, memory
+from chimerac.compiler.analyze.simulate import Simulation
+from chimerac.compiler.verify import peaks
+from chimerac.compiler.verify.progress import machine_name, machines
+from chimerac.compiler.verify.view import View
+
+
+def report(program: Program, simulation: Simulation, model: ModelDescription | None = None) -> str:
+    """Return the report of a verified program."""
+    return "\n".join(_lines(program, simulation, model)) + "\n"
+
+
+def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> Iterator[str]:
+    h = program.header
+    given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
+    yield f"{h.schedule} {given}".rstrip()
+    yield (
+        f"{h.ranks} ranks, {h.stages} stages, {h.micro_batches} micro-batches, pipes: {len(h.pipes)}, width {h.width};"
+        f" {len(program)} instructions"
+    )
+    yield f"digest {program.digest}"
+    yield ""
+    yield f"costs           {_costs(s)}"
+    yield f"makespan        {s.time(s.makespan)}"
+    yield f"bubble ratio    {s.bubble_ratio:.4f}   (idle over total: sum of wall bubbles / (ranks x makespan))"
+    yield f"wall bubble     {_span(s, s.wall_bubbles)}   (makespan - busy)"
+    yield f"own bubble      {_span(s, s.own_bubbles)}   (last end - first start - busy)"
+    path, length = critical_path(dependency_graph(program.with_header(costs=s.costs)))
+    yield f"critical path   {s.time(length)}   {len(path)} tasks: {_short(program, path)}"
+    ends = ", ".join(f"{stage.removeprefix('stage ')} at {s.time(t)}" for stage, t in list(s.synced.items())[:16])
+    more = ", ..." if len(s.synced) > 16 else ""
+    if h.kind == "training":
+        yield f"gradients done  stage {ends}{more}"
+    lives = machines(View(program))
+    names = {m: machine_name(m, h.window) for m in lives}
+    yield f"ends on         {', '.join(names[m] for m, ok in lives.items() if ok)}"
+    if not all(lives.values()):
+        yield f"hangs on        {', '.join(names[m] for m, ok in lives.items() if not ok)}   (--for MACHINE arranges for one)"
+    yield ""
+    top = peaks(program)
+    head = ["rank", "busy", "wall bubble", "own bubble", "activations", "receive buffers", "stages"]
+    rows = [
+        [str(g), s.time(s.busy[g]), s.time(s.wall_bubbles[g]), s.time(s.own_bubbles[g])]
+        + [str(x[g]) for x in (top.activations, top.receive_buffers, top.weight_copies)]
+        for g in range(program.world)
+    ]
+    yield from _table(head, rows)
+    yield "activations: micro-batches of one stage alive at the peak; receive buffers: values held or posted for"
+    if model is not None:
+        yield ""
+        yield f"memory of {model.name} in bytes, micro-batches of {model.samples} samples"
+        columns = [f.name for f in fields(RankMemory)]
+        rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model))]
+        yield from _table(["rank", *columns], rows)
+        yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
+        yield "values: made here, until read or sent; sends: until complete; peak: the most of all at once"
+        yield "not counted: optimizer state, and what an instruction needs only while it runs"
+
+
+def _costs(s: Simulation) -> str:
+    c = s.costs
+    parts = {"F": c.FWD, "B": c.BWD, "I": c.BWD_INPUT, "W": c.BWD_WEIGHT, "hop": (c.hop,)}
+    used = {"F": Op.FWD, "B": Op.BWD, "I": Op.BWD_INPUT, "W": Op.BWD_WEIGHT}
+    op = s.program.table.op
+    shown = {k: v for k, v in parts.items() if k == "hop" or (op == used[k]).any()}
+    return "  ".join(f"{k}={_span(s, v)}" for k, v in shown.items())
+
+
+def _span(s: Simulation, values: tuple[int, ...]) -> str:
+    low, high = min(values), max(values)
+    return s.time(low) if low == high else f"{s.time(low)} to {s.time(high)}"
+
+
+def _short(program: Program, path: Ints) -> str:
+    """Return the names of these tasks, of a long path those at its ends."""
+    if len(path) <= 6:
+        return ", ".join(names(program, path))
+    return ", ".join([*names(program, path[:3]), "...", *names(program, path[-2:])])
+
+
+def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(len(r[k]) for r in [head, *rows]) for k in range(len(head))]
+    for r in [head, *rows]:
+        yield "  ".join(f"{cell:>{w}}" for cell, w in zip(r, widths, strict=True))

@@ -1,0 +1,105 @@
+"""When everything runs, by the costs: a simulation of a final program on the machine that its header names.
+
+A task takes its cost; a transfer takes `hop` from the moment when both its SEND and its RECV are posted and it stands
+first in its queues, where there are any; docs/semantics.md, "Times", has the rules (compiler/analyze/machines.py). Posting and
+collectives take no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import Op, stage_group
+from chimerac.chimera_ir.program import Costs, Program
+from chimerac.compiler.analyze.machines import waits
+from chimerac.compiler.given import costs_from
+from chimerac.compiler.tasks import Timing, earliest, task_costs
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Times and `costs` are integers in units of 1 / `scale` of a cost; per global rank where plural.
+
+    busy: time spent computing; wall_bubbles: makespan - busy, what the optimizer step sees; own_bubbles: last end -
+    first start - busy, what the zero-bubble papers count; synced: when the last copy of each stage has its gradient.
+    """
+
+    program: Program
+    costs: Costs
+    timing: Timing
+    scale: int
+    makespan: int
+    busy: tuple[int, ...]
+    wall_bubbles: tuple[int, ...]
+    own_bubbles: tuple[int, ...]
+    synced: Mapping[str, int]
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Return the idle share of all ranks' time, in [0, 1): idle over total, as in Chimera (SC'21, table 2)."""
+        return sum(self.wall_bubbles) / (len(self.busy) * self.makespan) if self.makespan else 0.0
+
+    def time(self, units: int) -> str:
+        """Return a time as a number in the costs' unit."""
+        value = Fraction(units, self.scale)
+        return str(value.numerator) if value.denominator == 1 else f"{float(value):.4g}"
+
+
+def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] | None = None) -> Simulation:
+    """Return the times of a verified program on its machine. costs: F, B, I, W and hop instead of the program's own.
+
+    A float is the number that is written for it: 0.1 is 1/10. Raises ChimeraError E002 for what is no cost.
+    """
+    h = program.header
+    own, scale = _scaled(h.costs, {} if costs is None else costs_from(costs), h.stages)
+    # Replicas wait for each other only where their sums stand in one queue with transfers.
+    if own.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
+        unit = scale if scale <= limits.TIME else f"{scale:.1e}"
+        message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
+        raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
+    costed = program.with_header(costs=own)
+    edges, taken = waits(costed, own.hop)
+    timing = earliest(costed, np.concatenate([task_costs(costed), taken]), edges).of_rows(len(program))
+    assert not timing.stuck, "a verified program ends"
+    ends = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
+    makespan = int(timing.end[ends].max(initial=0))
+    length = np.where(program.table.op <= Op.BWD_WEIGHT, timing.end - timing.start, 0)
+    busy, own_bubbles = [], []
+    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+        rows = np.arange(a, b)[length[a:b] > 0]
+        busy.append(int(length[a:b].sum()))
+        own_bubbles.append(int(timing.end[rows].max() - timing.start[rows].min()) - busy[-1] if len(rows) else 0)
+    weight = np.flatnonzero((program.table.op == Op.BWD) | (program.table.op == Op.BWD_WEIGHT))
+    synced = np.zeros(program.header.stages, np.int64)
+    np.maximum.at(synced, program.table.stage[weight], timing.end[weight])
+    return Simulation(
+        program,
+        own,
+        timing,
+        scale,
+        makespan,
+        tuple(busy),
+        tuple(makespan - x for x in busy),
+        tuple(own_bubbles),
+        {stage_group(s): t for s, t in enumerate(synced.tolist())},
+    )
+
+
+def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
+    """Return integer costs and what they were multiplied by. B is I + W where only its halves are given."""
+    scale = lcm(*(v.denominator for v in given.values()))
+    fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT}
+    values = {k: tuple(x * scale for x in v) for k, v in fields.items()}
+    values |= {k: (int(v * scale),) * stages for k, v in given.items() if k != "hop"}
+    if "B" not in given and ("I" in given or "W" in given):
+        values["B"] = tuple(i + w for i, w in zip(values["I"], values["W"], strict=True))
+    hop = int(given["hop"] * scale) if "hop" in given else own.hop * scale
+    return Costs(values["F"], values["B"], values["I"], values["W"], hop), scale

@@ -1,0 +1,136 @@
+"""The command line of chimerac: its options, and what their values mean (E002)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimerac.compiler.given import cost_from_text
+
+EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
+
+MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
+GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
+
+DESCRIPTION = """\
+Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
+instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is proved right."""
+
+EXAMPLES = """\
+examples:
+  chimerac chimera                                    the streams, for the schedule's own parameters
+  chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
+  chimerac chimera --emit timeline                    a drawing in the terminal
+  chimerac dapple -p policy=2 --emit report --cost hop=0.5
+  chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
+  chimerac p.json --emit report                       read a program, verify it again, report on it
+  chimerac p.json --for serial                        arrange its transfers for another machine, prove it there
+  chimerac chimera -p D=2 --model m.json --memory 24GiB   refuse it if a rank would need more memory
+  chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
+  chimerac fmt mine.sched                             format a schedule in place; with --check only say whether it is
+  chimerac explain E303                               what an error code means, a wrong example and its mending
+
+what it does besides, each with a --help of its own:
+  fmt FILE ...       format schedules in place; with --check only say whether they are
+  explain [CODE ...] say what error codes mean, each with a wrong example and its mending
+
+what --emit makes:
+  streams    the compact text of every rank's instructions (the default)
+  json       the same program as JSON, version 1
+  schema     the JSON Schema of that format; needs no schedule
+  dag        the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv
+  timeline   the simulated timeline, a row per rank
+  report     makespan, bubbles, critical path, activations, buffers, machines; with --model bytes of memory
+
+exit status: 0; 1 if the schedule or program has findings; 2 if the command line means nothing or a file cannot be read"""
+
+
+def format_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac fmt", description="Format schedules in place. Comments stay.")
+    p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
+    p.add_argument("--check", action="store_true", help="write nothing; name what is not formatted, exit status 1")
+    return p
+
+
+def explain_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac explain", description="Say what a code means, with an example and its mending.")
+    p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; none lists them all")
+    return p
+
+
+def make_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.verbs = (format_parser(), explain_parser())
+    p.add_argument(
+        "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
+    )
+    p.add_argument(
+        "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
+    )
+    p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+    machine = p.add_mutually_exclusive_group()
+    machine.add_argument("--machine", metavar="M", choices=MACHINES,
+                         help=f"prove that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
+    machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
+                         help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
+    p.add_argument("--emit", choices=EMITS, default="streams", help="what to print, default streams")
+    p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
+    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
+                   help="simulate with F, B, I, W or hop at this cost, 0.5 or 1/3 too; repeatable")  # fmt: skip
+    p.add_argument("--model", metavar="PATH", help="a model description (JSON): the report says bytes per rank")
+    p.add_argument("--memory", metavar="BYTES",
+                   help="refuse what needs more on a rank for --model: 24GiB, 80GB or a number")  # fmt: skip
+    p.add_argument("--columns", metavar="N", type=int, help="width of the timeline and of --list, default the terminal's")
+    p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
+    p.add_argument("--list", action="store_true", help="list the schedules of the library")
+    p.add_argument("--version", action="version", version=f"chimerac {_version()}")
+    return p
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("chimerac")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "(not installed)"
+
+
+def pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:
+    found: list[Diagnostic] = []
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            found.append(Diagnostic("E002", f"{option} {text}: expected NAME=VALUE, for instance {option} {name or 'D'}=4"))
+        elif name.strip() in pairs:
+            found.append(Diagnostic("E002", f"{option} {text}: {name.strip()} was given before, as {pairs[name.strip()]}"))
+        pairs[name.strip()] = value.strip()
+    if found:
+        raise ChimeraError(found)
+    return list(pairs.items())
+
+
+def integer(option: str, name: str, value: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", value):
+        raise refuse("E002", f"{option} {name}={value}: '{value}' is not an integer")
+    if len(value) > 20:
+        raise refuse("E002", f"{option} {name}={value[:8]}...: a number of {len(value)} digits is too large")
+    return int(value)
+
+
+def number_of_bytes(text: str) -> int:
+    """Return a number of bytes: 1000, 1.5GB (10^9), 24GiB (2^30)."""
+    powers = {"": 1} | {f"{x}{i}B": (1024 if i else 1000) ** k for k, x in enumerate("KMGT", 1) for i in ("", "i")}
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]i?B)?", text)
+    if not found:
+        raise refuse("E002", f"--memory {text}: expected bytes, for instance 24GiB (2^30), 80GB (10^9) or 1000000")
+    return int(Fraction(found[1]) * powers[found[2] or ""])
+
+
+def costs_of(given: Sequence[str]) -> Mapping[str, Fraction]:
+    return {name: cost_from_text(name, value) for name, value in pairs("--cost", given)}

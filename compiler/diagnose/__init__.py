@@ -1,0 +1,1 @@
+"""Why a text or a program is wrong, and changes to it that were tried."""

@@ -1,0 +1,81 @@
+"""Find a short circle among things that wait for each other: instructions in streams, or the tasks of an order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from chimerac.chimera_ir.program import Ints
+
+MAX_WORK = 1_500_000  # waits looked at
+
+
+def shortest_circle(target: Ints, source: Ints, lane: Ints) -> list[int]:
+    """Return the waits, by number, of a circle with as few of them as possible; there must be one.
+
+    Node target[k] cannot run before node source[k]. Nodes of one lane stand together and run one after another, so the
+    source of each wait of the circle stands at or after the target of the next one, in the same lane. The search is
+    complete for up to a thousand waits or so; beyond, it ends with what it has found after a bounded amount of work.
+    """
+    order = np.argsort(target, kind="stable")
+    target, source = target[order], source[order]
+    begin = np.searchsorted(target, np.searchsorted(lane, lane[source]))  # first wait of the source's lane
+    end = np.searchsorted(target, source, side="right")  # first wait behind the source
+    best = _any_circle(begin.tolist(), end.tolist())
+    alone = np.flatnonzero((lane[target] == lane[source]) & (target <= source))
+    if len(alone):
+        best = alone[:1].tolist()
+    targets, lanes, sources = target.tolist(), lane[target].tolist(), source.tolist()
+    source_lanes, work = lane[source].tolist(), 0
+    first = np.searchsorted(target, np.searchsorted(lane, lane[target]))
+    near = np.argsort(np.arange(len(target)) - first, kind="stable").tolist()  # the waits at the head of each lane first
+    begins, ends = begin.tolist(), end.tolist()
+    for start in near:
+        if len(best) <= 1 or work > MAX_WORK:
+            break
+        goal, lane_of_goal = targets[start], lanes[start]
+        before = {start: -1}
+        open_from: dict[int, int] = {}  # lane -> its first wait that was not looked at
+        level, depth = [start], 1
+        while level and depth < len(best):
+            following: list[int] = []
+            for k in level:
+                if source_lanes[k] == lane_of_goal and sources[k] >= goal:
+                    best, level, following = _path(before, k), [], []
+                    break
+                for other in range(open_from.get(source_lanes[k], begins[k]), ends[k]):
+                    work += 1
+                    if other not in before:
+                        before[other] = k
+                        following.append(other)
+                open_from[source_lanes[k]] = max(open_from.get(source_lanes[k], 0), ends[k])
+            level, depth = following, depth + 1
+    return [int(k) for k in order[best]]
+
+
+def _path(before: dict[int, int], last: int) -> list[int]:
+    path = [last]
+    while before[path[-1]] >= 0:
+        path.append(before[path[-1]])
+    return path[::-1]
+
+
+def _any_circle(begin: list[int], end: list[int]) -> list[int]:
+    """Return some circle: what a wait waits for has, in its lane, a wait before it, and so on until one comes again."""
+    seen: dict[int, int] = {}
+    for start in range(len(begin)):
+        k = start
+        path = []
+        while k not in seen and begin[k] < end[k]:
+            seen[k] = start
+            path.append(k)
+            k = begin[k]
+        if seen.get(k) == start and k in path:
+            return path[path.index(k) :]
+    raise AssertionError("nothing waits in a circle")
+
+
+def closed(waits: list[int]) -> list[tuple[int, int]]:
+    """Return each wait of a circle with the next one."""
+    return list(pairwise([*waits, waits[0]]))

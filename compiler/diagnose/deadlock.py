@@ -1,0 +1,100 @@
+"""Explain an order that cannot run: the shortest circle, who ordered it, how far the ranks get, and a change that was
+tried (E304)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimerac.chimera_ir.program import OVERLAP, Ints, Program
+from chimerac.compiler.diagnose.blame import ordered_by
+from chimerac.compiler.diagnose.circle import closed, shortest_circle
+from chimerac.compiler.diagnose.repair import in_words, name, repaired
+from chimerac.compiler.diagnose.suggest import Trials, suggest_edit
+from chimerac.compiler.draw.timeline import draw_timeline
+from chimerac.compiler.order.ordered import Ordered
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.tasks import TaskIndex, Timing, data_edges
+
+MAX_SHOWN = 12
+
+
+def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
+    """Return the finding for a program of tasks whose streams wait for each other in a circle.
+
+    trials: to try changes of the schedule's text.
+    """
+    program = ordered.program
+    target, source, alone = _waits(program, timing)
+    if alone is not None:
+        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name(program, alone)} does"
+        help = suggest_edit(schedule, [], trials, program) or "overlap two tasks of which neither needs the other"
+        return refuse("E304", message, ordered.span(alone), "begins the pair", help=help)
+    circle = closed(shortest_circle(target, source, program.rank_of))
+    notes, ranks = [], []
+    for wait, following in circle:  # what the wait is for comes after what waits next
+        first, needed = int(target[following]), int(source[wait])
+        names = [name(program, first), *([name(program, needed)] if first != needed else [])]
+        rank = int(program.rank_of[needed])
+        notes.append(f"rank {rank} runs {' before '.join(names)}, which {name(program, int(target[wait]))} needs")
+        ranks.append(rank)
+    rows = [int(row) for wait, following in circle for row in (source[wait], target[following])]
+    spans = [ordered.span(row) for row in rows]
+    who = f"rank {ranks[0]} waits for itself"
+    if len(set(ranks)) > 1:
+        who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
+    concerned = sorted(set(ranks))[:MAX_SHOWN]
+    stops = {rank: f"then {name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
+    far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
+    help = suggest_edit(schedule, spans[1::2], trials, program) or _another_order(program)
+    return ChimeraError(
+        [
+            Diagnostic(
+                "E304",
+                f"the order deadlocks: {who}",
+                spans[1],
+                f"orders {name(program, rows[1])}",
+                ("\n".join(notes[:MAX_SHOWN]), *ordered_by(spans), f"as far as these ranks get:\n{far}"),
+                help or "let the task that is needed come first" + (" on one of these ranks" if len(set(ranks)) > 1 else ""),
+                tuple(rows),
+            )
+        ]
+    )
+
+
+def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
+    """Return what is left of the waits, (target, source); and an overlapped pair that needs its own result, if there is one.
+
+    A pair starts when both its tasks can and ends as one: its first task waits, its second one is waited for.
+    """
+    edges = data_edges(program, TaskIndex.of(program), 0)
+    left = timing.end[edges.source] < 0
+    target, source = edges.target[left], edges.source[left]
+    pair = (program.table.flags & OVERLAP > 0).astype(np.int64)
+    second = np.concatenate([[0], pair[:-1]])
+    own = np.flatnonzero(pair[source].astype(bool) & (target == source + 1))
+    return target - second[target], source + pair[source], int(source[own[0]]) if len(own) else None
+
+
+def _stops(program: Program, timing: Timing) -> Iterator[int]:
+    """Yield the row that each rank cannot start; its last one where it gets to the end."""
+    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+        yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
+
+
+def _another_order(program: Program) -> str:
+    """Return which tasks may come earlier so that the order runs, having tried it; or nothing."""
+    found = repaired(program)
+    if found is not None:
+        return f"{in_words(program, found[1])} the order then runs"
+    if not (program.table.flags & OVERLAP).any():
+        return ""
+    alone = replace(program, table=replace(program.table, flags=program.table.flags & ~OVERLAP))
+    found = repaired(alone)
+    if found is None:
+        return ""
+    moves = f"\n{in_words(alone, found[1])}" if found[1] else "; tried:"
+    return f"overlap no tasks{moves} the order then runs"

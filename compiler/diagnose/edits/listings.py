@@ -1,0 +1,164 @@
+"""Changes of a listing: how often something is repeated, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, pairwise
+
+from chimerac.compiler.diagnose.edits.text import (
+    Edit,
+    amended,
+    bounds,
+    from_the_end,
+    one_line,
+    parameters,
+    renamed,
+    setting,
+    signs,
+)
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import as_term, as_written, shifted
+
+
+def of_listing(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
+    """Return changes of a listing whose ranks wait for each other: of constants; of signs and the order of what it lists."""
+    turned = chain(_turned_counts(schedule, listing), _regrouped(listing.actions), _reversed(listing.actions))
+    return [_amended_counts(listing), turned]
+
+
+def of_counts(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
+    """Return changes of how often a listing repeats something."""
+    counts = list(_counts(listing.actions))
+    lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
+    constants = chain(
+        _amended_counts(listing),
+        (((c.span, new),) for c in _conditions(listing.actions) for new in bounds(c)),
+        (((e.span, f"{as_term(e)} {sign} {name}"),) for sign in "-+" for e in counts for name in lets),
+        (((e.span, f"min({name}, {as_written(e)})"),) for e in counts for name in parameters(schedule)),
+    )
+    return [constants, _turned_counts(schedule, listing)]
+
+
+def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
+    """Yield the counts of loops, and what is given a name, where it stands on one line."""
+    for a in actions:
+        found: list[n.Expr] = []
+        match a:
+            case n.Let():
+                found = [a.value]
+            case n.Repeat():
+                found = [a.count]
+                yield from _counts(a.body)
+            case n.Choice():
+                yield from _counts(a.then + a.otherwise)
+            case n.TaskAction():
+                pass
+        yield from (e for e in found if e.span.line == e.span.end_line)
+
+
+def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
+    """Yield where the ranges of loops begin."""
+    for a in actions:
+        match a:
+            case n.Repeat():
+                yield from [a.low] if a.low is not None and one_line(a.low) else []
+                yield from _lows(a.body)
+            case n.Choice():
+                yield from _lows(a.then + a.otherwise)
+            case _:
+                pass
+
+
+def _amended_counts(listing: n.Listing) -> Iterator[Edit]:
+    """Yield counts of a listing one more and one less, also within a formula."""
+    for counts in (list(_counts(listing.actions)), list(_lows(listing.actions))):
+        yield from (((e.span, new),) for e in counts for new in amended(e))
+        for amount in (1, -1):
+            yield from (((e.span, shifted(e, amount)),) for e in counts)
+
+
+def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
+    """Yield the conditions of a listing that stand on one line."""
+    for a in actions:
+        match a:
+            case n.Repeat():
+                yield from _conditions(a.body)
+            case n.Choice():
+                yield from [a.condition] if one_line(a.condition) else []
+                yield from _conditions(a.then + a.otherwise)
+            case _:
+                pass
+
+
+def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
+    """Yield counts with a sign turned round, or the rank counted from the other end: in one of them, or in all."""
+    rank, counts = listing.rank.name, list(_counts(listing.actions))
+    ranks = setting(schedule, "ranks")
+    for other in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
+        turned = tuple((e.span, new) for e in counts if (new := renamed(as_written(e), rank, other)) != as_written(e))
+        yield from ((edit,) for edit in turned)
+        if len(turned) > 1:
+            yield turned
+    for e in counts:
+        yield from (((e.span, new),) for new in signs(e))
+
+
+def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
+    """Yield a loop split in two, and two neighbours made one: `repeat N { F  B }` is not `repeat N { F }  repeat N { B }`.
+    And an overlapped pair as two tasks, and two tasks the other way round."""
+    for a in actions:
+        match a:
+            case n.Repeat():
+                yield from _regrouped(a.body)
+                if a.span.line == a.span.end_line:
+                    head, body, end = _parts(a)
+                    for cut in a.body[1:]:
+                        at = cut.span.column - a.span.column - len(head)
+                        yield ((a.span, f"{head}{body[:at].rstrip()}{end}  {head} {body[at:]}{end}"),)
+            case n.Choice():
+                yield from _regrouped(a.then)
+                yield from _regrouped(a.otherwise)
+            case _:
+                pass
+    for a, b in pairwise(actions):
+        both = replace(a.span, end_column=b.span.end_column)
+        if any(x.span.line != x.span.end_line for x in (a, b)):
+            continue
+        if isinstance(a, n.TaskAction) and isinstance(b, n.TaskAction) and a.span.line == b.span.line:
+            swapped = f"{b.span.text}  {a.span.text}"
+            yield ((both, f"{a.span.text}  {b.span.text}" if a.overlap else swapped),)
+        if isinstance(a, n.Repeat) and isinstance(b, n.Repeat):
+            (head, body, end), (other, more, _) = _parts(a), _parts(b)
+            new = f"{head}{body}  {more.lstrip()}{end}"
+            if head == other:
+                yield ((both, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
+
+
+def _reversed(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
+    """Yield stages of tasks counted down where the index of a loop around them counts up."""
+    for a in actions:
+        match a:
+            case n.Repeat():
+                yield from _reversed(a.body, (*around, a))
+            case n.Choice():
+                yield from _reversed(a.then + a.otherwise, around)
+            case n.TaskAction() if a.stage is not None and a.stage.span.line == a.stage.span.end_line:
+                for loop in around:
+                    if loop.binder and loop.low:
+                        ends = [as_written(loop.count, inside=True), as_written(loop.low, inside=True)]
+                        down = f"({' + '.join(x for x in ends if x != '0')} - {loop.binder.name})"
+                        new = renamed(as_written(a.stage), loop.binder.name, down)
+                        if new != as_written(a.stage):
+                            yield ((a.stage.span, new),)
+            case _:
+                pass
+
+
+def _parts(loop: n.Repeat) -> tuple[str, str, str]:
+    """Return the text of a loop on one line: up to its bracket, the actions, the rest."""
+    text, begin = loop.span.text, loop.span.column
+    if not loop.body:
+        return text[:-1], "", text[-1:]
+    head, end = text[: loop.body[0].span.column - begin].rstrip(), loop.body[-1].span.end_column - begin
+    return head, text[len(head) : end], text[end:]

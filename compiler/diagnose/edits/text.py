@@ -1,0 +1,147 @@
+"""Changes of an expression's text: of its numbers, its signs, its bounds, and of what it counts from which end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from itertools import product
+
+from chimerac.chimera_ir.diagnostics import Span
+from chimerac.compiler.resolve.expressions import inside, names_in
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import as_written
+
+Edit = tuple[tuple[Span, str], ...]  # what to write where
+
+
+def edited(edit: Edit) -> str:
+    lines = edit[0][0].source.text.split("\n")
+    for span, new in sorted(edit, key=lambda x: -x[0].column):  # from the right, so that columns stay
+        line = lines[span.line - 1]
+        lines[span.line - 1] = line[: span.column - 1] + new + line[span.end_column - 1 :]
+    return "\n".join(lines)
+
+
+def setting(schedule: n.Schedule, what: str) -> n.Expr:
+    return next(s.value for s in schedule.statements if isinstance(s, n.Setting) and s.what == what)
+
+
+def parameters(schedule: n.Schedule) -> list[str]:
+    return [s.name.name for s in schedule.statements if isinstance(s, n.Param)][:3]
+
+
+def from_the_end(total: n.Expr, name: str) -> str:
+    """Return `D - 1 - s` for a name that counts to D - 1."""
+    return f"({total.value - 1 if isinstance(total, n.Int) else f'{as_written(total, inside=True)} - 1'} - {name})"
+
+
+def renamed(text: str, name: str, new: str) -> str:
+    return re.sub(rf"\b{re.escape(name)}\b", lambda _: new, text)
+
+
+def one_line(e: n.Expr) -> bool:
+    return e.span.line == e.span.end_line
+
+
+def amended(e: n.Expr) -> Iterator[str]:
+    """Yield the text of an expression with one of the numbers that it adds, takes away or compares with a little changed."""
+    text, begin = as_written(e), e.span.column
+    if isinstance(e, n.Int):
+        yield from (str(e.value + by) for by in (1, -1) if e.value + by >= 0)
+    for part in inside(e):
+        if not isinstance(part, n.Binary) or part.op in ("*", "//", "%", "and", "or"):
+            continue
+        for side in (part.right, part.left):
+            if not isinstance(side, n.Int):
+                continue
+            first, end = side.span.column - begin, side.span.end_column - begin
+            for value in (side.value - 1, side.value + 1, side.value - 2, side.value + 2):
+                if value == 0 and side is part.right and part.op in "+-":
+                    yield text[: text.rindex(part.op, 0, first)].rstrip() + text[end:]
+                elif value > 0 or (value == 0 and part.op not in "+-"):
+                    yield f"{text[:first]}{value}{text[end:]}"
+
+
+def scaled(e: n.Expr, parameters: Collection[str], fixed: bool) -> Iterator[str]:
+    """Yield the text of a sum with one of its terms taken once more, or once less: those that are the same for all tasks,
+    being made of parameters, or the others."""
+    text, begin = as_written(e), e.span.column
+    terms, todo = [], [e]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, n.Binary) and part.op in "+-":
+            todo += [part.right, part.left]
+        else:
+            terms.append(part)
+    for term in (x for x in terms if fixed == (set(names_in(x)) <= set(parameters))):
+        match term:
+            case n.Name() | n.Binary("%" | "//"):
+                new = [f"2*{as_written(term, inside=True)}"]
+            case n.Binary("*", n.Int(value), _):
+                rest = term.span.text.partition("*")[2].strip()
+                new = [rest if k == 1 else f"{k}*{rest}" for k in (value - 1, value + 1) if k > 0]
+            case _:
+                continue
+        first, end = term.span.column - begin, term.span.end_column - begin
+        if isinstance(term, n.Binary) and text[first - 1 : first] == "(" and text[end : end + 1] == ")":
+            first, end = first - 1, end + 1
+        yield from (text[:first] + x + text[end:] for x in new)
+
+
+def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
+    """Yield the text of an expression with a quotient and a remainder exchanged, or another parameter below."""
+    text, begin = as_written(e), e.span.column
+    for part in inside(e):
+        if isinstance(part, n.Binary) and part.op in ("//", "%"):
+            first, end = part.left.span.end_column - begin, part.right.span.end_column - begin
+            at = text.find(part.op, first)
+            below = as_written(part.right)
+            for op, other in product(("//", "%"), dict.fromkeys([below, *parameters(schedule)])):
+                new = f"{text[:at]}{op} {other}{text[end:]}"
+                if (op, other) != (part.op, below):
+                    yield new
+
+
+def signs(e: n.Expr) -> Iterator[str]:
+    """Yield the text of an expression with one of its + and - turned round."""
+    text, begin = as_written(e), e.span.column
+    todo = [e]
+    while todo:
+        match todo.pop():
+            case n.Binary(op, left, right) if op in "+-":
+                todo += [left, right]
+                at = text.find(op, left.span.end_column - begin, right.span.column - begin)
+                if at >= 0:
+                    yield text[:at] + ("-" if op == "+" else "+") + text[at + 1 :]
+            case n.Binary(_, left, right):
+                todo += [left, right]
+            case n.Unary(_, operand):
+                todo.append(operand)
+            case n.IfElse(_, then, otherwise):
+                todo += [then, otherwise]
+            case n.Call(_, arguments):
+                todo += arguments
+            case _:
+                pass
+
+
+_TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+
+
+def bounds(e: n.Expr) -> Iterator[str]:
+    """Yield the text of a condition with one of its bounds included that was not, or the other way round."""
+    text, begin = as_written(e), e.span.column
+    for part in inside(e):
+        if isinstance(part, n.Binary) and part.op in _TURNED:
+            at = text.find(part.op, part.left.span.end_column - begin)
+            yield text[:at] + _TURNED[part.op] + text[at + len(part.op) :]
+
+
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+def opposite(e: n.Expr) -> str:
+    """Return the text of a condition that holds where this one does not."""
+    if isinstance(e, n.Binary) and e.op in _OPPOSITE:
+        return f"{as_written(e.left)} {_OPPOSITE[e.op]} {as_written(e.right)}"
+    return f"not {as_written(e, inside=True)}"

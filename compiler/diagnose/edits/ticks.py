@@ -1,0 +1,123 @@
+"""Changes of the formulas of an order: their ticks, their conditions, and where the pipes put the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, product
+
+from chimerac.compiler.diagnose.edits.text import (
+    Edit,
+    amended,
+    bounds,
+    divided,
+    from_the_end,
+    one_line,
+    opposite,
+    parameters,
+    renamed,
+    scaled,
+    setting,
+    signs,
+)
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.printer import as_term, as_written, shifted
+
+NEAR = ("4", "5", "6")
+OF_STAGES = ("1*", "2*")
+FAR = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
+
+
+def of_ticks(schedule: n.Schedule, moved: Sequence[n.Rule], ways: str) -> list[Iterator[Edit]]:
+    """Return changes of an order's formulas: of constants; of signs, and of what is counted from which end.
+
+    moved: the rules to whose ticks something is added; ways: later '+', earlier '-', or both.
+    """
+    order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
+    rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if one_line(let.value)]
+    ticks, moved = [rule.tick for rule in rules], _on_one_line(moved)[::-1]
+    amounts, fixed = _amounts(schedule), parameters(schedule)
+    constants = chain(
+        (((e.span, new),) for e in ticks for new in amended(e)),
+        _shifted(moved, amounts[:2], ways),
+        (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, False)),
+        (((e.span, new),) for e in lets for new in amended(e)),
+        _shifted(moved, amounts[2:], ways),
+        (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, True)),
+    )
+    turned = chain(
+        _turned(schedule, rules),
+        _shifted(moved, OF_STAGES, ways),
+        (((e.span, new),) for e in lets for new in signs(e)),
+        (((e.span, new),) for e in (*lets, *ticks) for new in divided(schedule, e)),
+        _placed_otherwise(schedule),
+    )
+    return [constants, turned]
+
+
+def far_ticks(schedule: n.Schedule, moved: Sequence[n.Rule], ways: str) -> list[Iterator[Edit]]:
+    """Return larger changes of ticks: what grows with a parameter, and then what does not."""
+    grown = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
+    return [_shifted(_on_one_line(moved)[::-1], (*grown, *FAR), ways)]
+
+
+def of_conditions(rules: Sequence[n.Rule]) -> Iterator[Edit]:
+    """Yield changes of what `when` says: a bound included or not, a constant one more or less, or all that others leave."""
+    conditions = [(rule, rule.condition) for rule in rules if rule.condition and one_line(rule.condition)]
+    for _, condition in conditions:
+        yield from (((condition.span, new),) for new in bounds(condition))
+        yield from (((condition.span, new),) for new in amended(condition))
+    for rule, condition in conditions:
+        for other in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
+            rest = opposite(condition)
+            if other.condition is not None and one_line(other.condition):
+                yield ((other.condition.span, rest),)
+            elif other.condition is None and other.span.line == other.tick.span.line:
+                head = replace(other.span, end_line=other.tick.span.line, end_column=other.tick.span.column)
+                head = replace(head, end_column=head.column + len(head.text.rstrip()))
+                yield ((head, f"{head.text.removesuffix('at').rstrip()} when {rest} at"),)
+
+
+def _on_one_line(rules: Sequence[n.Rule]) -> list[n.Rule]:
+    return [rule for rule in rules if rule.tick.span.line == rule.tick.span.end_line]
+
+
+def _turned(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
+    """Yield ticks with one sign turned round, or the stage, or what a let counts, counted from the other end."""
+    order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
+    for rule in rules:
+        tick, stage = rule.tick, rule.stage.name
+        yield from (((tick.span, new),) for new in signs(tick))
+        others = [renamed(as_written(tick), stage, from_the_end(setting(schedule, "stages"), stage))]
+        others += [
+            renamed(as_written(tick), let.name.name, f"({name} - 1 - {let.name.name})")
+            for let in order.lets
+            for name in parameters(schedule)
+        ]
+        yield from (((tick.span, other),) for other in dict.fromkeys(others) if other != as_written(tick))
+
+
+def _placed_otherwise(schedule: n.Schedule) -> Iterator[Edit]:
+    """Yield pipes with stages on other ranks: counted from the other end, or going round."""
+    pipes = [s for s in schedule.statements if isinstance(s, n.PipeDecl)]
+    for pipe in pipes[::-1]:
+        for clause in (c for c in pipe.stages if one_line(c.rank)):
+            if len(pipes) > 1:
+                yield ((clause.rank.span, f"{as_written(setting(schedule, 'ranks'))} - 1 - {as_written(clause.rank, True)}"),)
+            yield from (((clause.rank.span, new),) for new in divided(schedule, clause.rank))
+
+
+def _amounts(schedule: n.Schedule) -> list[str]:
+    """Return small amounts, and those that grow with a parameter."""
+    return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR]
+
+
+def _shifted(rules: Sequence[n.Rule], amounts: Sequence[str], ways: str) -> Iterator[Edit]:
+    """Yield ticks with something added or taken away; `4*` stands for a multiple of the stage."""
+    for amount, rule, sign in product(amounts, rules, ways):
+        if amount.isdigit():
+            new = shifted(rule.tick, int(f"{sign}{amount}"))
+        else:
+            of_stage = amount.removeprefix("1*") + rule.stage.name
+            new = f"{as_term(rule.tick)} {sign} {of_stage if amount.endswith('*') else amount}"
+        yield ((rule.tick.span, new),)

@@ -1,0 +1,204 @@
+"""Explain a hang: the shortest circle of waits, how far the ranks get, and a change that was tried (E440).
+
+rank 0, instruction 0: SEND act down s1 m0 -> 1
+  waits until this is posted:
+rank 1, instruction 1: RECV act down s1 m0 <- 0
+  comes after:
+rank 1, instruction 0: SEND act up s1 m3 -> 0
+  waits until this is posted:
+rank 0, instruction 1: RECV act up s1 m3 <- 1
+  comes after the first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.diagnose.circle import closed, shortest_circle
+from chimerac.compiler.draw.timeline import draw_timeline
+from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+from chimerac.compiler.verify.collectives import check_gradient_sync
+from chimerac.compiler.verify.dataflow import check_dataflow
+from chimerac.compiler.verify.matching import check_matching
+from chimerac.compiler.verify.memory import check_limits
+from chimerac.compiler.verify.progress import hang_on, machine_name, machines
+from chimerac.compiler.verify.tasks import check_exactly_once
+from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.waits import END, POST, READ, WINDOW, Hang
+from chimerac.compiler.verify.wellformed import check_wellformed
+
+NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
+MAX_SHOWN = 12  # instructions of a circle, and ranks of a drawing
+MAX_MOVES = 4  # of a suggestion
+MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
+
+_WHY = {
+    READ: "reads what this brings",
+    POST: "waits until this is posted",
+    END: "needs this end of it",
+    WINDOW: "is held up, the window of its channel being full, by",
+}
+
+
+def explain_hang(view: View, hang: Hang) -> Diagnostic:
+    """Return the finding for a program of which nobody can move."""
+    circle = _circle(view, hang)
+    rows = [row for node in _nodes(hang, circle) for row in _rows(view, hang, node)]
+    ranks = sorted({int(view.rank[row]) for row in rows})
+    who = f"rank {ranks[0]} waits for itself"
+    if len(ranks) > 1:
+        more = ", ..." if len(ranks) > MAX_SHOWN else ""
+        who = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a circle"
+    notes = ("\n".join(_chain(view, hang, circle)), f"as far as these ranks get:\n{_drawing(view, hang, ranks[:MAX_SHOWN])}")
+    name = machine_name(hang.machine, view.header.window)
+    help = _suggestion(view, hang, circle)
+    return Diagnostic("E440", f"deadlock on the {name} machine: {who}", notes=notes, help=help, about=tuple(rows))
+
+
+# --- the circle -----------------------------------------------------------------------------------------------------
+
+
+def _circle(view: View, hang: Hang) -> list[int]:
+    """Return the waits of the shortest circle, by their numbers: each for what comes after the next."""
+    waits = hang.waits
+    left = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
+    lane = np.concatenate([view.rank, view.program.world + np.arange(waits.nodes - len(view.program))])
+    numbers: list[int] = left[shortest_circle(waits.target[left], waits.source[left], lane)].tolist()
+    return numbers
+
+
+def _chain(view: View, hang: Hang, circle: list[int]) -> Iterator[str]:
+    """Yield the circle in words: what waits, why, for what, and what that comes after."""
+    waits = hang.waits
+    for k, (wait, following) in enumerate(closed(circle)):
+        if k == MAX_SHOWN:
+            yield f"... and {len(circle) - MAX_SHOWN} more waits, back to the first"
+            return
+        target, source, why = int(waits.target[wait]), int(waits.source[wait]), int(waits.why[wait])
+        words = _WHY.get(why) or f"queues on rank {_queue_rank(view, hang, target, source)} behind"
+        last, direct = k == len(circle) - 1, source == waits.target[following]
+        yield _name(view, hang, target)
+        yield f"  {words} the first" if last and direct else f"  {words}:"
+        if not direct:
+            yield _name(view, hang, source)
+            yield "  comes after the first" if last else "  comes after:"
+
+
+def _queue_rank(view: View, hang: Hang, later: int, earlier: int) -> int:
+    """Return a rank on which one transfer was posted before another."""
+    return next(int(view.rank[a]) for b in _rows(view, hang, later) for a in _rows(view, hang, earlier)
+                if view.rank[a] == view.rank[b] and a < b)  # fmt: skip
+
+
+def _nodes(hang: Hang, circle: list[int]) -> list[int]:
+    """Return what waits and what is waited for, in the order of the circle, each once where they are the same."""
+    ends = [int(node) for k in circle for node in (hang.waits.target[k], hang.waits.source[k])]
+    return [node for k, node in enumerate(ends) if node != ends[k - 1]]
+
+
+def _rows(view: View, hang: Hang, node: int) -> list[int]:
+    """Return the row that a node is, or those that post what completes."""
+    if node < len(view.program):
+        return [node]
+    a, b = np.searchsorted(hang.waits.target, (node, node + 1))
+    ends = hang.waits.why[a:b] == END
+    return sorted(hang.waits.source[a:b][ends].tolist())
+
+
+def _name(view: View, hang: Hang, node: int) -> str:
+    p, rows = view.program, _rows(view, hang, node)
+    if node < len(p):
+        return p.place(node)
+    if p.table.op[rows[0]] == Op.ALLREDUCE:
+        return f"the completion of {p.text(rows[0])}"
+    send = next(row for row in rows if p.table.op[row] == Op.SEND)
+    return f"the transfer from rank {view.rank[send]}: {p.text(send)}"
+
+
+# --- how far the ranks get ------------------------------------------------------------------------------------------
+
+
+def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
+    p = view.program
+    timing = earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), p.header.costs.hop))
+    done = hang.done[: len(p)]
+    stops = {}
+    for rank in ranks:
+        a, b = p.offsets[rank : rank + 2].tolist()
+        row = a + int(np.count_nonzero(done[a:b]))
+        stops[rank] = f"then {p.text(row)}" if row < b else "to the end"
+    timing = replace(timing, end=np.where(done, timing.end, -1))
+    return draw_timeline(p, timing, 1, ranks=ranks, columns=100, stops=stops, bands=2).rstrip()
+
+
+# --- a change that was tried ----------------------------------------------------------------------------------------
+
+
+def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
+    """Return a change under which every check holds, having tried it; what was tried in vain where there is none."""
+    p, h = view.program, view.header
+    moves: list[str] = []
+    room, stuck = MAX_TRIED // len(p), hang
+    while len(moves) < MAX_MOVES:
+        best: tuple[int, str, Program, Hang] | None = None
+        now = View(p)
+        for row, to in list(_moves(now, stuck, circle if p is view.program else _circle(now, stuck)))[:room]:
+            room -= 1
+            changed = _moved(p, row, to)
+            left = remaining(changed)
+            said = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
+            if left is None:
+                moves.append(said)
+                together = "\n".join(moves)
+                count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
+                return f"{together}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
+            if isinstance(left, Hang) and (best is None or left.far > best[0]):
+                best = (left.far, said, changed, left)
+        if best is None or best[0] <= stuck.far:
+            break
+        moves.append(best[1])
+        _, _, p, stuck = best
+    for window in range(h.window + 1, h.window + 9) if hang.machine not in ("posted", "rendezvous") else ():
+        if hang_on(View(view.program.with_header(window=window)), hang.machine) is None:
+            return f"a window of {window} sends instead of {h.window}; tried: it then ends on the {hang.machine} machine"
+    ends = [machine_name(m, h.window) for m, ok in machines(view).items() if ok]
+    if ends:
+        return f"it ends on other machines, which is proved: {', '.join(ends)}"
+    return NOTHING_FOUND
+
+
+def _moves(view: View, hang: Hang, circle: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield (row, row before or after which to put it) for neighbours in the circle: the later one before the earlier one
+    of the same rank, or the other way."""
+    rows = [_rows(view, hang, node) for node in _nodes(hang, circle)]
+    pairs = [
+        (max(a, b), min(a, b))
+        for here, there in pairwise([*rows, rows[0]])
+        for a in here
+        for b in there
+        if view.rank[a] == view.rank[b] and a != b
+    ]
+    yield from pairs
+    yield from ((earlier, later) for later, earlier in pairs)
+
+
+def _moved(p: Program, row: int, to: int) -> Program:
+    """Return the program with a row put right before `to`, or right after it where that comes later."""
+    order = np.delete(np.arange(len(p)), row)
+    return replace(p, table=p.table.take(np.insert(order, to, row)))  # the row is gone: `to` is after a later one
+
+
+def remaining(program: Program) -> Hang | bool | None:
+    """Return nothing for a program that is right, how it hangs if that is all that is wrong with it, else True."""
+    if check_wellformed(program):
+        return True
+    view = View(program)
+    checks = (check_exactly_once, check_dataflow, check_matching, check_gradient_sync, check_limits)
+    return any(check(view) for check in checks) or hang_on(view, view.header.machine)

@@ -1,0 +1,118 @@
+"""The nearest order that runs: where ranks wait in a circle, the task that all of them wait for is pulled forward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from chimerac.chimera_ir.program import OVERLAP, Program
+from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+
+MAX_STEPS = 500_000  # tasks looked at for the sake of a suggestion
+MAX_SAID = 8
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+class _Ranks:
+    """Ranks that run their tasks in order. A unit is a task, or an overlapped pair: the row that is its first."""
+
+    def __init__(self, tasks: Program) -> None:
+        pair = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
+        second = np.concatenate([[0], pair[:-1]])
+        edges = data_edges(tasks, TaskIndex.of(tasks), 0)
+        self.rank = tasks.rank_of.tolist()
+        self.needs: list[list[int]] = [[] for _ in range(len(tasks))]
+        for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
+            a, b = source - int(second[source]), target - int(second[target])
+            self.needs[b] += [a] if a != b else []
+        units = np.flatnonzero(second == 0)
+        bounds = np.searchsorted(units, tasks.offsets).tolist()
+        self.left = [units[a:b].tolist()[::-1] for a, b in pairwise(bounds)]  # the next one is the last
+        self.done = [False] * len(tasks)
+        self.order: list[list[int]] = [[] for _ in self.left]
+        self.steps = 0
+
+    def missing(self, unit: int) -> int | None:
+        """Return what a unit waits for, if there is anything."""
+        self.steps += 1 + len(self.needs[unit])
+        if self.steps > MAX_STEPS:
+            raise _TooMuchError
+        return next((x for x in self.needs[unit] if not self.done[x]), None)
+
+    def run(self) -> None:
+        """Run until nobody can go on."""
+        sleeping: dict[int, list[int]] = {}
+        ready = [*range(len(self.left))]
+        while ready:
+            rank = ready.pop()
+            while self.left[rank]:
+                unit = self.left[rank][-1]
+                other = self.missing(unit)
+                if other is not None:
+                    sleeping.setdefault(other, []).append(rank)
+                    break
+                self.done[unit] = True
+                self.order[rank].append(self.left[rank].pop())
+                ready += sleeping.pop(unit, [])
+
+    def wanted(self, preferred: set[int]) -> int | None:
+        """Return a unit that could run, and that a rank waits for in the end: on one of the preferred ranks if there is one,
+        then nearest to its turn. None where pairs wait for each other."""
+        found: list[tuple[bool, int, int]] = []
+        for left in self.left:
+            unit, seen = left[-1] if left else None, set[int]()
+            while unit is not None and (other := self.missing(unit)) is not None:
+                seen.add(unit)
+                unit = other if other not in seen else None
+            if unit is not None:
+                own = self.left[self.rank[unit]]
+                self.steps += len(own) // 8
+                found.append((self.rank[unit] not in preferred, len(own) - own.index(unit), unit))
+        return min(found)[2] if found else None
+
+
+def repaired(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
+    """Return a program of tasks that runs, and how it came about: (row that is run earlier, row before which it is put).
+
+    tasks: of one replica, waiting for each other in a circle. None where that would take too long, or none was found.
+    """
+    ranks = _Ranks(tasks)
+    moves: list[tuple[int, int]] = []
+    try:
+        ranks.run()
+        while any(ranks.left):
+            unit = ranks.wanted({ranks.rank[moved] for moved, _ in moves})
+            if unit is None:
+                return None
+            own = ranks.left[ranks.rank[unit]]
+            moves.append((unit, own[-1]))
+            ranks.steps += len(own)
+            own.remove(unit)
+            own.append(unit)
+            ranks.run()
+    except _TooMuchError:
+        return None
+    pair = tasks.table.flags & OVERLAP
+    rows = [row for order in ranks.order for unit in order for row in range(unit, unit + (2 if pair[unit] else 1))]
+    changed = replace(tasks, table=tasks.table.take(np.array(rows, np.int64)))
+    stuck = earliest(changed, task_costs(changed), data_edges(changed, TaskIndex.of(changed), 0)).stuck
+    return None if stuck else (changed, moves)
+
+
+def name(tasks: Program, row: int) -> str:
+    """Return what messages call a task: a pair that overlaps is one."""
+    text = tasks.text(row)
+    return f"{text.removesuffix(' overlap')} & {tasks.text(row + 1)}" if tasks.table.flags[row] & OVERLAP else text
+
+
+def in_words(tasks: Program, moves: list[tuple[int, int]]) -> str:
+    """Return the moves as a help says them, the first ones at least, and that they were tried."""
+    said = [f"let rank {tasks.rank_of[a]} run {name(tasks, a)} before {name(tasks, b)}" for a, b in moves[:MAX_SAID]]
+    if len(moves) > MAX_SAID:
+        said.append(f"and {len(moves) - MAX_SAID} more like these")
+    return "\n".join(said) + ("; tried:" if len(moves) == 1 else f"; these {len(moves)} moves were tried together:")

@@ -1,0 +1,181 @@
+"""Slips about blocks: what stands in the wrong one, the heads of pipes and orders, what is in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chimerac.compiler.diagnose.place import Place
+from chimerac.compiler.diagnose.slips.change import COMPARISONS, Answer, Change, begins_value
+from chimerac.compiler.syntax.kinds import TASKS
+
+NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
+_NO_LOOP_HERE = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
+# A word -> the block that it stands in, and what to tell who wrote it elsewhere.
+_HOMES = {
+    "prefer": ("greedy", "'prefer' is a line of order greedy"),
+    "group": ("greedy", "'group' is a line of order greedy; in order ticks a group is written F(s, m = 2*g .. 2*g + 1) at ..."),
+    "stage": ("pipe", "'stage' stands in the braces of a pipe: pipe main { stage s on rank s   micro_batches N }"),
+    "micro_batches": ("pipe", "'micro_batches' stands in the braces of a pipe, behind its stages"),
+}
+_OUTSIDE = "a limit on what a rank holds stands outside of the order: limit activations <= 4"
+_ELSEWHERE = {
+    ("greedy", "let"): "order greedy has no let: name the value above, outside of the order",
+    ("greedy", "F"): "formulas stand in order ticks; order greedy has lines of prefer, then, limit, group and cost",
+    ("greedy", "B"): "formulas stand in order ticks; order greedy has lines of prefer, then, limit, group and cost",
+    ("listing", "at"): "formulas with 'at' stand in order ticks; a listing names one task after another",
+    ("listing", "when"): "in a listing a condition is written: if r == 0 { ... }",
+    ("listing", "limit"): _OUTSIDE,
+    ("ticks", "limit"): _OUTSIDE,
+    ("listing", "cost"): "costs stand outside of the order",
+    ("ticks", "cost"): "costs stand outside of the order",
+    ("ticks", "&"): "overlapped pairs stand in order listing",
+    ("ticks", "repeat"): NO_LOOP,
+    ("greedy", "repeat"): _NO_LOOP_HERE,
+    ("greedy", "for"): _NO_LOOP_HERE,
+    ("greedy", "if"): "choices stand in values: then smaller (if s < D then 0 else 1)",
+    ("ticks", "if"): "a condition stands behind the task: F(s, m) when s == 0 at ...",
+    ("", "repeat"): "loops stand in order listing for rank r { ... }",
+    ("", "for"): "there is no loop over statements; several pipes are a family: pipe main[i in 0 .. 1] { ... }",
+}
+
+
+# What is told of as part of a block that has ended too early.
+_BELONGS = {
+    "ticks": TASKS,
+    "greedy": ("prefer", "then", "group", "limit"),
+    "listing": (*TASKS, "repeat", "if"),
+    "pipe": ("stage", "micro_batches"),
+}
+
+
+def home(p: Place) -> Iterator[Answer]:
+    """What stands in another block than its own."""
+    text = p.text()
+    kind, words = _HOMES.get(text, (p.kind, ""))
+    if kind != p.kind and words and (text != "stage" or p.text(2) in ("on", "in")):
+        yield words
+    for block in p.closed[-1:] if not p.blocks else ():
+        if text in _BELONGS.get(block.kind, ()) and block.close is not None and p.starts_line:
+            yield Change(block.close, block.close + 1, "", f"it ends '{block.said}'")
+            yield f"'{text}' stands in a block, and '{block.said}' has ended at line {p.words[block.close].line}"
+    if p.kind == "listing" and text == "when":
+        yield Change(p.at, p.at + 1, "if")
+    anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.expected)
+    if (p.kind, text) in _ELSEWHERE and (anywhere or (p.starts_line and text != "&" and p.text(1) != "rank")):
+        yield _ELSEWHERE[p.kind, text]
+
+
+_FOR_ON = ("at", "->", "=>", ":", "=", "to", "in", "of")
+_FORMS = "say how it is given: order ticks { ... }, order greedy { ... } or order listing for rank r { ... }"
+
+
+def pipes(p: Place) -> Iterator[Answer]:
+    """`pipe NAME[i in LOW .. HIGH] { stage s on rank EXPR   micro_batches EXPR }`."""
+    text = p.text()
+    if p.text(-1) == "pipe" and text == "{":
+        yield Change(p.at, p.at + 1, "main {", "a pipe has a name")
+    if "[" in p.literal and text == "(" and p.text(-2) == "pipe" and (close := p.partner(p.at)) is not None:
+        yield Change(p.at, close + 1, f"[{p.said(p.at + 1, close)}]")
+    if p.text(-1) == "[" and p.text(-3) == "pipe":
+        if p.text(1) == "..":
+            yield Change(p.at, p.at + 1, f"i in {text}", "the pipes of a family are numbered by a name")
+        elif p.text(1) == "]" and text.isdigit() and len(text) < 9 and int(text) > 1:
+            yield Change(p.at, p.at + 1, f"i in 0 .. {int(text) - 1}", "the pipes of a family are numbered by a name")
+        elif p.text(1) == "]" and text.isdigit():
+            yield Change(p.at - 1, p.at + 2, "", "one pipe has no index")
+    if p.wants("in") and text == "]":
+        yield f"say which there are: [{p.text(-1)} in 0 .. 1]"
+    ranged = p.wants("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
+    if ranged and text in ("=", ":", "from", "of", "<-"):
+        yield Change(p.at, p.at + 1, "in")
+    if p.literal & {"{"} and text == ":" and p.text(-2) == "pipe":
+        if p.text(1) == "{":
+            yield Change(p.at, p.at + 1, "")
+        yield Change(p.at, p.rest_of_line(p.at), f"{{ {p.said(p.at + 1, p.rest_of_line(p.at))} }}")
+        yield "what is in a pipe stands in braces: pipe main { stage s on rank s   micro_batches N }"
+    if p.kind != "pipe":
+        return
+    colon = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == ":"), None)
+    if text == "for" and colon is not None and p.said(colon + 1, colon + 2) == "stage":
+        yield Change(p.at, colon + 3, f"stage {p.said(p.at + 1, colon)}")
+    if p.text(-1) in ("stage", "stages") and text.isdigit():
+        yield Change(p.at, p.at + 1, f"s in {text}")
+    if p.text(-1) == "recompute" and text in ("if", "where", "for", "at"):
+        yield Change(p.at, p.at + 1, "when")
+    if p.wants("stage") and text in ("rank", "recompute"):
+        yield "a pipe says where its stages live: stage s on rank s, and behind that: recompute"
+    on = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == "on"), p.at)
+    to = next((k for k in range(p.at, on) if p.words[k].text in ("to", "..", "...", "until")), None)
+    if {"in", "on"} <= p.literal and to is not None and text in ("from", "=", ":", "of", "between", "<-"):
+        yield Change(p.at, on, f"in {p.said(p.at + 1, to)} .. {p.said(to + 1, on)}")
+    if {"in", "on"} <= p.literal and text in (*COMPARISONS, "when", "if", "where", "for"):
+        yield "the stages of a clause are a range: stage s in 0 .. D - 1 on rank ..."
+    if "on" in p.literal:
+        if text == "rank":
+            yield Change(p.at, p.at + 1, "on rank")
+        elif text in _FOR_ON:
+            yield Change(p.at, p.at + 1, "on" if p.text(1) == "rank" else "on rank")
+    if text == "rank" and p.text(-1) == "in":
+        yield Change(p.at - 1, p.at + 1, "on rank")
+    if p.wants("rank") and begins_value(p, p.at):
+        yield Change(p.at, p.at + 1, f"rank {text}")
+    if p.text(-1) == "stage" and text == "on":
+        yield Change(p.at, p.at + 1, "s on", "the stage has a name, which the formula uses")
+    if "stage" in p.literal and text.isidentifier() and p.text(1) in ("on", "in"):
+        yield Change(p.at, p.at + 1, "stage" if text in ("stages", "for") else f"stage {text}")
+    if "micro_batches" in p.literal:
+        if text == "micro" and p.text(1) in ("batches", "batch"):
+            yield Change(p.at, p.at + 2, "micro_batches")
+        if text == "micro" and p.text(1) == "-":
+            yield Change(p.at, p.at + 3, "micro_batches")
+        if text in ("batches", "microbatch", "mb", "m"):
+            yield Change(p.at, p.at + 1, "micro_batches")
+        if text == "}":
+            yield "say how many micro-batches flow through it, behind its stages: micro_batches N"
+    if text == "micro_batches" and p.wants("stage"):
+        yield "the stages come first: stage s on rank s   micro_batches N"
+    if text == "stage" and "}" in p.literal:
+        yield "the stages come first, then micro_batches"
+
+
+def openings(p: Place) -> Iterator[Answer]:
+    """A block whose brace is missing."""
+    if "{" in p.literal and p.literal <= {"{", "[", "(", "in", "}"} and p.at and (p.starts_line or not p.blocks):
+        yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
+
+
+def orders(p: Place) -> Iterator[Answer]:
+    """`order ticks {`, `order greedy {`, `order listing for rank r {`."""
+    text = p.text()
+    if text in ("ticks", "greedy", "listing") and not p.blocks and p.text(-1) != "order":
+        yield Change(p.at, p.at + 1, f"order {text}")
+    if "ticks" in p.literal:
+        if text in ("by", "in", "of", "is", "=", ":", "as"):
+            yield Change(p.at, p.at + 1, "")
+        if text in ("list", "lists", "program", "loop"):
+            yield Change(p.at, p.at + 1, "listing")
+        if text in ("tick", "time", "formula", "formulas"):
+            yield Change(p.at, p.at + 1, "ticks")
+        yield _FORMS
+    if p.wants("{") and not p.blocks and text == ":":
+        yield Change(p.at, p.at + 1, "{")
+    if not p.blocks and text == "for" and p.text(1) == "rank":
+        yield Change(p.at, p.at + 1, "order listing for")
+    if p.wants("for"):
+        if text == "(" and p.text(2) == ")":
+            yield Change(p.at, p.at + 3, f"for rank {p.text(1)}")
+        if text in ("{", "rank", "ranks"):
+            yield Change(p.at, p.at + 1, "for rank r {" if text == "{" else "for rank")
+        if text in ("of", "per", "by", "on", "at"):
+            yield Change(p.at, p.at + 1, "for")
+    if p.wants("rank") and not p.blocks:
+        if text in ("each", "every", "all", "any"):
+            yield Change(p.at, p.at + 2, "rank")
+        elif text.isidentifier():
+            yield Change(p.at, p.at + 1, "rank" if text == "ranks" else f"rank {text}")
+    if p.text(-1) == "rank" and p.text(-2) == "for" and text == "{":
+        yield Change(p.at, p.at + 1, "r {", "the rank has a name, which the tasks use")
+    if p.wants("{") and not p.blocks and text == "in":
+        brace = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == "{"), None)
+        if brace is not None:
+            yield Change(p.at, brace, "", "the block is for every rank")

@@ -1,0 +1,73 @@
+"""What an answer to a slip is, and how its words are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chimerac.compiler.diagnose.place import Place
+
+COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Write something else instead of the words from number `first` up to `end`, which stand on one line. why: in words."""
+
+    first: int
+    end: int
+    new: str
+    why: str = ""
+
+
+Answer = Change | str  # a change, or words where none is known
+
+_BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))  # an expression reaches from one of these, or of the language's words,
+_INSIDE = frozenset(("and", "or", "not"))  # but for these, to the next
+
+
+def begins_value(p: Place, k: int) -> bool:
+    """Return whether a word begins an expression."""
+    text = p.words[k].text if 0 <= k < len(p.words) else ""
+    return text in ("(", "-") or text.isdigit() or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
+
+
+def _bounds(p: Place, text: str) -> bool:
+    return text in _BOUNDARIES or text in p.keywords - _INSIDE
+
+
+def value_before(p: Place, k: int) -> int:
+    """Return where the expression begins that ends before a word."""
+    depth = 0
+    while k > 0:
+        text = p.words[k - 1].text
+        depth += (text in (")", "]")) - (text in ("(", "["))
+        if depth < 0 or (depth == 0 and (_bounds(p, text) or text == ",")):
+            break
+        k -= 1
+    return k
+
+
+def value_behind(p: Place, k: int) -> int:
+    """Return the word past the expression that begins at a word, on its line."""
+    depth, line = 0, p.words[k].line if k < len(p.words) else 0
+    while k < len(p.words) and p.words[k].line == line:
+        text = p.words[k].text
+        depth += (text in ("(", "[")) - (text in (")", "]"))
+        if depth < 0 or (depth == 0 and (_bounds(p, text) or text in (",", ":", ";"))):
+            break
+        k += 1
+    return k
+
+
+def last_of(p: Place, words: tuple[str, ...], first: int, end: int) -> int | None:
+    """Return the last of these words within a part of the text."""
+    return next((k for k in reversed(range(max(first, 0), end)) if p.words[k].text in words), None)
+
+
+def line_of(p: Place) -> int:
+    """Return the first word of the line of the place, or of the block if that begins later."""
+    k = min(p.at, len(p.words) - 1)
+    line = p.words[k].line
+    while k and p.words[k - 1].line == line and p.words[k - 1].text not in "{}":
+        k -= 1
+    return k

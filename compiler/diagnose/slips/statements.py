@@ -1,0 +1,165 @@
+"""Slips in statements and in the lines of order greedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chimerac.compiler.diagnose.place import Place
+from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, line_of
+from chimerac.compiler.syntax.kinds import TASKS
+
+_FOR_IS = ("==", ":=", ":", "<-", "is", "be")
+_SMALLER = ("lower", "lowest", "least", "less", "min", "ascending", "first", "oldest", "old", "increasing", "smallest", "low")
+_LARGER = ("higher", "highest", "greater", "greatest", "max", "descending", "bigger", "decreasing", "largest", "last", "high")
+_BETWEEN = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
+_KEYS = ("smaller", "larger", "earlier", "later")
+_ABOUT = {"stage": "s", "rank": "r", "pipe": "p"}
+_NAMERS = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
+           "var": "let", "def": "let", "define": "let"}  # fmt: skip
+
+
+def names(p: Place) -> Iterator[Answer]:
+    """`schedule NAME`, `param NAME = EXPR`, `let NAME = EXPR`."""
+    text = p.text()
+    if text in ('"', "'", "`"):
+        close = next((k for k in range(p.at + 1, p.rest_of_line(p.at)) if p.words[k].text == text), None)
+        if close is not None and close > p.at + 1:
+            inner = "_".join(w.text for w in p.words[p.at + 1 : close] if w.text.isalnum() or "_" in w.text)
+            yield Change(p.at, close + 1, inner, "names stand without quotes")
+        yield "the language has no strings: names stand without quotes"
+    if p.text(-2) == "schedule" and text in ("-", "."):
+        end = p.at
+        while p.words[end].text == text and end + 1 < len(p.words) and p.on_one_line(p.at, end + 2):
+            end += 2
+        parts = [w.text for w in p.words[p.at - 1 : end] if w.text != text]
+        yield Change(p.at - 1, end, "_".join(parts), "a name is one word")
+    if p.text(-2) == "schedule" and text == "{":
+        yield "a schedule has no braces: its statements follow its name"
+    if "=" in p.literal:
+        if text == ":" and p.text(2) == "=":
+            yield Change(p.at, p.at + 2, "", "all parameters are integers")
+        if text in _FOR_IS:
+            yield Change(p.at, p.at + 1, "=")
+        elif begins_value(p, p.at) and not p.starts_line:
+            yield Change(p.at, p.at + 1, f"= {text}")
+    if p.text(-2) in _NAMERS and text in ("=", ":=") and p.on_one_line(p.at - 2, p.at + 1):
+        yield Change(p.at - 2, p.at + 1, f"let {p.text(-1)} =")
+    if text == "," and p.text(-2) == "let":
+        yield "each value is a let of its own: let a = 1   let b = 2"
+    if text == "," and p.words[line_of(p)].text == "let" and p.text(2) == "=":
+        yield Change(p.at, p.at + 1, "let")
+    if not p.blocks:
+        if p.words[line_of(p)].text == "cost" and "," in p.literal and text.isidentifier() and not p.starts_line:
+            yield Change(p.at, p.at + 1, f", {text}")
+        if text in _NAMERS:
+            yield Change(p.at, p.at + 1, _NAMERS[text])
+        if text.isidentifier() and p.text(1) in ("=", ":="):
+            yield Change(p.at, p.at + 2, f"param {text} =", "what -p sets is a param; what nobody sets is a let")
+        if text == "," and p.words[line_of(p)].text in ("param", "let", "ranks", "stages"):
+            yield Change(p.at, p.at + 1, p.words[line_of(p)].text if p.text(2) in ("=", ",") else "", "each is a statement")
+    elif text in ("=", ":=") and p.kind in ("ticks", "listing") and p.text(-1).isidentifier() and p.text(-1) not in TASKS:
+        yield Change(p.at - 1, p.at + 1, f"let {p.text(-1)} =")
+
+
+def settings(p: Place) -> Iterator[Answer]:
+    """sync, tied, size, limit, cost."""
+    text = p.text()
+    parts = text.split("_")
+    if len(parts) > 1 and set(parts) <= p.keywords:
+        yield Change(p.at, p.at + 1, " ".join(parts))
+    if text == "eager" and not p.blocks:
+        yield Change(p.at, p.at + 1, "sync eager")
+    if p.wants("end") and text in ("the", "its"):
+        yield Change(p.at, p.at + 1, "")
+    if "eager" in p.literal:
+        if text == "end":
+            yield Change(p.at, p.at + 1, "at end")
+        if text in ("=", ":"):
+            yield Change(p.at, p.at + 1, "")
+        yield "write: sync at end, sync eager, or sync eager where idle"
+    if p.text(-1) == "eager" and p.text(-2) == "sync":
+        if text in ("when", "if", "while") and p.text(1) == "idle":
+            yield Change(p.at, p.at + 1, "where")
+        if text == "idle":
+            yield Change(p.at, p.at + 1, "where idle")
+    if p.text(-1) == "tied" and text == "on":
+        yield Change(p.at, p.at + 1, "weights on", "what is tied has a name")
+    if p.text(-2) == "tied" and p.wants("on"):
+        yield Change(p.at, p.at + 1, "on stages" if text in ("stages", "stage", "=", ":", "at") else f"on stages {text}")
+    if p.text(-3) == "tied" and p.wants("stages"):
+        yield Change(p.at, p.at + 1, "stages" if text == "stage" else f"stages {text}")
+    if "size" in (p.text(-1), p.text(-2), p.text(-3)):
+        if "." in text or (text == "." and p.text(-1).isdigit()):
+            yield "write a fraction of two numbers: size 1/2"
+        if "INT" in p.expected and text.isidentifier():
+            yield "a size is a fraction of two numbers, as in size 1/2: no name can stand there"
+        if p.wants("/"):
+            yield Change(p.at, p.at + 1, "/") if text in (":", "//", "over") else Change(p.at - 1, p.at, f"{p.text(-1)}/1")
+    if p.text(-2) == "limit" and p.expected == {"COMPARE"}:
+        if p.text(-1) in TASKS:
+            yield "limits on counts of tasks stand in order greedy; here: limit activations <= 4"
+        if text in ("=", ":", "is", "=<", ":=", "=="):
+            yield Change(p.at, p.at + 1, "<=")
+        elif begins_value(p, p.at):
+            yield Change(p.at, p.at + 1, f"<= {text}")
+    if p.text(-1) in TASKS and p.text(-2) == "limit" and not p.blocks:
+        yield "limits on counts of tasks stand in order greedy; here: limit activations <= 4"
+    line = p.words[line_of(p)].text if p.words else ""
+    if line == "cost" and text == "," and p.wants(")") and p.opened("("):
+        close = p.partner(p.opened("(")[-1])
+        if close is not None:
+            yield Change(p.at, close + 1, ")", "a cost may differ by stage only")
+    if line == "cost" and text.isdigit() and p.text(-1) == "(":
+        yield f"a cost that differs by stage is one formula: {p.text(-2)}(s) = if s == {text} then ... else ..."
+    if p.text(-1) == "cost" and text in ("{", ":"):
+        yield "costs stand in a row, with commas: cost F = 1, B = 2"
+    if "." in text and text not in ("..", "...") and line == "cost":
+        yield "costs are integers: multiply all of them by the same number"
+
+
+def lines(p: Place) -> Iterator[Answer]:
+    """`prefer B, F` and `then smaller m, later s`."""
+    text = p.text()
+    line = p.words[line_of(p)].text if p.words else ""
+    if line == "prefer":
+        first = line_of(p) + 1
+        end = p.rest_of_line(first)
+        end = next((k for k in range(first, end) if p.words[k].text not in (*TASKS, *_BETWEEN)), end)
+        tasks = [w.text for w in p.words[first:end] if w.text in TASKS]
+        while end > first and p.words[end - 1].text == "then":
+            end -= 1
+        if len(tasks) > 1 and p.at <= end:
+            yield Change(first, end, ", ".join(tasks))
+    if "prefer" in p.literal and text in ("priority", "priorities", "first", "preference"):
+        yield Change(p.at, p.at + 1, "prefer")
+    if p.text(-1) == "group" and text == "by":
+        yield Change(p.at, p.at + 1, "F by")
+    if "per" in p.literal and text == "for" and p.text(1) in ("each", "every", "all"):
+        yield Change(p.at, p.at + 2, "per")
+    if line == "limit" and "COMPARE" in p.expected and text in ("at", "to", "by", "of", "is", "max", "most"):
+        yield Change(p.at, p.at + 1, "<=")
+    if "per" in p.literal and text in ("each", "every", "for", "on", "at", "by"):
+        yield Change(p.at, p.at + 1, "per")
+    if p.text(-1) == "per" and text == "rank":
+        yield Change(p.at - 1, p.at + 1, "", "a limit is per rank where nothing else is said")
+    if text == "per" and p.text(-1) == "limit":
+        yield "'per stage' and 'per pipe' stand behind a limit: limit F - B <= D per stage"
+    if text in _KEYS and "then" in p.literal:
+        yield Change(p.at, p.at + 1, f"then {text}")
+    if text in _KEYS and p.text(-1) == "and":
+        yield Change(p.at - 1, p.at + 1, f", {text}")
+    if text in _ABOUT and "INT" in p.expected and p.kind == "greedy":
+        yield Change(p.at, p.at + 1, _ABOUT[text], "s is the stage of a task, m its micro-batch, p its pipe, r its rank")
+    if "smaller" in p.literal:
+        if text == "(" and p.text(1) in _KEYS and (close := p.partner(p.at)) is not None:
+            yield Change(p.at, close + 1, p.said(p.at + 1, close))
+        if p.text(1) in _SMALLER + _LARGER:
+            yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _SMALLER else 'larger'} {text}")
+        if text in _SMALLER + _LARGER and p.text(1) != "(":
+            word = "smaller" if text in _SMALLER else "larger"
+            valued = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
+            yield Change(p.at, p.at + 1, word if valued else f"{word} m")
+        elif begins_value(p, p.at):
+            why = "a key says which comes first: smaller or larger"
+            yield Change(p.at, p.at + 1, f"smaller {text}", why)
+            yield f"{why}, as in: then smaller m, larger s"

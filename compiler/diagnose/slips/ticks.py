@@ -1,0 +1,89 @@
+"""Slips in order ticks: the heads of rules, `at` and `when`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from chimerac.compiler.diagnose.place import Place
+from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of
+from chimerac.compiler.syntax.kinds import TASKS
+
+
+def heads(p: Place) -> Iterator[Answer]:
+    """F(0, m), F(s), F[s, m], F s m and F in place of F(s, m)."""
+    if p.kind != "ticks":
+        return
+    k = last_of(p, TASKS, line_of(p), p.at + 1)
+    at = next((j for j in range(k or 0, p.rest_of_line(k or 0)) if p.words[j].text == "at"), None)
+    if k is None or at is None or at < p.at:
+        return
+    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.said(k, at).replace(" ", ""))
+    if indices:
+        yield Change(k, at, f"{indices[1]}({indices[2]}, {indices[3]})")
+    bracket = next((j for j in range(k + 1, at) if p.words[j].text in "(["), None)
+    pipe = f" {p.words[k + 1].text}" if bracket == k + 2 and p.words[k + 1].text.isidentifier() else ""
+    if bracket is None:
+        plain = [w.text for w in p.words[k + 1 : at]]
+        if len(plain) in (0, 2) and all(x.isidentifier() for x in plain):
+            end, rest = (at, "") if plain else (at + 1, " at")
+            yield Change(k, end, f"{p.words[k].text}({', '.join(plain) or 's, m'}){rest}")
+        return
+    close = p.partner(bracket)
+    if close is None or not p.at <= close < at or (bracket > k + 1 and not pipe):
+        return
+    head = f"{p.words[k].text}{pipe}"
+    commas = [j for j in range(bracket, close) if p.words[j].text == ","]
+    parts = [p.said(a + 1, b) for a, b in zip([bracket, *commas], [*commas, close], strict=True)]
+    if len(parts) == 1 and parts[0] in ("s", "m"):
+        yield Change(k, close + 1, f"{head}(s, m)")
+    if len(parts) == 3 and parts[0].isidentifier() and not pipe:
+        yield Change(k, close + 1, f"{head} {parts[0]}({parts[1]}, {parts[2]})", "the pipe stands before the parentheses")
+    if len(parts) != 2 or "=" in parts[1]:
+        return
+    free = [part.isidentifier() and part not in p.keywords for part in parts]
+    names = [part if own else name for part, own, name in zip(parts, free, ("s", "m"), strict=True)]
+    conditions = " and ".join(
+        f"{name} == {part}" for part, name in zip(parts, names, strict=True) if part not in (name, *p.keywords)
+    )
+    if not conditions:
+        yield Change(k, close + 1, f"{head}({', '.join(names)})")
+    elif p.words[close + 1].text == "at":
+        why = "a rule is for every stage and micro-batch, and 'when' narrows it"
+        yield Change(k, close + 1, f"{head}({', '.join(names)}) when {conditions}", why)
+
+
+_FOR_AT = ("=", "==", ":", ":=", "->", "=>", "<-", "@", "in", "by", "is", "on", "after")
+_FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
+
+
+def times(p: Place) -> Iterator[Answer]:
+    """`at` and `when`, and what stands in their place."""
+    text = p.text()
+    if "at" in p.literal:
+        if text in _FOR_AT:
+            yield Change(p.at, p.at + 1, "at")
+        elif text in _FOR_WHEN and "when" in p.literal:
+            yield Change(p.at, p.at + 1, "when")
+        elif begins_value(p, p.at) and not p.starts_line and p.text(-1) == ")":
+            yield Change(p.at, p.at + 1, f"at {text}")
+    if p.kind != "ticks":
+        return
+    if text == "=" and p.text(-2) == "at" and p.text(-1).isidentifier():
+        yield Change(p.at - 2, p.at + 1, "at", "a tick is a number")
+    if text == "at" and p.starts_line:
+        yield "a formula begins with its task: F(s, m) at ..."
+    for k in (p.at - 1, p.at - 2, p.at - 3):
+        if k > 0 and p.words[k].text in ("tick", "ticks", "time", "step", "slot") and p.words[k - 1].text == "at":
+            yield Change(k - 1, k + 2, f"at {p.words[k + 1].text}", "a tick is a number")
+    if text in _FOR_WHEN or text == "when":
+        at, end = last_of(p, ("at",), line_of(p), p.at), p.rest_of_line(p.at)
+        otherwise = last_of(p, ("else",), p.at, end)
+        if at is None or p.at + 1 == end:
+            return
+        tick = p.said(at + 1, p.at)
+        if otherwise is not None:
+            condition, other = p.said(p.at + 1, otherwise), p.said(otherwise + 1, end)
+            yield Change(at, end, f"at if {condition} then {tick} else {other}")
+        elif last_of(p, ("when",), line_of(p), p.at) is None:
+            yield Change(at, end, f"when {p.said(p.at + 1, end)} at {tick}", "the condition stands before the tick")

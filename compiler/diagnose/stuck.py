@@ -1,0 +1,95 @@
+"""A greedy order that is stuck: the ranks whose limits are full, and limits with more room, tried before they are named."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
+from chimerac.chimera_ir.instructions import Op
+from chimerac.compiler.order.greedy import Counter, F, Scheduler, W, X, refusing, run, scheduler_of
+from chimerac.compiler.order.ordered import formatted, plus
+from chimerac.compiler.resolve.spec import LETTERS, Bound
+
+MAX_TRIED = 500_000  # tasks ordered for the sake of a suggestion
+MAX_RUNS = 40
+
+
+def explain_stuck(x: Scheduler, sequence: list[list[int]]) -> Diagnostic:
+    """Return the finding that shows the ranks whose limits are full. sequence: what every rank has started."""
+    h, notes = x.spec.header, []
+    letters = {F: "F", X: "I" if Op.BWD_WEIGHT in x.order.kinds else "B", W: "W"}
+    full = list(_full(x))
+    for rank, task, limit in full:
+        kind, key = divmod(task, x.keys)
+        stage, m = divmod(key, h.micro_batches)
+        kept = limit.kept - x.kept[x.cell[key]] if kind == F else 0
+        reserve = f", {kept} kept for other stages" if kept else ""
+        name = f"{letters[kind]} {h.pipes[x.cell[key] // h.stages].name} s{stage} m{m}"
+        notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
+    done = sum(map(len, sequence))
+    message = f"the scheduler is stuck after {done} of {x.tasks} tasks: limits forbid every task that is ready"
+    first = full[0][2]
+    return Diagnostic("E305", message, first.span, "this limit", tuple(notes[:8]), _help(x, first))
+
+
+def _full(x: Scheduler) -> Iterator[tuple[int, int, Counter]]:
+    """Yield the ranks that wait, each with the task that it wants most and the limit that forbids it."""
+    cells = len(x.counters)
+    for rank, heaps in enumerate(x.heaps):
+        waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
+        if waiting:
+            index, task = min(waiting, key=lambda w: x.priority[w[1]])
+            limit = refusing(x, task, *divmod(index, cells))
+            assert limit is not None, "a task that no limit forbids has started"
+            yield rank, task, limit
+
+
+def _help(x: Scheduler, first: Counter) -> str:
+    found = _with_room(x, first.span)
+    backward = "F - W" if Op.BWD_WEIGHT in x.order.kinds else "F - B"
+    rest = f"bound {backward}, which every micro-batch gives back"
+    if not found:
+        return f"{rest}, with room for a forward of every pipe and stage that a limit counts together"
+    texts = [f"line {bound.span.line}: write '{_text(bound)}'" for bound in found]
+    help = f"{'; '.join(texts)}; tried: the scheduler then ends"
+    return help if min(first.weights) < 0 else f"{help}; or {rest}"
+
+
+def _with_room(x: Scheduler, first: Span) -> list[Bound]:
+    """Return the limits that must be larger, made so much larger that the scheduler ends; none if nothing tried does.
+
+    The limit that is full is raised, and with it those that are full when it no longer is: by 1, 2, 4 ..., and then by
+    less while the scheduler still ends. One that is raised enough forbids nothing, so only the effort ends the search.
+    """
+    best: list[Bound] = []
+    raised, low, amount = {first}, 0, 1
+    for _ in range(min(MAX_RUNS, MAX_TRIED // x.tasks)):
+        bounds = [_raised(b, amount, raised) for b in x.order.bounds]
+        try:
+            tried = scheduler_of(x.spec, replace(x.order, bounds=tuple(bounds)))
+            ended = sum(map(len, run(tried))) == x.tasks
+        except ChimeraError:  # all this took too many operations
+            break
+        full = set() if ended else {limit.span for _, _, limit in _full(tried)}
+        if ended:
+            best, high = [b for b in bounds if b.span in raised], amount
+        elif not best and full.isdisjoint(raised):
+            raised |= full
+            continue
+        else:
+            low = amount
+        if best and high - low <= 1:
+            break
+        amount = (low + high) // 2 if best else 2 * amount
+    return best
+
+
+def _raised(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
+    return replace(bound, value=plus(bound.value, amount)) if bound.span in raised else bound
+
+
+def _text(bound: Bound) -> str:
+    counts = " ".join(f"{'+-'[weight < 0]} {LETTERS[op]}" for op, weight in bound.weights.items()).removeprefix("+ ")
+    scope = "" if bound.scope == "rank" else f" per {bound.scope}"
+    return f"limit {counts} <= {formatted(bound.value)}{scope}"

@@ -1,0 +1,244 @@
+"""The finding about a text that does not parse: the fact, the place, what could stand there, and the way out (E101, E102).
+
+A change is suggested only if the text with it can be read further than the line at which it stopped.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from chimerac.chimera_ir.diagnostics import Diagnostic, Span
+from chimerac.compiler.diagnose.place import Block, Place
+from chimerac.compiler.diagnose.slips import Change, answers
+
+FURTHER = 4  # words that a change must let be read, where they stand on the line that it changes
+_STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
+_OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
+
+Reader = Callable[[str], int | None]  # a text -> where it stops being one of the language, nothing if it does not
+
+
+@dataclass(frozen=True, slots=True)
+class Unexpected:
+    """finding: what is wrong; change: what mends it, if that is known."""
+
+    finding: Diagnostic
+    change: Change | None = None
+
+
+def changed(p: Place, change: Change) -> str:
+    """Return the text with a change made."""
+    text, first, last = p.source.text, p.words[change.first], p.words[change.end - 1]
+    return text[: first.start] + change.new + text[last.end :]
+
+
+def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
+    """Return what is wrong at a place. meaningless: the character there that is none of the language's, if it is one."""
+    if p.ended and not p.blocks:
+        return Unexpected(_end(p))
+    if (p.ended or _left_open(p)) and "}" in p.literal:
+        return _brace_missing(p, read)
+    if p.ended:
+        return Unexpected(_end(p))
+    if p.text() == "}" and not p.blocks:
+        return _brace_extra(p, read)
+    span, label = p.span(p.at, p.at + 1), f"expected {expected(p)}"
+    code, message = "E102", f"unexpected '{p.text()}'"
+    if meaningless:
+        column = span.column + max(p.text().find(meaningless), 0)
+        span = Span(span.source, span.line, column, span.line, column + 1)
+        code, message, label = "E101", f"the character {meaningless!r} has no meaning here", ""
+    help, change = _way_out(p, read)
+    return Unexpected(Diagnostic(code, message, span, label, help=help), change)
+
+
+# --- braces ---------------------------------------------------------------------------------------------------------
+
+
+def _left_open(p: Place) -> bool:
+    """Return whether a statement begins within a block, and a brace is missing in the text."""
+    signs = [w.text for w in p.words]
+    statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _near(p.text(), p.literal)
+    return statement and bool(p.blocks) and signs.count("{") > signs.count("}")
+
+
+def _brace_missing(p: Place, read: Reader) -> Unexpected:
+    # A brace that stands further left than the block it closes was meant for one around it.
+    torn = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
+    for block in [*torn[:1], p.blocks[-1]]:
+        last = _last_of(p, block)
+        change = Change(last, last + 1, p.words[last].text + " }")
+        stop = read(changed(p, change))
+        if stop is None or stop > p.words[p.at - 1].end:
+            break
+    else:
+        change = None
+    word = p.words[last]
+    column = word.column + len(word.text)
+    ends_line = last + 1 == len(p.words) or p.words[last + 1].line > word.line
+    where = f"at the end of line {word.line}" if ends_line else f"behind '{word.text}'"
+    return Unexpected(
+        Diagnostic(
+            "E102",
+            f"a '}}' is missing: '{block.said}' is not closed",
+            Span(p.source, word.line, column, word.line, column + 1),
+            "expected '}'",
+            (_beginning(p, block),),
+            f"write '}}' {where}",
+        ),
+        change,
+    )
+
+
+def _beginning(p: Place, block: Block) -> str:
+    return f"'{block.said}' begins at {p.span(block.brace - len(block.head), block.brace + 1)}"
+
+
+def _closes_another(p: Place, block: Block, close: int) -> bool:
+    word = p.words[close]
+    return p.words[close - 1].line < word.line != p.words[block.brace].line and word.column - 1 < block.indent
+
+
+def _last_of(p: Place, block: Block) -> int:
+    """Return the last word of a block that is not closed, going by how lines are indented."""
+    for k in range(block.brace + 1, p.at):
+        if p.words[k - 1].line < p.words[k].line and p.words[k].column - 1 <= block.indent:
+            return k - 1
+    return p.at - 1
+
+
+def _brace_extra(p: Place, read: Reader) -> Unexpected:
+    notes = tuple(f"'{b.said}' has ended at {p.span(b.close, b.close + 1)}" for b in p.closed[-1:] if b.close is not None)
+    change = Change(p.at, p.at + 1, "")
+    kept = change if _reads(p, change, read) else None
+    span = p.span(p.at, p.at + 1)
+    help = "remove '}'" if kept else ""
+    return Unexpected(Diagnostic("E102", "unexpected '}'", span, "no block is open here", notes, help), kept)
+
+
+# --- the way out ----------------------------------------------------------------------------------------------------
+
+
+def _way_out(p: Place, read: Reader) -> tuple[str, Change | None]:
+    """Return a help, and the change that it tells of, if it does."""
+    text = p.text()
+    if text not in p.keywords and (near := _near(text, p.literal & p.keywords)):
+        return _meant(p, p.at, near, read)
+    for k in [*range(p.at - 1, max(p.at - 4, -1), -1)]:
+        word = p.words[k].text
+        if p.words[k].line == p.words[p.at].line and word.isidentifier() and word not in p.keywords:
+            near = _near(word, p.keywords)
+            if near and _reads(p, Change(k, k + 1, near), read):
+                return f"did you mean '{near}' instead of '{word}'?", Change(k, k + 1, near)
+    for answer in answers(p):
+        if isinstance(answer, str):
+            return answer, None
+        if p.on_one_line(answer.first, answer.end) and _reads(p, answer := _spaced(p, answer), read):
+            return _told(p, answer), answer
+    if near := _near(text, p.literal & p.keywords):
+        return _meant(p, p.at, near, read)
+    if (
+        {"INT", "NAME", "LPAR"} <= p.expected
+        and p.starts_line
+        and p.at
+        and (not p.text(-1).isalnum() or p.text(-1) in p.keywords)
+    ):
+        return f"something is missing behind '{p.text(-1)}' in line {p.words[p.at - 1].line}", None
+    if p.expected == {"NAME"} and text in p.keywords:
+        return f"'{text}' is a word of the language; choose another name", None
+    alone = [word for word in p.literal if p.wants(word)]
+    for change in [c for word in alone for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
+        if _reads(p, change, read):
+            return _told(p, change), change
+    if p.expected == {"SCHEDULE"}:
+        return "a text begins with the word schedule and a name", None
+    if text in _STATEMENTS and p.blocks:
+        return f"'{text}' stands outside of '{p.blocks[0].said}'", None
+    return "", None
+
+
+def _meant(p: Place, k: int, near: str, read: Reader) -> tuple[str, Change | None]:
+    change = Change(k, k + 1, near)
+    return f"did you mean '{near}'?", change if _reads(p, change, read) else None
+
+
+def _spaced(p: Place, change: Change) -> Change:
+    """Return a change that keeps words apart which it would join."""
+    before, after = p.source.text[: p.words[change.first].start][-1:], p.source.text[p.words[change.end - 1].end :][:1]
+    new = change.new
+    if new and (before.isalnum() or before == "_") and (new[0].isalnum() or new[0] == "_"):
+        new = f" {new}"
+    if new and (after.isalnum() or after == "_") and (new[-1].isalnum() or new[-1] == "_"):
+        new = f"{new} "
+    if not new and (before.isalnum() or before == "_") and (after.isalnum() or after == "_"):
+        new = " "
+    return replace(change, new=new)
+
+
+def _told(p: Place, change: Change) -> str:
+    """Return the words for a change; the place is named where it is not the one that is marked."""
+    old = p.said(change.first, change.end)
+    where = "" if change.first == p.at else f"{p.span(change.first, change.end)}: "
+    what = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
+    return where + what + (f"; {change.why}" if change.why else "")
+
+
+def _reads(p: Place, change: Change, read: Reader) -> bool:
+    """Return whether a text with a change can be read further than without it."""
+    text, shift = changed(p, change), len(change.new) - (p.words[change.end - 1].end - p.words[change.first].start)
+    if text == p.source.text:
+        return False
+    stop = read(text)
+    if stop is None:
+        return True
+    end = max(p.words[change.end - 1].end, p.words[p.at].end if p.at >= change.end else 0) + shift
+    beyond = text[end:stop]
+    same = text[stop:].startswith((p.text(), ",", ";"))  # made a second time, or a separator
+    return "\n" in beyond.strip(" \t") or len(beyond.split()) >= (1 if same else FURTHER)
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    words = sorted(known)
+    same = [w for w in words if w.casefold() == word.casefold()]
+    return next(iter(same or difflib.get_close_matches(word, words, n=1, cutoff=0.7)), "")
+
+
+# --- what could stand there -----------------------------------------------------------------------------------------
+
+
+def expected(p: Place) -> str:
+    """Return what may stand at a place, in words: an expression, an operator, a statement are one word each."""
+    if {"INT", "NAME", "LPAR"} <= p.expected:
+        return "an expression"
+    words: list[str] = []
+    if len(_OPERATORS & p.expected) > 2:
+        words.append("an operator")
+    if "param" in p.literal:
+        return _joined([*words, *(f"'{sign}'" for sign in ("=", ",") if sign in p.literal), "the next statement"])
+    names = ["a number"] * ("INT" in p.expected)
+    if "NAME" in p.expected:
+        starts = "}" in p.literal
+        names.append({"ticks": "a formula", "listing": "a task"}.get(p.kind, "a name") if starts else "a name")
+    names += ["the end of the text"] * ("$END" in p.expected)
+    names += ["'<='" if p.text(-2) == "limit" else "a comparison"] * (p.expected == {"COMPARE"})
+    literal = p.literal - {"("} if words else p.literal
+    return _joined([*words, *sorted([*(f"'{word}'" for word in literal), *names])])
+
+
+def _joined(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _end(p: Place) -> Diagnostic:
+    lines = p.source.text.rstrip().split("\n")
+    span = Span(p.source, len(lines), len(lines[-1]) + 1, len(lines), len(lines[-1]) + 2)
+    notes = tuple(_beginning(p, b) for b in p.blocks[-1:])
+    last = p.words[-1].text if p.words else ""
+    help = (
+        f"something is missing behind '{last}'"
+        if last and (last in p.keywords or (last not in ")]}" and not last.isalnum()))
+        else ""
+    )
+    return Diagnostic("E102", "the text ends too early", span, f"expected {expected(p)}", notes, help)

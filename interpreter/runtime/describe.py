@@ -1,0 +1,179 @@
+"""Measuring a model description: forwards and a backward with fake tensors, which have shapes and dtypes but no memory.
+
+Fake tensors are meta tensors that remember the device they stand for: plain meta tensors would take the unfused path
+through attention and count its (L, L) matrices, which the fused kernel never keeps.
+
+The layers run one after the other as in one stage, so that memory which several of them keep is seen to be one. It is
+told apart by the layer that makes it, since a stage that begins later receives it as its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayers
+from chimerac.interpreter.runtime.draws import Draws, drawing
+from chimerac.interpreter.runtime.model import Model, Values, applied, build_layer
+from chimerac.interpreter.runtime.split import Splitting
+
+# torch counts every kernel of fused attention but the one for the CPU.
+_CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def describe(model: Model, samples: int) -> ModelDescription:
+    """Return the description of a model for micro-batches of `samples` samples.
+
+    kept_bytes: the storages that autograd saves in the layer's forward, each once; weights and the layer's input are left
+    out. The last layer's include the loss's. split_kept_bytes: the same where the backward is split; weight_kept_bytes: the
+    storages that it leaves for BWD_WEIGHT. Storages that several layers keep, or one that did not make them, are told
+    apart (`shared`). What no later layer reads is counted as if one did. cost: the forward's multiplications and additions
+    in matrix products and attention, and one operation for every number of the output, in thousands, rounded up.
+    """
+    # Masks of dropout are kept too; which numbers they hold makes no difference.
+    with FakeTensorMode(), drawing(Draws(0, 0, tuple(range(samples)))):
+        modules = [build_layer(model, k, seed=0) for k in range(len(model.layers))]
+        whole, halves = _Run(model, modules, samples, split=False), _Run(model, modules, samples, split=True)
+        kept, shared_kept = _by_layer(whole.saved, whole)
+        split_kept, shared_split_kept = _by_layer(halves.saved, halves)
+        weight_kept, shared_weight_kept = _by_layer([_reads(s) for s in halves.splittings], halves)
+        layers = []
+        for k, (name, _) in enumerate(model.layers):
+            parameters = list(modules[k].parameters())
+            layers.append(
+                Layer(
+                    name=name,
+                    parameters=sum(p.numel() for p in parameters),
+                    weight_bytes=sum(t.nbytes for t in (*parameters, *modules[k].buffers())),
+                    kept_bytes=kept[k],
+                    weight_kept_bytes=weight_kept[k],
+                    boundary=tuple(_boundary(t, k, whole, halves) for t in whole.outputs[k]),
+                    cost=-(-(whole.operations[k] + sum(t.numel() for t in whole.outputs[k])) // 1000),
+                    gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
+                    split_kept_bytes=split_kept[k],
+                )
+            )
+    shared = [Shared(size, made, kept=by) for (made, by), size in shared_kept.items()]
+    shared += [Shared(size, made, split_kept=by) for (made, by), size in shared_split_kept.items()]
+    shared += [Shared(size, made, weight_kept=by) for (made, by), size in shared_weight_kept.items()]
+    return ModelDescription(model.name, samples, tuple(layers), _tied(modules), tuple(shared))
+
+
+class _Run:
+    """A forward through all layers, and a split backward where it is one; by layer, what was seen.
+
+    outputs: of each layer; saved: what autograd saved; operations: multiplications and additions; made: which layer made
+    each storage that a layer hands on, the samples' counted as the first's.
+    """
+
+    def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, split: bool) -> None:
+        self.outputs: list[Values] = []
+        self.saved: list[list[torch.Tensor]] = [[] for _ in modules]
+        self.operations: list[int] = []
+        self.made: dict[int, int] = {}
+        self.splittings = [Splitting() for _ in modules] if split else []
+        weights = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+        self.weights = {_storage(t) for t in weights}
+        values, targets = model.example(samples)
+        self._samples = values
+        self._note(values, 0)
+        for k, module in enumerate(modules):
+            counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
+            with counter, saved_tensors_hooks(_noting(self.saved[k]), lambda tensor: tensor):
+                with self.splittings[k] if split else nullcontext():
+                    values = applied(module, values)
+                loss = model.loss(values, targets) if k == len(modules) - 1 else None
+            self.operations.append(counter.get_total_flops())
+            self.outputs.append(values)
+            self._note(values, k)
+        if split and loss is not None and loss.requires_grad:
+            torch.autograd.backward(loss)
+
+    def _note(self, tensors: Values, layer: int) -> None:
+        for t in tensors:
+            self.made.setdefault(_storage(t), layer)
+
+
+def _noting(saved: list[torch.Tensor]) -> Any:
+    def save(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    return save
+
+
+def _reads(splitting: Splitting) -> list[torch.Tensor]:
+    return [t for product in splitting.products for t in product.reads]
+
+
+def _by_layer(
+    kept: Sequence[Sequence[torch.Tensor]], run: _Run
+) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
+    """Return the bytes of the storages that each layer makes and keeps alone, and of the others by (maker, keepers).
+
+    kept: tensors by the layer that keeps them. Only what is handed on, or is a gradient, can have several keepers.
+    """
+    sizes: dict[int, int] = {}
+    keepers: dict[int, list[int]] = {}
+    for k, tensors in enumerate(kept):
+        for storage, size in {_storage(t): t.untyped_storage().nbytes() for t in tensors}.items():
+            if storage not in run.weights:
+                sizes[storage] = size
+                keepers.setdefault(storage, []).append(k)
+    alone, shared = [0] * len(kept), dict[tuple[int | None, tuple[int, ...]], int]()
+    for storage, layers in keepers.items():
+        made = run.made.get(storage)
+        if layers in ([made], [layers[0]]) and made in (None, layers[0]):
+            alone[layers[0]] += sizes[storage]
+        else:
+            shared[made, tuple(layers)] = shared.get((made, tuple(layers)), 0) + sizes[storage]
+    return alone, shared
+
+
+def _boundary(tensor: torch.Tensor, layer: int, whole: _Run, halves: _Run) -> Tensor:
+    number = [t is tensor for t in whole.outputs[layer]].index(True)
+    other = _storage(halves.outputs[layer][number])
+    reads = [_reads(s) for s in halves.splittings]
+    kept = _storage(tensor) in map(_storage, _flat(whole.saved[: layer + 1])) or other in map(
+        _storage, _flat([*halves.saved[: layer + 1], *reads[: layer + 1]])
+    )
+    return Tensor(tuple(tensor.shape), _dtype(tensor), tensor.requires_grad, kept)
+
+
+def _flat(of: Iterable[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    return [t for tensors in of for t in tensors]
+
+
+def _tied(modules: Sequence[nn.Module]) -> tuple[TiedLayers, ...]:
+    """Return the sets of parameters that layers say they share (interpreter/runtime/parameters.py)."""
+    layers: dict[str, list[int]] = {}
+    parameters: dict[str, nn.Parameter] = {}
+    for k, module in enumerate(modules):
+        for name, path in getattr(module, "tied", {}).items():
+            layers.setdefault(name, []).append(k)
+            parameters[name] = module.get_parameter(path)
+    return tuple(
+        TiedLayers(name, tuple(of), p.numel(), p.nbytes, p.nbytes if p.requires_grad else 0)
+        for name, of, p in ((name, of, parameters[name]) for name, of in layers.items() if len(of) > 1)
+    )
+
+
+def _attention_flops(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
+    flops: int = sdpa_flop_count(q, k, v)  # type: ignore[no-untyped-call]  # called with shapes
+    return flops
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _dtype(tensor: torch.Tensor) -> Any:
+    return str(tensor.dtype).removeprefix("torch.")

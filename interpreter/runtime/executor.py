@@ -1,0 +1,208 @@
+"""The executor: one rank's stream, instruction by instruction, on a store keyed by value.
+
+It knows what each instruction means (docs/semantics.md) and nothing of schemes or placements: FWD reads act[s, m] and
+writes act[s + 1, m]; SEND takes a value out of the store, RECV puts one in.
+
+    stream                              store
+    RECV act down s1 m0 <- 0            act down s1 m0, on its way
+    FWD down s1 m0                      act down s1 m0
+    BWD down s1 m0                      grad down s0 m0
+    SEND grad down s0 m0 -> 0
+
+Each instruction is bound once, to one call chosen by its class and its own fields (interpreter/runtime/work.py has the tasks');
+an iteration calls them in order and reads the clock after each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import assert_never
+
+import numpy as np
+from torch import Tensor
+
+from chimerac.chimera_ir.instructions import (
+    AllReduce,
+    Bwd,
+    BwdInput,
+    BwdWeight,
+    Free,
+    Fwd,
+    Instruction,
+    Recv,
+    Send,
+    Task,
+    instruction_text,
+)
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
+from chimerac.interpreter.runtime.model import Model, Stage
+from chimerac.interpreter.runtime.parameters import Gradients, check_copies, parameter_groups
+from chimerac.interpreter.runtime.store import Buffer, Key, Slot, Store
+from chimerac.interpreter.runtime.times import Times, times_of
+from chimerac.interpreter.runtime.work import Iteration, Work
+from chimerac.interpreter.training.data import Batch
+from chimerac.interpreter.transport import Pending, Transport
+
+Call = Callable[[], None]
+
+
+class RankError(Exception):
+    """What went wrong at one place of one rank."""
+
+    def __init__(self, rank: int, place: str, cause: Exception) -> None:
+        text = cause.args[0] if len(cause.args) == 1 and isinstance(cause.args[0], str) else repr(cause)
+        super().__init__(f"rank {rank}, {place}: {text}")
+
+
+class Executor:
+    """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage hands on.
+
+    groups: this rank's parameters by group, each once. Executors of one program are made by all ranks together: copies
+    are compared.
+    """
+
+    def __init__(
+        self, program: Program, model: Model, stages: Mapping[int, Stage], table: Sequence[Specs], transport: Transport
+    ) -> None:
+        self.header, self.pipes = program.header, program.pipe_names
+        self.stream = program.stream(transport.rank)
+        self.model, self.stages, self.table, self.transport = model, stages, table, transport
+        self.groups = parameter_groups(program.header, stages)
+        self.check_copies()
+        trained = self.groups if program.header.kind == "training" else {}
+        self.gradients = {name: Gradients(parameters, transport.device) for name, parameters in trained.items()}
+        self.store = Store()
+        self.iteration = Iteration(model, transport.device)
+        self.work: dict[tuple[int, int, int], Work] = {}
+        self.sums: list[Pending] = []
+        for i in self.stream:
+            for slot in self._message(i)[0] if isinstance(i, Free) else []:
+                slot.freed_later = True
+        self.calls = [self._bind(i) for i in self.stream]
+        self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
+        self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
+
+    def run(self, batch: Batch) -> float:
+        """Execute the stream for one iteration and return this rank's share of the loss.
+
+        Afterwards every parameter has its whole gradient. Raises RankError, which names the instruction.
+        """
+        self.iteration.begin(batch)
+        for gradients in self.gradients.values():
+            gradients.begin()
+        clock, transport, number = time.perf_counter_ns, self.transport, 0
+        stamps, waits = self._stamps, self._waits
+        stamps[0], waits[0] = clock(), transport.waited_ns
+        try:
+            for number, call in enumerate((*self.calls, self._finish), 1):
+                call()
+                stamps[number], waits[number] = clock(), transport.waited_ns
+        except Exception as cause:
+            raise RankError(transport.rank, self._place(number - 1), cause) from cause
+        return float(self.iteration.loss)
+
+    @property
+    def times(self) -> Times:
+        """Return when the instructions of the last iteration ran."""
+        return times_of(self._stamps, self._waits, self._tasks)
+
+    def check_copies(self) -> None:
+        """Raise ChimeraError E810 on all ranks where copies of a stage differ in any bit; called by all together."""
+        check_copies(self.transport, self.header, self.model, self.stages, self.groups)
+
+    def _place(self, number: int) -> str:
+        if number == len(self.stream):
+            return "epilogue"
+        return f"instruction {number}: {instruction_text(self.stream[number], self.pipes)}"
+
+    def _finish(self) -> None:
+        """Wait for sends and sums."""
+        self.transport.flush()
+        for pending in self.sums:
+            pending.wait()
+        self.sums.clear()
+        left, kept = self.store.left(), [place for place, work in self.work.items() if work.ran]
+        assert not left and not kept, f"a stream left {left} and {kept} behind: it was not verified"
+
+    def _bind(self, i: Instruction) -> Call:
+        """Return the call that executes an instruction."""
+        match i:
+            case Fwd():
+                if self.header.kind == "evaluation":
+                    return self._each(i, Work.forward_only)
+                return self._each(i, Work.forward_to_recompute if i.recompute else Work.forward)
+            case Bwd():
+                return self._each(i, Work.backward)
+            case BwdInput():
+                for m in i.micro_batches:
+                    self._work(i.pipe, i.stage, m).split_backward()
+                return self._each(i, Work.backward_input)
+            case BwdWeight():
+                return self._each(i, Work.backward_weight)
+            case Send():
+                slots, specs = self._message(i)
+                return partial(self._send, i.peer, slots, Layout(specs * len(slots)))
+            case Recv():
+                slots, specs = self._message(i)
+                return partial(self._receive, i.peer, slots, Layout(specs * len(slots)))
+            case AllReduce():
+                return _in_turn([partial(self._sum, i.ranks, run) for run in self.gradients[i.group].runs])
+            case Free():
+                return _in_turn([slot.free for slot in self._message(i)[0]])
+            case _:
+                assert_never(i)
+
+    def _each(self, i: Task, method: Callable[[Work], None]) -> Call:
+        return _in_turn([partial(method, self._work(i.pipe, i.stage, m)) for m in i.micro_batches])
+
+    def _work(self, pipe: int, stage: int, m: int) -> Work:
+        """Return the work that the instructions of one pipe, stage and micro-batch share."""
+        if (pipe, stage, m) not in self.work:
+            first, last = stage == 0, stage == self.header.stages - 1
+            self.work[pipe, stage, m] = Work(
+                self.iteration,
+                self.stages[stage],
+                m,
+                act=None if first else self.store.slot(Key("act", pipe, stage, m)),
+                gradient=() if first else [spec.gradient for spec in self.table[stage - 1]],
+                made=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
+                kept=[spec.kept for spec in self.table[stage]],
+                grad=None if last else self.store.slot(Key("grad", pipe, stage, m)),
+                handed=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
+            )
+        return self.work[pipe, stage, m]
+
+    def _message(self, i: Send | Recv | Free) -> tuple[list[Slot], Specs]:
+        """Return the places of a message's values and the tensors of each. An act comes from the stage before."""
+        slots = [self.store.slot(Key(i.value, i.pipe, i.stage, m)) for m in i.micro_batches]
+        return slots, self.table[i.stage - 1] if i.value == "act" else with_gradient(self.table[i.stage])
+
+    def _send(self, peer: int, slots: list[Slot], layout: Layout) -> None:
+        values = slots[0].take() if len(slots) == 1 else tuple(t for slot in slots for t in slot.take())
+        self.transport.send(peer, layout.pack(values))
+
+    def _receive(self, peer: int, slots: list[Slot], layout: Layout) -> None:
+        buffer = Buffer(layout.empty(self.transport.device), self.transport)
+        buffer.pending = self.transport.recv(peer, buffer.message)
+        tensors = layout.unpack(buffer.message)
+        each = len(tensors) // len(slots)
+        for n, slot in enumerate(slots):
+            slot.expect(tensors[n * each : (n + 1) * each], buffer)
+
+    def _sum(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
+        self.sums.append(self.transport.sum(ranks, gradients))
+
+
+def _in_turn(calls: Sequence[Call]) -> Call:
+    """Return the call that makes all of these, one after the other."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    return all_of_them

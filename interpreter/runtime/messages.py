@@ -1,0 +1,83 @@
+"""Messages: the tensors of one or several values as one run of bytes, in a fixed order and without any header.
+
+Both ends know the shapes from the boundary table, whose digest they compare before the first iteration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.boundary import aligned_bytes, message_bytes
+from chimerac.chimera_ir.model import ModelDescription
+
+Specs = tuple[Spec, ...]
+Values = tuple[Tensor, ...]
+
+
+def boundary_table(description: ModelDescription, stages: int) -> tuple[Specs, ...]:
+    """Return the tensors that each stage hands on."""
+    return tuple(stage.boundary for stage in description.stage_sums(stages))
+
+
+def digest(table: Sequence[Specs]) -> str:
+    """Return the SHA-256 of a boundary table: ranks compare it, as receiving a wrong size goes unnoticed."""
+    return hashlib.sha256(repr(table).encode()).hexdigest()
+
+
+def with_gradient(specs: Specs) -> Specs:
+    """Return the tensors of the gradient of such a value."""
+    return tuple(spec for spec in specs if spec.gradient)
+
+
+class Layout:
+    """How tensors lie in a message, worked out once for all messages of their shapes.
+
+    A single tensor is its own message: it is sent from where it lies and received where it is read. Several are copied
+    into one run of bytes, and read where they arrive.
+    """
+
+    def __init__(self, specs: Specs) -> None:
+        self.specs = specs
+        self.types = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
+        self.starts = [0, *accumulate(map(aligned_bytes, specs))][:-1]
+        self.bytes = message_bytes(specs)
+        self.single = len(specs) == 1
+
+    def empty(self, device: torch.device) -> Tensor:
+        """Return memory for one message."""
+        if self.single:
+            shape, dtype = self.types[0]
+            return torch.empty(shape, dtype=dtype, device=device)
+        return torch.empty(self.bytes, dtype=torch.uint8, device=device)
+
+    def pack(self, values: Values) -> Tensor:
+        """Return the message of these tensors. Raises ValueError where one is not as its description says."""
+        for tensor, (shape, dtype) in zip(values, self.types, strict=True):
+            if tensor.shape != shape or tensor.dtype != dtype:
+                made = _name(tensor.dtype, tensor.shape)
+                raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
+        if self.single:
+            return values[0].contiguous()
+        message = torch.empty(self.bytes, dtype=torch.uint8, device=values[0].device if values else None)
+        for tensor, start, spec in zip(values, self.starts, self.specs, strict=True):
+            message[start : start + spec.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
+        return message
+
+    def unpack(self, message: Tensor) -> Values:
+        """Return the tensors of a message, which share its memory."""
+        if self.single:
+            return (message,)
+        return tuple(
+            message[start : start + spec.bytes].view(dtype).view(shape)
+            for start, spec, (shape, dtype) in zip(self.starts, self.specs, self.types, strict=True)
+        )
+
+
+def _name(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

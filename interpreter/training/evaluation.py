@@ -1,0 +1,70 @@
+"""Held-out loss: the forward-only program that the compiler derives, run on the stages and channels of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.model import IGNORED
+from chimerac.interpreter.training.data import Batch, Samples, Values
+from chimerac.interpreter.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Few:
+    """The first `count` samples of a source, each once: the targets of all samples after them do not count."""
+
+    source: Samples
+    count: int
+
+    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
+        """Return inputs and targets of these samples."""
+        inputs, targets = self.source.read([n % self.count for n in numbers])
+        beyond = torch.tensor([n >= self.count for n in numbers]).view(-1, *[1] * (targets.dim() - 1))
+        return inputs, targets.masked_fill(beyond, IGNORED)
+
+    def valid_targets(self, numbers: Sequence[int]) -> int:
+        """Return how many targets of these samples count."""
+        return self.source.valid_targets([n for n in numbers if n < self.count])
+
+
+class Evaluator:
+    """One rank's part in evaluations; made by all ranks together.
+
+    program: of kind evaluation, derived from the trainer's; samples: how many of `held_out` are evaluated.
+    """
+
+    def __init__(self, program: Program, trainer: Trainer, held_out: Samples, samples: int) -> None:
+        self.trainer, self.source, self.samples = trainer, Few(held_out, samples), samples
+        self.header = program.header
+        trainer.transport.connect(program)
+        self.executor = Executor(program, trainer.model, trainer.stages, trainer.executor.table, trainer.transport)
+
+    def loss(self) -> float:
+        """Return the mean loss of the held-out samples, nats per valid target; called by all ranks together."""
+        h, t = self.header, self.trainer
+        replica, per_run = t.transport.rank // h.ranks, h.width * h.micro_batches * t.size
+        total = torch.zeros(1, dtype=torch.float64)
+        with self._without_dropout():
+            for run in range(-(-self.samples // per_run)):
+                batch = Batch(self.source, t.settings.seed, run, replica, h.width, h.micro_batches, t.size)
+                total += self.executor.run(batch) * batch.valid_targets
+        t.sum_all(total)
+        return float(total[0]) / self.source.valid_targets(range(self.samples))
+
+    @contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        stages = self.trainer.stages.values()
+        for stage in stages:
+            stage.eval()
+        try:
+            yield
+        finally:
+            for stage in stages:
+                stage.train()

@@ -1,0 +1,76 @@
+"""One process that holds the whole model: what the pipeline's numbers are compared with.
+
+Every rank can be it: its layers are built from the same seeds, its samples have the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from chimerac.interpreter.runtime.draws import Draws, drawing
+from chimerac.interpreter.runtime.model import Model, Stage, build_stage
+from chimerac.interpreter.training.data import Samples
+from chimerac.interpreter.training.trainer import Result, Settings, Trainer, learning_rate
+
+
+def whole_model(model: Model, seed: int) -> Stage:
+    """Build the model as a single stage with its initial weights."""
+    return build_stage(model, range(len(model.layers)), seed)
+
+
+def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
+    """Add the gradients of one iteration, micro-batch after micro-batch, and return its loss."""
+    total, device = 0.0, trainer.transport.device
+    for replica in range(trainer.program.header.width):
+        batch = trainer.batch(iteration, replica)
+        for m in range(batch.micro_batches):
+            with drawing(batch.draws(m)):
+                outputs = whole(*(t.to(device) for t in batch.inputs(m)))
+            loss = trainer.model.loss(outputs, batch.targets(m).to(device)) / batch.valid_targets
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+    return total
+
+
+def largest_difference(trainer: Trainer) -> float:
+    """Return the largest relative difference, over all ranks, of the gradients of iteration 0 from one process's."""
+    whole = whole_model(trainer.model, trainer.settings.seed).to(trainer.transport.device)
+    add_gradients(whole, trainer, iteration=0)
+    mine = [_difference(stage, [whole.layers[k] for k in trainer.cut[s]]) for s, stage in trainer.stages.items()]
+    return max(float(word) for word in trainer.transport.tell_all(repr(max(mine, default=0.0))))
+
+
+def _difference(stage: Stage, layers: list[nn.Module]) -> float:
+    """Return the largest ||g - g'|| / ||g'|| of a parameter; a tiny g' is measured by a thousandth of the stage's."""
+    wanted = [p.grad for layer in layers for p in layer.parameters()]
+    found = [p.grad for p in stage.parameters()]
+    norms = [0.0 if w is None else float(w.double().norm()) for w in wanted]
+    floor = 1e-3 * max(norms, default=0.0) + 1e-30
+    largest = 0.0
+    for w, f, norm in zip(wanted, found, norms, strict=True):
+        zero = torch.zeros(())
+        difference = float(((zero if f is None else f) - (zero if w is None else w)).double().norm())
+        largest = max(largest, difference / max(norm, floor))
+    return largest
+
+
+def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
+    """Train the whole model in this process, every iteration's `samples` samples as one batch: no pipeline at all."""
+    parameters = list(whole.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=settings.rate)
+    for iteration in range(settings.iterations):
+        numbers = range(iteration * samples, (iteration + 1) * samples)
+        inputs, targets = source.read(numbers)
+        with drawing(Draws(settings.seed, iteration, tuple(numbers))):
+            loss = model.loss(whole(*inputs), targets) / source.valid_targets(numbers)
+        torch.autograd.backward(loss)
+        norm = nn.utils.clip_grad_norm_(parameters, settings.clip)
+        rate = learning_rate(settings, iteration)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+        yield Result(float(loss.detach()), float(norm), rate)

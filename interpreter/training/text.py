@@ -1,0 +1,127 @@
+"""Text to train on: the bytes of a file, or of all files of a folder as if in one piece, mapped into memory.
+
+Only what samples read is loaded. Files too small to be worth a mapping are read whole.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.chimera_ir.diagnostics import refuse
+
+Bytes = npt.NDArray[np.uint8]
+
+DEFAULT_BYTES = 4_000_000  # of the standard library: enough that a short run sees no sample twice
+MAPPED_BYTES = 2**20  # from this size on a file is mapped
+HELD_OUT = 20  # the last byte in so many is held out
+# Others' code, tests, and files that are tables rather than text.
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
+
+
+class Text:
+    """Some bytes one after the other, in parts that lie anywhere."""
+
+    def __init__(self, parts: Iterable[Bytes]) -> None:
+        self._parts = [part for part in parts if len(part)]
+        self._ends = np.array(list(accumulate(len(part) for part in self._parts)), np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, begin: int, end: int) -> Bytes:
+        """Return bytes `begin` to `end`."""
+        found = list(self._cut(begin, end))
+        return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.uint8), *found])
+
+    def part(self, begin: int, end: int) -> Text:
+        """Return the text of bytes `begin` to `end`, without loading it."""
+        return Text(self._cut(begin, end))
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return how often each byte occurs."""
+        return sum((np.bincount(part, minlength=256) for part in self._parts), np.zeros(256, np.int64))
+
+    def _cut(self, begin: int, end: int) -> Iterator[Bytes]:
+        for k in range(int(np.searchsorted(self._ends, begin, "right")), len(self._parts)):
+            start = int(self._ends[k]) - len(self._parts[k])
+            if start >= end:
+                break
+            yield self._parts[k][max(0, begin - start) : end - start]
+
+
+def load_text(path: Path | None) -> Text:
+    """Return the text of a file, of all files of a folder, or by default of Python's own standard library.
+
+    Raises ChimeraError E802 where there is nothing to read.
+    """
+    if path is None:
+        root = Path(sysconfig.get_path("stdlib"))
+        files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
+        return _joined(root, files, DEFAULT_BYTES)
+    try:
+        if path.is_dir():
+            return _joined(path, (p for p in path.rglob("*") if p.is_file() and not p.name.startswith(".")), None)
+        if path.stat().st_size:
+            return Text([_bytes_of(path)])
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise refuse("E802", f"the data {error.filename or path} cannot be read: {reason}", help=_DATA_HELP) from None
+    raise refuse("E802", f"the data {path} is empty", help=_DATA_HELP)
+
+
+_DATA_HELP = "give --data a text file or a folder of them, or leave it out to take Python's standard library"
+
+
+def _bytes_of(file: Path) -> Bytes:
+    if file.stat().st_size < MAPPED_BYTES:
+        return np.frombuffer(file.read_bytes(), np.uint8)
+    return np.memmap(file, np.uint8, mode="r")
+
+
+def _joined(root: Path, files: Iterable[Path], limit: int | None) -> Text:
+    """Return the files' bytes, in the order of their paths below `root`, up to a limit."""
+    parts: list[Bytes] = []
+    size = 0
+    for file in sorted(files, key=lambda p: p.relative_to(root).parts):
+        parts.append(_bytes_of(file))
+        size += len(parts[-1])
+        if limit is not None and size >= limit:
+            break
+    if not size:
+        raise refuse("E802", f"the data {root} holds no text", help=_DATA_HELP)
+    return Text(parts).part(0, limit or size)
+
+
+def split_text(text: Text, length: int) -> tuple[Text, Text]:
+    """Return the part to train on and the part held out, its last twentieth or at least one sample.
+
+    Raises ChimeraError E803 where the text is shorter than one sample for each.
+    """
+    needed = 2 * (length + 1)
+    if len(text) < needed:
+        raise refuse(
+            "E803",
+            f"the data has {len(text)} bytes, one sample to train on and one held out take {needed}",
+            notes=(f"a sample is --seq-len {length} bytes and the byte after them",),
+            help="give longer data or a smaller --seq-len",
+        )
+    border = len(text) - max(len(text) // HELD_OUT, length + 1)
+    return text.part(0, border), text.part(border, len(text))
+
+
+def unigram_entropy(text: Text) -> float:
+    """Return the entropy of single bytes, in nats: the best loss of a model that looks at no context."""
+    counts = text.counts()
+    shares = counts[counts > 0] / len(text)
+    return float(-(shares * np.log(shares)).sum())
+
+
+def windows(text: Text, starts: Sequence[int], length: int) -> Bytes:
+    """Return `length` bytes from each of these places: (places, length)."""
+    return np.stack([text.read(start, start + length) for start in starts])

@@ -1,0 +1,172 @@
+"""Stages that only take time: how well the simulator predicts a real run, without the processors that stages need.
+
+Each task sleeps for its cost in the program's header, times a unit. Messages are real, of the size of the model's.
+The backward sleeps inside autograd, so that the executor runs these stages like any other; of a split backward, the
+second half is left for BWD_WEIGHT like the products of a model's parameters.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.model import Layer, ModelDescription
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.launch.measure import bubbles, computed_and_taken_s
+from chimerac.interpreter.launch.plan import Times
+from chimerac.interpreter.runtime import split
+from chimerac.interpreter.runtime.draws import current_draws
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.training.data import Values
+from chimerac.interpreter.training.trainer import Trainer
+
+
+class Sleeper:
+    """Takes time without using the processor. unit_s: of one unit of cost."""
+
+    def __init__(self, unit_s: float) -> None:
+        self.unit_s = unit_s
+        self.behind_s = 0.0
+
+    def sleep(self, units: int) -> None:
+        """Return after this time. What the last sleep took too long is taken off this one, so that it does not add up."""
+        deadline = time.monotonic() + units * self.unit_s - self.behind_s
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(left)
+        self.behind_s = time.monotonic() - deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """What a stage's tasks cost, for one micro-batch."""
+
+    forward: int
+    backward: int
+    input: int
+    weight: int
+
+
+class _Taking(torch.autograd.Function):
+    """Nothing but a pause in the backward; in a split one, what is left for its second half follows the pause."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, now: Callable[[], None], later: Callable[[], None]) -> Tensor:
+        ctx.now, ctx.later = now, later
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        ctx.now()
+        ctx.later()
+        return grads[0], None, None
+
+
+def taking(x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
+    """Return x, whose backward takes the time of a stage's."""
+    if has_torch_function_unary(x):  # a split backward looks at every function that it meets
+        return handle_torch_function(taking, (x,), x, sleeper, units)
+    return _Taking.apply(x, partial(sleeper.sleep, units.backward), _nothing)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _split(products: list[split.Product], x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
+    weights = split.Product(partial(sleeper.sleep, units.weight), ())
+    half = partial(sleeper.sleep, units.input)
+    return _Taking.apply(x, half, lambda: products.append(weights))  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _nothing() -> None:
+    pass
+
+
+split.register(taking, _split)
+
+
+class TimedStage(nn.Module):
+    """A stage that takes the time that the program's costs say. shape: of what it hands on; size: of a micro-batch."""
+
+    def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
+        super().__init__()
+        costs = program.header.costs
+        self.units = Units(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
+        self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
+        # Stage 0 has no gradient to hand back: its backward ends here.
+        self.anchor = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sleep for the forward, and hand on what sleeps for the backward."""
+        self.sleeper.sleep(self.units.forward * (len(current_draws().samples) // self.size))
+        x = torch.zeros(self.shape) + self.anchor if self.first else x + self.anchor
+        return taking(x, self.sleeper, self.units)
+
+
+def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
+    """Return a model of one timed layer per stage. boundary: what each hands on, its first dimension the samples."""
+    stages = program.header.stages
+    makers = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
+
+    def loss(outputs: Values, targets: Tensor) -> Tensor:
+        return outputs[0].sum()
+
+    def example(samples: int) -> tuple[Values, Tensor]:
+        return (torch.zeros(samples, 1),), torch.zeros(samples, 1)
+
+    names = [f"timed {s}" for s in range(stages)]
+    layers = tuple(Layer(name, 1, 4, 0, 0, (boundary,), 1) for name in names)
+    return Model("timed", tuple(zip(names, makers, strict=True)), loss, example), ModelDescription("timed", size, layers)
+
+
+class Nothing:
+    """Samples that hold nothing."""
+
+    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
+        """Return a zero per sample."""
+        zeros = torch.zeros(len(numbers), 1)
+        return (zeros,), zeros
+
+    def valid_targets(self, numbers: Sequence[int]) -> int:
+        """Return one per sample."""
+        return len(numbers)
+
+
+def measured_times(trainer: Trainer, iteration: int) -> Times:
+    """Run one iteration that all ranks begin together, and measure it; called by all ranks together."""
+    trainer.sum_all(torch.zeros(1))
+    loss = trainer.gradients(iteration)
+    figures = trainer.update(iteration, loss, computed_and_taken_s(trainer.executor.times)).figures
+    computed_s, taken_s = zip(*figures, strict=True)
+    return Times(max(taken_s), tuple(bubbles(computed_s, taken_s)))
+
+
+def median_times(found: Sequence[Times]) -> Times:
+    """Return the iteration of the median makespan. The first is left out where there are others: it warms up."""
+    judged = sorted(found[1:] or found, key=lambda t: t.makespan)
+    middle = statistics.median_low([t.makespan for t in judged])
+    return next(t for t in judged if t.makespan == middle)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Times in seconds, side by side. predicted: None where nobody could be asked."""
+
+    predicted: Times | None
+    measured: Times
+
+    def table(self) -> str:
+        """Return both as text."""
+        p, m = self.predicted, self.measured
+        change = f"{100 * (m.makespan / p.makespan - 1):+.1f} %" if p and p.makespan else ""
+        rows = [("", "predicted", "measured", "")]
+        rows.append(("makespan", f"{p.makespan:.3f} s" if p else "-", f"{m.makespan:.3f} s", change))
+        rows.append(("bubble ratio", f"{p.bubble_ratio:.3f}" if p else "-", f"{m.bubble_ratio:.3f}", "idle over total"))
+        for rank, bubble in enumerate(m.bubbles):
+            rows.append((f"bubble of rank {rank}", f"{p.bubbles[rank]:.3f}" if p else "-", f"{bubble:.3f}", ""))
+        return "\n".join(f"{name:<20}{a:>10}{b:>11}   {note}".rstrip() for name, a, b, note in rows)

@@ -1,0 +1,168 @@
+"""Training: iterations of one rank's executor, and the epilogue that is the same for every program.
+
+Epilogue (docs/semantics.md): wait for sends and sums, clip by the global norm, AdamW, clear the gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import stage_group
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.runtime.executor import Executor, RankError
+from chimerac.interpreter.runtime.messages import boundary_table, digest
+from chimerac.interpreter.runtime.model import Model, build_stage
+from chimerac.interpreter.training.data import Batch, Samples
+from chimerac.interpreter.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to train. micro_batch: samples of a micro-batch that N counts; rate: the highest learning rate.
+
+    warm_up: iterations in which the rate rises, a tenth of all where it is None; clip: the longest gradient.
+    """
+
+    iterations: int
+    seed: int
+    micro_batch: int
+    rate: float
+    clip: float = 1.0
+    warm_up: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
+
+    figures: what each rank measured, by rank.
+    """
+
+    loss: float
+    norm: float
+    rate: float
+    figures: tuple[tuple[float, ...], ...] = ()
+
+
+def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
+    """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 where they do not divide."""
+    part, whole = program.header.micro_batch_size
+    if micro_batch * part % whole:
+        raise refuse(
+            "E804",
+            f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
+            notes=(f"{program.header.schedule} runs micro-batches of size {part}/{whole}",),
+            help=f"give --micro-batch a multiple of {whole}",
+        )
+    return micro_batch * part // whole
+
+
+class Trainer:
+    """One rank's stages, executor and optimizer."""
+
+    def __init__(
+        self,
+        program: Program,
+        model: Model,
+        description: ModelDescription,
+        source: Samples,
+        transport: Transport,
+        settings: Settings,
+    ) -> None:
+        self.program, self.model, self.source = program, model, source
+        self.settings, self.transport = settings, transport
+        self.size = samples_per_micro_batch(program, settings.micro_batch)
+        self.cut = description.cut(program.header.stages)
+        table = boundary_table(description, program.header.stages)
+        agree(transport, "program", "E806", program.digest)
+        agree(transport, "table of boundary values", "E807", digest(table))
+        transport.connect(program)
+        header = program.header
+        held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
+        self.stages = {s: build_stage(model, self.cut[s], settings.seed).to(transport.device) for s in held}
+        self.executor = Executor(program, model, self.stages, table, transport)
+        parameters = [p for group in self.executor.groups.values() for p in group]
+        # A rank of a listing may hold no stage at all; AdamW refuses an empty list.
+        self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
+
+    def batch(self, iteration: int, replica: int) -> Batch:
+        """Return what one replica trains on in one iteration."""
+        header = self.program.header
+        seed = self.settings.seed
+        return Batch(self.source, seed, iteration, replica, header.width, header.micro_batches, self.size)
+
+    def gradients(self, iteration: int) -> float:
+        """Run the stream: leave every parameter its whole gradient and return this rank's share of the loss."""
+        return self.executor.run(self.batch(iteration, self.transport.rank // self.program.header.ranks))
+
+    def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
+        """Clip, update the weights and clear the gradients.
+
+        loss: this rank's share; figures: what this rank has measured, as many on every rank.
+        """
+        rank, world, count = self.transport.rank, self.transport.world, len(figures)
+        totals = torch.zeros(2 + world * count, dtype=torch.float64)
+        totals[0] = loss
+        totals[1] = sum(float(p.grad.double().square().sum()) for p in self._counted() if p.grad is not None)
+        totals[2 + rank * count : 2 + (rank + 1) * count] = torch.tensor(figures, dtype=torch.float64)
+        self.sum_all(totals)
+        total_loss, norm, rate = float(totals[0]), math.sqrt(float(totals[1])), learning_rate(self.settings, iteration)
+        if not math.isfinite(total_loss + norm):
+            # Every rank has the same totals, so that all end here together.
+            raise refuse(
+                "E812",
+                f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}",
+                help="give a smaller --lr or a longer --warm-up",
+            )
+        if self.optimizer is not None:
+            scale = min(1.0, self.settings.clip / (norm + 1e-6))
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.mul_(scale)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        measured = totals[2:].view(world, count).tolist()
+        return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
+
+    def sum_all(self, totals: torch.Tensor) -> None:
+        """Sum over all ranks, in place; called by all together. Raises RankError where one is gone."""
+        try:
+            self.transport.sum_all(totals)
+        except ConnectionError as cause:
+            raise RankError(self.transport.rank, "epilogue", cause) from cause
+
+    def _counted(self) -> list[torch.nn.Parameter]:
+        """Return the parameters that the gradient norm counts here: each group at the first rank that holds it."""
+        header = self.program.header
+        stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
+        here = [ps for name, ps in self.executor.groups.items() if header.holders(stages[name])[0] == self.transport.rank]
+        return [p for parameters in here for p in parameters]
+
+
+def learning_rate(settings: Settings, iteration: int) -> float:
+    """Return the rate of one iteration: a linear warm-up, then a cosine down to a tenth."""
+    warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
+    if iteration < warm_up:
+        return settings.rate * (iteration + 1) / warm_up
+    progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)
+    return settings.rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+
+
+def agree(transport: Transport, what: str, code: str, digest: str) -> None:
+    """Compare a digest with every rank's. Raises ChimeraError on all ranks where two differ."""
+    heard = transport.tell_all(digest)
+    other = next((r for r, word in enumerate(heard) if word != heard[0]), None)
+    if other is not None:
+        raise refuse(
+            code,
+            f"rank 0 and rank {other} have a different {what}: {heard[0][:12]} and {heard[other][:12]}",
+            help="start every rank with the same files, options and versions",
+        )

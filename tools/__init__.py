@@ -1,0 +1,1 @@
+"""Commands that write files of the project: figures and benchmarks."""

@@ -1,0 +1,293 @@
+"""How fast the compiler is, beside torch.distributed.pipelining: text to verified program, against generating and
+lowering the same schedule there, which verifies nothing. Not a test.
+
+    python -m tools.bench                  all sizes; four minutes, nearly all of them torch's
+    python -m tools.bench --quick          sizes up to (32, 256): seconds
+    python -m tools.bench --write          the same as the first, and records it in docs/speed.md
+
+Times are those of the processor, medians of interleaved runs. Exit status 1 if a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.compiler import compile_schedule, verify
+from tests.proof.record import record, table
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "speed.md"
+THEIRS = ("1f1b", "interleaved", "zb_v")
+OURS = (*THEIRS, "chimera")  # torch has no schedule with a stage on two ranks
+SIZES = ((8, 64), (32, 256), (64, 512), (128, 1024))
+SMALL, LARGE = SIZES[0], SIZES[-1]
+RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # ours, theirs
+PROCESSES = 7  # for the first compile of a process
+COLLECTOR = ("on", "off", "frozen")
+GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "beside": 1.0, "beside_large": 4.0, "peak_gb": 4.0}
+
+
+@dataclass
+class Case:
+    """What is measured of a schedule at a size; seconds of the processor, theirs 0 where torch has no such schedule."""
+
+    name: str
+    size: tuple[int, int]
+    instructions: int = 0
+    ours: list[float] = field(default_factory=list)
+    verify: float = 0.0
+    write: float = 0.0
+    read: float = 0.0
+    actions: int = 0
+    theirs: list[float] = field(default_factory=list)
+
+    @property
+    def each(self) -> float:
+        """Return microseconds per instruction."""
+        return statistics.median(self.ours) * 1e6 / self.instructions
+
+    @property
+    def beside(self) -> float:
+        """Return how many times longer torch takes."""
+        return statistics.median(self.theirs) / statistics.median(self.ours)
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the processor time of a call in seconds, and its result."""
+    gc.collect()
+    begin = time.process_time()
+    result = work()
+    return time.process_time() - begin, result
+
+
+def compiling(name: str, size: tuple[int, int]) -> Callable[[], Any]:
+    D, N = size  # noqa: N806
+    return lambda: compile_schedule(name, {"D": D, "N": N}).program
+
+
+def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
+    from tests.helpers_torch import lowered
+
+    return lambda: lowered(name, *size)
+
+
+def measure(name: str, size: tuple[int, int]) -> Case:
+    """Return a case of this process, ours and theirs in turn."""
+    case, (runs, their_runs) = Case(name, size), RUNS[size]
+    ours, theirs = compiling(name, size), lowering(name, size) if name in THEIRS else None
+    for number in range(runs):
+        seconds, program = timed(ours)
+        case.ours.append(seconds)
+        case.instructions = len(program)
+        if theirs and number < their_runs:
+            seconds, case.actions = timed(theirs)
+            case.theirs.append(seconds)
+    case.verify, case.write, case.read = apart(program)
+    return case
+
+
+def apart(program: Any) -> tuple[float, float, float]:
+    """Return the seconds of verifying alone, of writing JSON and of reading it."""
+    verifying = statistics.median(timed(lambda: verify(program))[0] for _ in range(3))
+    writing, text = timed(lambda: program_to_json(program))
+    return verifying, writing, timed(lambda: program_from_json(text))[0]
+
+
+# --- what has a process of its own --------------------------------------------------------------------------------------
+
+
+def peak_gb() -> float:
+    """Return the most memory this process ever had. Its parent must be small: a child's count begins with its parent's."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def first(name: str) -> dict[str, Any]:
+    """Measure the first compile of a process, the grammar included."""
+    return {"seconds": timed(compiling(name, SMALL))[0]}
+
+
+def large(name: str) -> dict[str, Any]:
+    """Measure the largest size: memory, and times with the garbage collector on, off and with what was there frozen."""
+    pauses: list[float] = []
+
+    def watch(phase: str, _: dict[str, int]) -> None:
+        pauses.append(time.process_time() * (-1 if phase == "start" else 1))
+
+    compile_schedule("1f1b", {"D": 2, "N": 2})
+    ours = compiling(name, LARGE)
+    gc.collect()
+    gc.callbacks.append(watch)
+    program = ours()
+    gc.callbacks.remove(watch)
+    found = {"instructions": len(program), "collections": len(pauses) // 2, "paused": sum(pauses), "peak": peak_gb()}
+    found["apart"] = apart(program)
+    del program
+    times: dict[str, list[float]] = {how: [] for how in COLLECTOR}
+    for _ in range(RUNS[LARGE][0]):
+        for how in COLLECTOR:
+            gc.collect()
+            if how == "off":
+                gc.disable()
+            elif how == "frozen":
+                gc.freeze()
+            times[how].append(timed(ours)[0])
+            gc.enable()
+            gc.unfreeze()
+    return found | {"times": times}
+
+
+def large_theirs(name: str) -> dict[str, Any]:
+    """Measure torch at the largest size."""
+    theirs = lowering(name, LARGE)
+    lowering(name, SMALL)()
+    seconds, actions = timed(theirs)
+    return {"seconds": seconds, "actions": actions, "peak": peak_gb()}
+
+
+CHILDREN = {f.__name__: f for f in (first, large, large_theirs)}
+
+
+def child(what: str, name: str) -> dict[str, Any]:
+    """Return what a fresh process finds."""
+    command = [sys.executable, "-m", "tools.bench", "--child", what, name]
+    result = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------------
+
+
+def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
+    """Return all cases, and by schedule what has a process of its own. That comes first: this process is small by then."""
+    others: dict[str, dict[str, Any]] = {name: {"first": []} for name in OURS}
+    for _ in range(PROCESSES):
+        for name in OURS:
+            others[name]["first"].append(child("first", name)["seconds"])
+    for name in () if quick else OURS:
+        others[name]["large"] = child("large", name)
+        if name in THEIRS:
+            others[name]["large_theirs"] = child("large_theirs", name)
+    for name in OURS:  # imports and caches are not the question
+        compiling(name, SMALL)()
+    cases = [measure(name, size) for name in OURS for size in (SIZES[:2] if quick else SIZES[:-1])]
+    for name in () if quick else OURS:
+        x, y = others[name]["large"], others[name].get("large_theirs")
+        mine = Case(name, LARGE, x["instructions"], x["times"]["on"], *x["apart"])
+        if y:
+            mine.actions, mine.theirs = y["actions"], [y["seconds"]]
+        cases.append(mine)
+    return sorted(cases, key=lambda c: (OURS.index(c.name), c.size)), others
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value:.2f} s"
+
+
+def times(cases: list[Case]) -> str:
+    """Return the table of times. growth: of the time per instruction, from the size before; 1 is linear."""
+    head = ("schedule", "D, N", "instructions", "compile + verify", "µs each", "growth", "verify alone, µs each")
+    head = (*head, "torch's actions", "torch", "torch beside ours")
+    rows: list[tuple[object, ...]] = []
+    before: Case | None = None
+    for c in cases:
+        growth = f"{c.each / before.each:.2f}" if before and before.name == c.name else ""
+        before = c
+        theirs = (c.actions, seconds(statistics.median(c.theirs)), f"{c.beside:.1f}") if c.theirs else ("", "cannot", "")
+        ours = (seconds(statistics.median(c.ours)), f"{c.each:.2f}", growth, f"{c.verify * 1e6 / c.instructions:.2f}")
+        rows.append((c.name, f"{c.size[0]}, {c.size[1]}", c.instructions, *ours, *theirs))
+    return table(head, rows)
+
+
+def rest(cases: list[Case], others: dict[str, dict[str, Any]]) -> str:
+    """Return the table of what has a process of its own, and of JSON at the largest size measured."""
+    head = ("schedule", f"first compile at {SMALL}", "write JSON, µs each", "read JSON, µs each", "peak memory", "torch's")
+    head = (*head, "collections", "in them", "collector off", "frozen")
+    rows = []
+    for name in OURS:
+        last, x = [c for c in cases if c.name == name][-1], others[name]
+        row = [name, seconds(statistics.median(x["first"]))]
+        row += [f"{part * 1e6 / last.instructions:.2f}" for part in (last.write, last.read)]
+        if "large" in x:
+            of, on = x["large"], statistics.median(x["large"]["times"]["on"])
+            row += [f"{of['peak']:.2f} GB", f"{x['large_theirs']['peak']:.2f} GB" if "large_theirs" in x else ""]
+            row += [str(of["collections"]), seconds(of["paused"])]
+            row += [f"{statistics.median(of['times'][how]) / on - 1:+.0%}" for how in COLLECTOR[1:]]
+        rows.append([*row, *[""] * (len(head) - len(row))])
+    return table(head, rows)
+
+
+def goals(cases: list[Case], others: dict[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield every goal that was measured, and where it is missed."""
+    g = GOALS
+    later = [c for c in cases if c.size != SMALL]
+    found = [f"{c.name} at {c.size}: {c.each:.2f}" for c in later if c.each > g["us"]]
+    yield f"at most {g['us']:.0f} µs per instruction from {SIZES[1]} on", found
+    firsts = {name: statistics.median(x["first"]) * 1e3 for name, x in others.items()}
+    found = [f"{name}: {ms:.1f} ms" for name, ms in firsts.items() if ms > g["first_ms"]]
+    yield f"at most {g['first_ms']:.0f} ms at {SMALL}, first compile of a process", found
+    found = [f"{c.name} at {c.size}: {c.beside:.2f}" for c in later if c.theirs and c.beside < g["beside"]]
+    yield f"not slower than torch from {SIZES[1]} on", found
+    largest = [c for c in cases if c.size == LARGE]
+    if not largest:
+        return
+    found = [f"{c.name}: {c.beside:.2f}" for c in largest if c.theirs and c.beside < g["beside_large"]]
+    yield f"at least {g['beside_large']:.0f} times faster than torch at {LARGE}", found
+    base = {c.name: c.each for c in cases if c.size == SIZES[1]}
+    found = [f"{c.name}: {c.each / base[c.name]:.2f}" for c in largest if c.each / base[c.name] > g["growth"]]
+    yield f"linear: sixteen times the instructions take at most {16 * g['growth']:.0f} times as long", found
+    peaks = {name: x["large"]["peak"] for name, x in others.items()}
+    found = [f"{name}: {peak:.2f} GB" for name, peak in peaks.items() if peak > g["peak_gb"]]
+    yield f"at most {g['peak_gb']:.0f} GB at {LARGE}", found
+
+
+def machine() -> str:
+    """Return the machine in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    packages = ", ".join(f"{p} {version(p)}" for p in ("numpy", "torch"))
+    return f"{platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}, {packages}"
+
+
+def main() -> int:
+    """Measure, print and perhaps record; return 1 if a goal is missed."""
+    p = argparse.ArgumentParser("bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--quick", action="store_true", help="sizes up to (32, 256) only")
+    p.add_argument("--write", action="store_true", help="record the result in docs/speed.md")
+    p.add_argument("--child", nargs=2, metavar=("WHAT", "NAME"), help=argparse.SUPPRESS)
+    options = p.parse_args()
+    if options.child:
+        what, name = options.child
+        print(json.dumps(CHILDREN[what](name)))
+        return 0
+    begin = time.monotonic()
+    cases, others = measure_all(options.quick)
+    found = list(goals(cases, others))
+    verdicts = "".join(f"- {goal}: {'missed: ' + ', '.join(where) if where else 'met'}\n" for goal, where in found)
+    date, minutes = f"{datetime.now(UTC):%Y-%m-%d}", (time.monotonic() - begin) / 60
+    head = f"Recorded {date} in {minutes:.0f} minutes. {machine()}.\n\n"
+    text = head + times(cases) + rest(cases, others) + verdicts
+    print(text)
+    if options.write:
+        record("compile", text, PAGE)
+    return 1 if any(where for _, where in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Tables of what is simulated of a schedule, beside what is published of it."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import Simulation, compile_schedule, simulate
+from chimerac.compiler.resolve.expressions import evaluate
+from chimerac.compiler.syntax.nodes import Expr, Let
+from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.verify import peaks
+
+HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # in F
+SIGNS = {"==": "=", "<=": "≤", "about": "≈"}
+MEASURED = ("wall", "own", "least", "most", "activations")  # the bubbles; activations on the least, the most, every rank
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`wall == EXPR when CONDITION`: what is published of a measured number. about: within a tenth of it."""
+
+    what: str
+    sign: str
+    formula: str
+    condition: str
+
+    @staticmethod
+    def of(line: str) -> Claim:
+        rest, _, condition = line.partition(" when ")
+        what, sign, formula = rest.split(maxsplit=2)
+        assert what in MEASURED and sign in SIGNS, line
+        return Claim(what, sign, formula, condition or "0 == 0")
+
+    def value(self, env: Mapping[str, int]) -> int:
+        return int(evaluate(expression(self.formula), env))
+
+    def holds(self, measured: int, value: int) -> bool:
+        if self.sign == "about":
+            return abs(measured - value) * 10 <= value
+        return measured == value if self.sign == "==" else measured <= value
+
+
+def expression(text: str) -> Expr:
+    """Return an expression of the schedule language."""
+    statement = parse(Source("claim", f"schedule claim let value = {text}")).statements[0]
+    assert isinstance(statement, Let)
+    return statement.value
+
+
+def table(rest: str) -> str:
+    """Return a table of what is simulated of a schedule, and of what is published.
+
+    rest: `NAME -p X=Y ...`, then lines: claims, and `let NAME = EXPR` for their formulas. D is 4, 8, 16, and N is
+    D, 2D, 4D, or as `sizes EXPR, ...` says. A claim that does not hold is an error.
+    """
+    command, *lines = (line.strip() for line in rest.splitlines())
+    name, *options = (x for x in shlex.split(command) if x != "-p")
+    given = {k: int(v) for k, _, v in (x.partition("=") for x in options)}
+    lets = [line.split(maxsplit=3)[1::2] for line in lines if line.startswith("let ")]
+    sizes = next((line.removeprefix("sizes ") for line in lines if line.startswith("sizes ")), "D, 2*D, 4*D")
+    claims = [Claim.of(line) for line in lines if not line.startswith(("let ", "sizes "))]
+    rows: list[str] = []
+    for d in (4, 8, 16):
+        for n in (int(evaluate(expression(x), {"D": d})) for x in sizes.split(", ")):
+            try:
+                program = compile_schedule(name, {"D": d, "N": n, **given}).program
+            except ChimeraError as error:
+                message = error.diagnostics[0].message.removeprefix("this does not hold: ")
+                rows.append(f"| {d} | {n} | excluded: {message} | | | | |")
+                continue
+            rows.append(_row(program, lets, claims, f"{name} at D = {d}, N = {n}"))
+    costs = _costs_of(program)
+    shown = " ".join([name, *options])
+    said = "; ".join(map(_said, claims))
+    with_lets = "".join(f", {k} = `{v}`" for k, v in lets)
+    about = textwrap.fill(f"**{shown}**, {costs}. Closed form: {said}{with_lets}.", 120, break_on_hyphens=False)
+    head = "| D | N | makespan | wall bubble | own bubble | activations | closed form |\n|---|---|---|---|---|---|---|"
+    return "\n".join(["", about, "", head, *rows, "", ""])
+
+
+def _said(c: Claim) -> str:
+    when = f" where `{c.condition}`" if c.condition != "0 == 0" else ""
+    return f"{c.what} {SIGNS[c.sign]} `{c.formula}`{when}"
+
+
+def _costs_of(program: Program) -> str:
+    c, used = program.header.costs, set(program.table.op.tolist())
+    values = {"F": (Op.FWD, c.FWD), "B": (Op.BWD, c.BWD), "I": (Op.BWD_INPUT, c.BWD_INPUT), "W": (Op.BWD_WEIGHT, c.BWD_WEIGHT)}
+    return ", ".join(f"{k} = {cost[0]}" for k, (op, cost) in values.items() if op in used)
+
+
+def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
+    """Return a row: makespan and bubbles for each hop cost, activations, and what the claims say."""
+    h, top = program.header, peaks(program)
+    at = [simulate(program, {"hop": hop * h.costs.FWD[0]}) for hop in HOPS]
+    free = at[0]
+    measured = {"wall": max(free.wall_bubbles), "own": max(free.own_bubbles)}
+    measured |= {"least": min(top.activations), "most": max(top.activations)}
+    measured["activations"] = measured["most"] if len(set(top.activations)) == 1 else -1
+    env = {**h.parameters, "F": h.costs.FWD[0], "B": h.costs.BWD[0], "I": h.costs.BWD_INPUT[0], "W": h.costs.BWD_WEIGHT[0]}
+    env["makespan"] = free.makespan
+    for name, value in lets:
+        env[name] = int(evaluate(expression(value), env))
+    cells = []
+    for c in claims:
+        if not evaluate(expression(c.condition), env):
+            continue
+        value = c.value(env)
+        assert free.scale == 1 and c.holds(measured[c.what], value), f"{where}: {c} is {measured[c.what]}, not {value}"
+        cells.append(f"{c.what} {SIGNS[c.sign]} {value}")
+    columns = [
+        " / ".join(s.time(s.makespan) for s in at),
+        " / ".join(_range(s, s.wall_bubbles) for s in at),
+        " / ".join(_range(s, s.own_bubbles) for s in at),
+        " to ".join(map(str, sorted({min(top.activations), max(top.activations)}))),
+        ", ".join(cells) or "none",
+    ]
+    return f"| {h.parameters['D']} | {h.parameters['N']} | " + " | ".join(columns) + " |"
+
+
+def _range(s: Simulation, values: Sequence[int]) -> str:
+    low, high = s.time(min(values)), s.time(max(values))
+    return low if low == high else f"{low} to {high}"

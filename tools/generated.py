@@ -1,0 +1,111 @@
+"""Parts of README and docs that are made of the code: tables of modules, schedules, limits and error codes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Callable
+
+from chimerac.chimera_ir import limits
+from chimerac.compiler.command.main import main
+from chimerac.compiler.command.usage import EXAMPLES
+from chimerac.compiler.explain.entries import Entry, hundreds
+from chimerac.compiler.explain.page import mending, shortened, transcript
+from chimerac.compiler.library import entries
+from chimerac.compiler.syntax.parse import keywords
+from tools.claims import table
+from tools.console import ROOT, in_checkout
+from tools.imports import diagram
+
+ROOMS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
+
+
+def modules(_: str) -> str:
+    """Return the table of all modules: path, and the first sentence of the docstring."""
+    rows = ["| file | what it is for |", "|---|---|"]
+    files = [ROOT / "chimerac/__main__.py"]
+    for room in ROOMS:
+        files += sorted((ROOT / room).rglob("*.py"), key=lambda p: (p.parent != ROOT / room, p.parent, p.name))
+    for path in files:
+        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if doc:
+            rows.append(f"| {path.relative_to(ROOT)} | {_first_sentence(doc)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _first_sentence(doc: str) -> str:
+    paragraph = " ".join(doc.split("\n\n")[0].split())
+    return re.split(r"(?<=\w[.?])\s(?=[A-Z])", paragraph)[0].rstrip(".").replace("|", "\\|")
+
+
+def examples(_: str) -> str:
+    """Return the examples and products that `chimerac --help` lists."""
+    return f"```text\n{EXAMPLES}\n```\n"
+
+
+def library(columns: str) -> str:
+    """Return the table of the library's schedules; `brief` leaves out their parameters and sources."""
+    rows = [(e.name, e.parameters, e.title, e.source) for e in entries()]
+    kept = (0, 2) if columns == "brief" else (0, 1, 2, 3)
+    head = ("name", "parameters", "what it is", "source")
+    lines = [head, ("---",) * 4, *rows]
+    return "".join("| " + " | ".join(line[k] for k in kept) + " |\n" for line in lines)
+
+
+def words(_: str) -> str:
+    """Return the reserved words of the language."""
+    return "\n" + textwrap.fill(" ".join(f"`{w}`" for w in sorted(keywords())), 120, break_on_hyphens=False) + "\n\n"
+
+
+def limit_table(_: str) -> str:
+    """Return the limits: the constants of chimera_ir/limits.py, with what each is of."""
+    text = (ROOT / "chimera_ir/limits.py").read_text(encoding="utf-8")
+    rows = ["\n| what | at most |", "|---|---|"]
+    for line in text.splitlines():
+        if about := re.match(r"# of (.*)", line):
+            rows.append(f"| *of {about[1]}* | |")
+        elif found := re.match(r"([A-Z]+) = .*  # (.*)", line):
+            value = getattr(limits, found[1])
+            power = value > 1024 and not value & (value - 1)
+            rows.append(f"| {found[2]} | {f'2^{value.bit_length() - 1}' if power else f'{value:,}'} |")
+    return "\n".join([*rows, "", ""])
+
+
+def codes(_: str) -> str:
+    """Return the table of all error codes, each with the way to its section."""
+    rows = [
+        f"| [{e.code}](#{re.sub(r'[^a-z0-9_ -]', '', _heading(e).lower()).replace(' ', '-')}) | {e.title} |"
+        for h in hundreds()
+        for e in h.entries
+    ]
+    return "\n".join(["| code | what is wrong |", "|---|---|", *rows, ""])
+
+
+def errors(_: str) -> str:
+    """Return what `chimerac explain` says about every code."""
+    return "\n" + "\n".join(f"## {h.title}\n\n" + "\n".join(map(_explained, h.entries)) for h in hundreds()) + "\n"
+
+
+def _heading(e: Entry) -> str:
+    return f"{e.code}: {e.title}"
+
+
+def _explained(e: Entry) -> str:
+    example = f"<!-- file: {e.file} -->\n```text\n{shortened(e.wrong)}```\n\n" if e.file else ""
+    why, mended = (textwrap.fill(text, 120, break_on_hyphens=False) for text in (e.why, f"Mended: {e.mended}."))
+    said = f"```text\n{in_checkout(transcript(e, main))}```"
+    return f"### {_heading(e)}\n\n{why}\n\n{example}{said}\n\n{mended}\n\n```diff\n{mending(e)}```\n"
+
+
+GENERATED: dict[str, Callable[[str], str]] = {
+    "modules": modules,
+    "imports": diagram,
+    "examples": examples,
+    "library": library,
+    "table": table,
+    "words": words,
+    "codes": codes,
+    "errors": errors,
+    "limits": limit_table,
+}

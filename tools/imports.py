@@ -1,0 +1,84 @@
+"""Who imports whom: read from the source, imports inside functions included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+
+ROOT = Path(__file__).resolve().parent.parent
+ENTRY = "chimerac.__main__"  # the command, which a diagram need not show
+PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules")
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import: by which module, of which, at which line; lazy: inside a function; typing: only for the type checker."""
+
+    source: str
+    target: str
+    line: int
+    lazy: bool
+    typing: bool
+
+
+def module_name(path: Path) -> str:
+    """Return the name by which a file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    dotted = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return dotted if parts[0] == "chimerac" else f"chimerac.{dotted}"
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return all modules of the product and their files."""
+    files = [*(ROOT / "chimerac").glob("*.py"), *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))]
+    return {module_name(path): path for path in sorted(files)}
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Return all imports of a module of the product by another."""
+    return tuple(found for name, path in modules().items() for found in _of(name, ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.Import(names=names):
+                targets = [x.name for x in names]
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                # `from package import name`: a module of that name, or else something that the package holds.
+                targets = [f"{module}.{x.name}" if f"{module}.{x.name}" in modules() else module for x in names]
+            case _:
+                targets = []
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                guarded = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+                yield from _of(source, child, lazy or inside, typing or guarded)
+        for target in sorted({*targets} & {*modules()} - {source}):
+            yield Import(source, target, child.lineno, lazy, typing)  # type: ignore[attr-defined]
+
+
+def room(module: str) -> str:
+    """Return the room of a module: the folder that it lies in, at most two levels below chimerac; or itself beside rooms."""
+    parts = module.removeprefix("chimerac.").split(".")
+    return parts[0] if parts[0] not in ("compiler", "interpreter") else ".".join(parts[:2])
+
+
+def graph(of_rooms: bool = False) -> nx.DiGraph:
+    """Return who imports whom, for the type checker too: modules, or their rooms."""
+    key = room if of_rooms else str
+    pairs = {(key(i.source), key(i.target)) for i in imports() if i.source != ENTRY}
+    return nx.DiGraph(sorted((a, b) for a, b in pairs if a != b))
+
+
+def diagram(_: str) -> str:
+    """Return a mermaid diagram of the rooms; an import that others imply is left out."""
+    rooms = nx.transitive_reduction(graph(of_rooms=True))
+    name = {room: room.replace(".", "_") for room in sorted(rooms)}
+    lines = [f"{name[x]}[{x.replace('.', '/')}]" for x in name] + [f"{name[a]} --> {name[b]}" for a, b in sorted(rooms.edges)]
+    return "\n```mermaid\nflowchart TD\n" + "".join(f"    {line}\n" for line in lines) + "```\n\n"

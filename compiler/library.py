@@ -82,7 +82,7 @@ def _where(name: str) -> str:
         return f"schedules/{name}.sched"  # in an archive, where no path leads
     with suppress(OSError, ValueError):  # the current folder is gone, or elsewhere
         return str(file.resolve().relative_to(Path.cwd().resolve()))
-    return str(file)
+    return str(file.resolve())
 
 
 def _meant(name: str, others: Iterable[str]) -> str:

@@ -14,10 +14,12 @@ import pytest
 from chimerac.compiler import compile_text
 from chimerac.compiler.command.main import main
 from tools import figures
+from tools.console import SLOW, chimerac
+from tools.generated import EXAMPLES, ROOMS
 
 ROOT = figures.ROOT
-ROOMS = [ROOT / room for room in figures.ROOMS]
-CODE = sorted(path for room in ROOMS for path in room.rglob("*.py"))
+FOLDERS = [ROOT / room for room in ROOMS]
+CODE = sorted(path for room in FOLDERS for path in room.rglob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -56,7 +58,7 @@ def test_every_file_shown_is_named_before_it_is_used() -> None:
 def test_console_blocks_hold_only_what_is_generated() -> None:
     for path, body in fences("console"):
         for line in re.findall(r"^\$ (.*)$", body, re.MULTILINE):
-            assert line.split()[0] in ("chimerac", figures.SLOW), f"{name(path)}: {line}"
+            assert line.split()[0] in ("chimerac", SLOW), f"{name(path)}: {line}"
 
 
 def test_make_targets_exist() -> None:
@@ -69,7 +71,7 @@ def test_make_targets_exist() -> None:
 def test_commands_in_the_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Commands of the help's examples; those of console blocks are run by figures.py."""
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^  (chimerac .*?)(?:   |$)", figures.EXAMPLES, re.MULTILINE)
+    commands = re.findall(r"^  (chimerac .*?)(?:   |$)", EXAMPLES, re.MULTILINE)
     assert len(commands) > 5
     Path("mine.sched").write_text("schedule mine ranks 2")  # the one that `fmt` formats
     shutil.copy(ROOT / "tests/golden/inputs/toy.json", "m.json")  # a model
@@ -113,7 +115,7 @@ def test_messages_that_are_read_aloud_are_of_different_passes() -> None:
 def test_options_are_documented_by_the_command() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in figures.DOCUMENTS)
     for option in set(re.findall(r"chimerac[^\n`|]* (--[a-z]+)", text)):
-        assert option in figures.chimerac(["--help"]), option
+        assert option in chimerac(["--help"]), option
 
 
 def test_lines_are_at_most_120_characters() -> None:
@@ -127,7 +129,14 @@ def test_lines_are_at_most_120_characters() -> None:
 
 # The project speaks of itself only: no path of a machine it was made on. Spelled apart, so that this file may be read too.
 FOREIGN = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", r"\bsha" + r"red/", r"\bissue\b" + r" \d")))
-SPOKEN = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *sorted((ROOT / "tests").rglob("*.py")), ROOT / "Makefile"]
+SPOKEN = [
+    *figures.DOCUMENTS,
+    *figures.SCHEDULES,
+    *CODE,
+    *sorted((ROOT / "tests").rglob("*.py")),
+    *sorted((ROOT / "tools").glob("*.py")),
+    ROOT / "Makefile",
+]
 
 
 @pytest.mark.parametrize("path", SPOKEN, ids=name)

@@ -264,7 +264,7 @@ def test_a_program_runs_that_ends_on_the_transport_whatever_it_promises(
 def test_without_the_compiler_only_what_is_for_posted_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     program = compile_schedule("chimera", {"D": 2}).program
-    monkeypatch.setitem(sys.modules, "compiler", None)
+    monkeypatch.setitem(sys.modules, "chimerac.compiler", None)
     for machine in ("window", "rendezvous", "paired", "serial"):
         path.write_text(program_to_json(program.with_header(machine=machine)))
         assert plan(str(path), monkeypatch=monkeypatch).program.header.machine == machine

@@ -60,12 +60,12 @@ golden: $(READY) ## write the golden files anew
 	$(BIN)/python -m pytest -q tests/golden --golden
 
 figures: $(READY) ## write every drawing and table in README and docs anew
-	$(BIN)/python tools/figures.py --write
+	$(BIN)/python -m tools.figures --write
 
 bench: $(READY) ## measure the runtime beside torch's, timed stages, and the compiler beside torch's (five minutes)
-	$(BIN)/python tools/bench_runtime.py
+	$(BIN)/python -m tools.bench_runtime
 	@echo
-	$(BIN)/python tools/bench_timed.py
+	$(BIN)/python -m tools.bench_timed
 	@echo
 	$(BIN)/python -m tools.bench
 

@@ -1,8 +1,8 @@
 """Write all that README, docs and schedules show and that a program can make, or check that it is up to date.
 
-    python tools/figures.py                   check: names what differs, exit status 1
-    python tools/figures.py --write           write it anew; the same as `make figures`
-    python tools/figures.py --write --slow    the output of `make ...` too: it takes minutes and varies between runs
+    python -m tools.figures                   check: names what differs, exit status 1
+    python -m tools.figures --write           write it anew; the same as `make figures`
+    python -m tools.figures --write --slow    the output of `make ...` too: it takes minutes and varies between runs
 
 What is filled in a Markdown file, each block for itself:
 

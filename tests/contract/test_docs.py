@@ -129,7 +129,8 @@ def test_lines_are_at_most_120_characters() -> None:
 
 # The project speaks of itself only: no path of a machine it was made on. Spelled apart, so that this file may be read too.
 FOREIGN = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", r"\bsha" + r"red/", r"\bissue\b" + r" \d")))
-SPOKEN = [
+OTHERS = sorted(path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py"))
+SPOKEN = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Makefile"]
     *figures.DOCUMENTS,
     *figures.SCHEDULES,
     *CODE,

@@ -3,7 +3,7 @@
 Both run the same GPT on the same two gloo ranks with one thread each, in interleaved rounds, so that whatever else the
 machine does meets both. A second model is so small that only the runtime's own time is left.
 
-Usage: python tools/bench_runtime.py [ROUNDS]
+Usage: python -m tools.bench_runtime [ROUNDS]
 """
 
 from __future__ import annotations

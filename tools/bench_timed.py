@@ -1,6 +1,6 @@
 """Measured against predicted: timed stages over real gloo ranks, beside the simulator's makespan.
 
-    python tools/bench_timed.py [MILLISECONDS]     a unit of cost, default 40; exit status 1 where a makespan is 5 % off
+    python -m tools.bench_timed [MILLISECONDS]     a unit of cost, default 40; exit status 1 where a makespan is 5 % off
 
 Stages sleep, so that ranks need no processors of their own; messages and everything else are as in a training. One set
 of ranks runs all schedules of its depth.

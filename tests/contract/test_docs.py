@@ -131,13 +131,6 @@ def test_lines_are_at_most_120_characters() -> None:
 FOREIGN = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", r"\bsha" + r"red/", r"\bissue\b" + r" \d")))
 OTHERS = sorted(path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py"))
 SPOKEN = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Makefile"]
-    *figures.DOCUMENTS,
-    *figures.SCHEDULES,
-    *CODE,
-    *sorted((ROOT / "tests").rglob("*.py")),
-    *sorted((ROOT / "tools").glob("*.py")),
-    ROOT / "Makefile",
-]
 
 
 @pytest.mark.parametrize("path", SPOKEN, ids=name)

@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,26 +76,72 @@ def test_the_sdist_and_the_wheel_have_every_file_and_no_test(built: tuple[Path, 
     assert files() <= packed and not any(name.startswith("tests/") for name in packed)
 
 
-def test_every_command_runs_from_the_wheel_alone(built: tuple[Path, Path], tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=tmp_path)
-    python, chimerac = (tmp_path / "env" / "bin" / name for name in ("python", "chimerac"))
-    run(*PIP, "--python", python, "install", "--no-deps", "--no-index", built[1], cwd=tmp_path)
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment that has the wheel and what it needs, and nothing of the checkout."""
+    env = tmp_path_factory.mktemp("installed") / "env"
+    run(sys.executable, "-m", "venv", "--without-pip", env, cwd=env.parent)
+    run(*PIP, "--python", env / "bin" / "python", "install", "--no-deps", "--no-index", built[1], cwd=env.parent)
     # A folder that a .pth file names is searched, and no .pth file in it is read: the checkout stays out of sight.
     packages = {str(Path(str(spec.origin)).parents[1]) for name in NEEDED if (spec := find_spec(name))}
-    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (site,) = (env / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in sorted(packages)))
-    there = tmp_path / "elsewhere"
-    there.mkdir()
-    (there / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
+    return env
 
-    homes = run(python, "-c", WHERE, *(f"chimerac.{room}" for room in ROOMS), cwd=there).splitlines()
+
+def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    python, chimerac = (installed / "bin" / name for name in ("python", "chimerac"))
+    (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
+    homes = run(python, "-c", WHERE, *(f"chimerac.{room}" for room in ROOMS), cwd=tmp_path).splitlines()
+    (site,) = (installed / "lib").glob("python*/site-packages")
     assert homes == [str(site / "chimerac" / room / "__init__.py") for room in ROOMS]
-    assert "chimera_zb" in run(chimerac, "--list", cwd=there)
+    assert "chimera_zb" in run(chimerac, "--list", cwd=tmp_path)
     for verb in VERBS:
-        assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=there)
-    assert (there / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
-    (there / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", cwd=there))
+        assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=tmp_path)
+    assert (tmp_path / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
+    (tmp_path / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", cwd=tmp_path))
     for emit in EMITS:
         more = ["--model", "model.json"] if emit == "report" else []
-        assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=there)
-    assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=there)
+        assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=tmp_path)
+    assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)
+
+
+# Names that a user's project may have. Whoever imports one of these instead of what is installed fails.
+THEIRS = (
+    "chimera_ir",
+    "compiler",
+    "data",
+    "interpreter",
+    "models",
+    "schedules",
+    "runtime",
+    "training",
+    "launch",
+    "tools",
+    "tests",
+)
+API = """
+from chimerac.compiler import compile_schedule, simulate
+from chimerac.chimera_ir.diagnostics import ChimeraError
+print(simulate(compile_schedule("chimera", {"D": 2, "N": 2}).program).makespan)
+"""
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("is_installed", [True, False], ids=["wheel", "checkout"])
+def test_a_project_with_packages_of_the_same_names_is_left_alone(is_installed: bool, request: Any, tmp_path: Path) -> None:
+    python = request.getfixturevalue("installed") / "bin" / "python" if is_installed else Path(sys.executable)
+    for name in THEIRS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('{name} of the project was imported')\n")
+    (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text())
+    for verb in VERBS:
+        run(python.with_name("chimerac"), verb, *ARGUMENTS.get(verb, ["--help"]), cwd=tmp_path)
+    assert run(python, "-m", "chimerac", "mine.sched", "-p", "D=2", cwd=tmp_path)
+    assert int(run(python, "-c", API, cwd=tmp_path)) > 0
+    assert '"layers"' in run(python, "-m", "chimerac.models", "describe", "--model", "gpt-nano", cwd=tmp_path)
+    script = run(python, "-c", WHERE, "chimerac.interpreter", cwd=tmp_path).strip().replace("__init__", "run")
+    started = ["-m", "chimerac.interpreter.run"] if is_installed else [script]  # both ways, once each: a start takes long
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *started]
+    said = run(*torchrun, "mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "gpt-nano", cwd=tmp_path)
+    assert "loss" in said

@@ -80,8 +80,9 @@ def _where(name: str) -> str:
     file = _SCHEDULES.joinpath(f"{name}.sched")
     if not isinstance(file, Path):
         return f"schedules/{name}.sched"  # in an archive, where no path leads
+    file = file.resolve()  # chimerac/schedules is a link in a checkout
     with suppress(OSError, ValueError):  # the current folder is gone, or elsewhere
-        return str(file.resolve().relative_to(Path.cwd().resolve()))
+        return str(file.relative_to(Path.cwd().resolve()))
     return str(file)
 
 

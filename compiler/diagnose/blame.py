@@ -10,10 +10,11 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.diagnose.hang import NOTHING_FOUND, remaining
+from chimerac.compiler.diagnose.hang import NOTHING_FOUND
 from chimerac.compiler.diagnose.repair import in_words, repaired
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.resolve.spec import Spec
+from chimerac.compiler.verify import about_order, findings
 
 
 def blame(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
@@ -21,16 +22,11 @@ def blame(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -
     return ChimeraError([_with_text(d, spec, ordered, program) for d in error.diagnostics])
 
 
-def about_order(d: Diagnostic) -> bool:
-    """Return whether a finding is about nothing but the order of transfers and sums."""
-    return d.code in ("E440", "E453")
-
-
-def suggest_arranging(error: ChimeraError, arranged: Program | None, keep: bool = False) -> ChimeraError:
+def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
     """Return the findings of a program that hangs, with arranging it for its machine as the way out where that is right.
 
     keep: beside what was suggested before; the compiler's own transfers cannot be moved by hand."""
-    if arranged is None or remaining(arranged) is not None:
+    if findings(arranged):
         return error
     help = f"--for {arranged.header.machine} puts its transfers and sums in one order; tried: it then ends there"
     return ChimeraError(

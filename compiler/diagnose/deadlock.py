@@ -13,7 +13,8 @@ from chimerac.chimera_ir.program import OVERLAP, Ints, Program
 from chimerac.compiler.diagnose.blame import ordered_by
 from chimerac.compiler.diagnose.circle import closed, shortest_circle
 from chimerac.compiler.diagnose.repair import in_words, name, repaired
-from chimerac.compiler.diagnose.suggest import Trials, suggest_edit
+from chimerac.compiler.diagnose.suggest import suggest_edit
+from chimerac.compiler.diagnose.trials import Trials
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.syntax import nodes as n

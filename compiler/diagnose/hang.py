@@ -20,19 +20,14 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program, machine_name
 from chimerac.compiler.diagnose.circle import closed, shortest_circle
 from chimerac.compiler.draw.timeline import draw_timeline
-from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
-from chimerac.compiler.verify.collectives import check_gradient_sync
-from chimerac.compiler.verify.dataflow import check_dataflow
-from chimerac.compiler.verify.matching import check_matching
-from chimerac.compiler.verify.memory import check_limits
-from chimerac.compiler.verify.progress import hang_on, machine_name, machines
-from chimerac.compiler.verify.tasks import check_exactly_once
+from chimerac.compiler.tasks import task_times
+from chimerac.compiler.verify import findings
+from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.waits import END, POST, READ, WINDOW, Hang
-from chimerac.compiler.verify.wellformed import check_wellformed
 
 NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
 MAX_SHOWN = 12  # instructions of a circle, and ranks of a drawing
@@ -47,8 +42,10 @@ _WHY = {
 }
 
 
-def explain_hang(view: View, hang: Hang) -> Diagnostic:
-    """Return the finding for a program of which nobody can move."""
+def explain_hang(view: View) -> Diagnostic:
+    """Return the finding for a program that cannot end on the machine of its header."""
+    hang = hang_on(view, view.header.machine)
+    assert hang is not None, "a program that ends"
     circle = _circle(view, hang)
     rows = [row for node in _nodes(hang, circle) for row in _rows(view, hang, node)]
     ranks = sorted({int(view.rank[row]) for row in rows})
@@ -127,7 +124,7 @@ def _name(view: View, hang: Hang, node: int) -> str:
 
 def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
     p = view.program
-    timing = earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), p.header.costs.hop))
+    timing = task_times(p)
     done = hang.done[: len(p)]
     stops = {}
     for rank in ranks:
@@ -152,15 +149,16 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
         for row, to in list(_moves(now, stuck, circle if p is view.program else _circle(now, stuck)))[:room]:
             room -= 1
             changed = _moved(p, row, to)
-            left = remaining(changed)
+            left = findings(changed)
             said = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
-            if left is None:
+            if not left:
                 moves.append(said)
                 together = "\n".join(moves)
                 count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
                 return f"{together}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
-            if isinstance(left, Hang) and (best is None or left.far > best[0]):
-                best = (left.far, said, changed, left)
+            still = hang_on(View(changed), hang.machine) if {d.code for d in left} == {"E440"} else None
+            if still is not None and (best is None or still.far > best[0]):
+                best = (still.far, said, changed, still)
         if best is None or best[0] <= stuck.far:
             break
         moves.append(best[1])
@@ -193,12 +191,3 @@ def _moved(p: Program, row: int, to: int) -> Program:
     """Return the program with a row put right before `to`, or right after it where that comes later."""
     order = np.delete(np.arange(len(p)), row)
     return replace(p, table=p.table.take(np.insert(order, to, row)))  # the row is gone: `to` is after a later one
-
-
-def remaining(program: Program) -> Hang | bool | None:
-    """Return nothing for a program that is right, how it hangs if that is all that is wrong with it, else True."""
-    if check_wellformed(program):
-        return True
-    view = View(program)
-    checks = (check_exactly_once, check_dataflow, check_matching, check_gradient_sync, check_limits)
-    return any(check(view) for check in checks) or hang_on(view, view.header.machine)

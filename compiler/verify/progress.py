@@ -10,39 +10,35 @@ instructions, each as soon as nothing it waits for is left.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.program import Ints, Machine
+from chimerac.chimera_ir.program import MACHINES, Ints, Machine, machine_name
 from chimerac.compiler.verify.matching import channels
-from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.view import MAX_FOUND, View
 from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
 def check_progress(view: View) -> list[Diagnostic]:
-    """Return the circle of waits if the program cannot end on the machine that its header names."""
+    """Return a finding if the program cannot end on the machine that its header names."""
     hang = hang_on(view, view.header.machine)
     if hang is None:
         return []
-    from chimerac.compiler.diagnose.hang import (
-        explain_hang,  # it draws and tries changes, which a right program needs not wait for
-    )
-
-    return [explain_hang(view, hang)]
-
-
-def machine_name(machine: str, window: int) -> str:
-    """Return what messages call a machine."""
-    return f"window({window})" if machine == "window" else machine
+    p, machine = view.program, machine_name(hang.machine, view.header.window)
+    done = hang.done[: len(p)]
+    message = f"deadlock on the {machine} machine: {np.count_nonzero(~done)} of {len(p)} instructions can never run"
+    # A stream runs in order, so the first instruction of a rank that does not run is the one at which the rank stops.
+    stops = np.flatnonzero(~done & (np.append(True, done[:-1]) | np.append(True, np.diff(view.rank) > 0)))
+    notes = tuple(f"a rank stops at {p.place(row)}" for row in stops[:MAX_FOUND].tolist())
+    return [Diagnostic("E440", message, notes=notes, about=tuple(stops.tolist()))]
 
 
-def machines(view: View) -> dict[str, bool]:
+def machines(view: View) -> dict[Machine, bool]:
     """Return for every machine whether the program ends on it. The window is the program's own."""
-    return {machine: hang_on(view, machine) is None for machine in get_args(Machine)}
+    return {machine: hang_on(view, machine) is None for machine in MACHINES}
 
 
 def hang_on(view: View, machine: Machine) -> Hang | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.command.main import VERBS
-from chimerac.compiler.command.usage import EMITS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
@@ -94,7 +94,7 @@ def test_every_command_runs_from_the_wheel_alone(built: tuple[Path, Path], tmp_p
         assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=there)
     assert (there / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
     (there / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", cwd=there))
-    for emit in EMITS:
+    for emit in EMITTERS:
         more = ["--model", "model.json"] if emit == "report" else []
         assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=there)
     assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=there)

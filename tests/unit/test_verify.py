@@ -13,8 +13,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
-from chimerac.compiler import evaluation_of
-from chimerac.compiler.verify import peaks, verify
+from chimerac.compiler import evaluation_of, verify
+from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
 from tests.helpers import program, streams, with_streams

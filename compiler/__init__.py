@@ -4,7 +4,7 @@
     compiled = compile_schedule("schedules/chimera.sched", {"D": 4, "N": 8})
     compiled.program.stream(0)      # what rank 0 executes
 
-Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a pass; `render` makes them readable.
+Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a pass; `render` formats them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from chimerac.compiler.verify import about_order, findings
 
 
 def run(argv: Sequence[str], verbs: Collection[str]) -> int:
-    """Compile, print the product, and return the exit status. verbs: what may be meant by a schedule that does not exist."""
+    """Compile, print the product, and return the exit status. verbs: suggested for a schedule of a similar name."""
     parser = make_parser()
     options = parser.parse_args(argv)
     try:
@@ -75,8 +75,7 @@ def _check_output(options: argparse.Namespace) -> None:
 def _program(
     options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]
 ) -> tuple[Program, Callable[[], Compiled] | None]:
-    """Return the verified program of a schedule or of a file, and, for a schedule, what compiles it with every forward run
-    again."""
+    """Return the verified program. For a schedule also return a function that compiles it with every forward run again."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
     if not is_program(source):
         machine: Machine = options.arrange or options.machine or "window"
@@ -98,6 +97,6 @@ def _arranged(program: Program, machine: Machine) -> Program:
     result = arranged(program, machine)
     if result is None:
         verify_program(program.with_header(machine=machine))  # raises if its tasks wait for each other
-        message = f"--for {machine}: the tasks of this program's replicas cannot stand in one order"
+        message = f"--for {machine}: the tasks of this program's replicas cannot be put in one order"
         raise refuse("E002", message, help="compile its schedule with --for")
     return verify_program(result)

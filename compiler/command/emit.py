@@ -19,7 +19,7 @@ GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options that emitters read. costs: of --cost; output: the path of -o; columns: None for no limit."""
+    """The options that emitters read. costs: of --cost; output: the path of -o; columns: None for no limit."""
 
     costs: Mapping[str, Fraction]
     model: ModelDescription | None
@@ -30,8 +30,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """One product. what: the help for it; make: makes it of a program; alone: makes it without one; reads: the options
-    besides -o that change it."""
+    """One product of --emit.
+
+    what: its help; make: makes it from a program; alone: makes it without a program, for products that need none; reads: the
+    options besides -o that it depends on.
+    """
 
     what: str
     make: Callable[[Program, Wanted], str] | None = None

@@ -1,4 +1,4 @@
-"""The command line of chimerac: its options, and what their values mean (E002)."""
+"""The command lines of chimerac and its verbs: their options, and the values of options (E002)."""
 
 from __future__ import annotations
 

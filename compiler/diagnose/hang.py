@@ -31,7 +31,7 @@ from chimerac.compiler.verify.waits import END, POST, READ, WINDOW, Hang
 
 NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
 MAX_SHOWN = 12  # instructions of a circle, and ranks of a drawing
-MAX_MOVES = 4  # of a suggestion
+MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
 
 _WHY = {
@@ -63,7 +63,7 @@ def explain_hang(view: View) -> Diagnostic:
 
 
 def _circle(view: View, hang: Hang) -> list[int]:
-    """Return the waits of the shortest circle, by their numbers: each for what comes after the next."""
+    """Return the numbers of the waits in the shortest circle. The source of each comes after the target of the next."""
     waits = hang.waits
     left = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
     lane = np.concatenate([view.rank, view.program.world + np.arange(waits.nodes - len(view.program))])
@@ -72,7 +72,7 @@ def _circle(view: View, hang: Hang) -> list[int]:
 
 
 def _chain(view: View, hang: Hang, circle: list[int]) -> Iterator[str]:
-    """Yield the circle in words: what waits, why, for what, and what that comes after."""
+    """Yield the lines that describe the circle: what waits, why, for what, and what that comes after."""
     waits = hang.waits
     for k, (wait, following) in enumerate(closed(circle)):
         if k == MAX_SHOWN:
@@ -95,13 +95,13 @@ def _queue_rank(view: View, hang: Hang, later: int, earlier: int) -> int:
 
 
 def _nodes(hang: Hang, circle: list[int]) -> list[int]:
-    """Return what waits and what is waited for, in the order of the circle, each once where they are the same."""
+    """Return the targets and sources of the circle, in its order; a source that is also the next target is listed once."""
     ends = [int(node) for k in circle for node in (hang.waits.target[k], hang.waits.source[k])]
     return [node for k, node in enumerate(ends) if node != ends[k - 1]]
 
 
 def _rows(view: View, hang: Hang, node: int) -> list[int]:
-    """Return the row that a node is, or those that post what completes."""
+    """Return the row of an instruction; for a completion, the rows that post its ends."""
     if node < len(view.program):
         return [node]
     a, b = np.searchsorted(hang.waits.target, (node, node + 1))
@@ -139,7 +139,7 @@ def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
 
 
 def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
-    """Return a change under which every check holds, having tried it; what was tried in vain where there is none."""
+    """Return a change under which every check holds; it was tried. If there is none, return what is known instead."""
     p, h = view.program, view.header
     moves: list[str] = []
     room, stuck = MAX_TRIED // len(p), hang
@@ -150,15 +150,15 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
             room -= 1
             changed = _moved(p, row, to)
             left = findings(changed)
-            said = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
+            move = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
             if not left:
-                moves.append(said)
+                moves.append(move)
                 together = "\n".join(moves)
                 count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
                 return f"{together}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
             still = hang_on(View(changed), hang.machine) if {d.code for d in left} == {"E440"} else None
             if still is not None and (best is None or still.far > best[0]):
-                best = (still.far, said, changed, still)
+                best = (still.far, move, changed, still)
         if best is None or best[0] <= stuck.far:
             break
         moves.append(best[1])
@@ -173,8 +173,10 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
 
 
 def _moves(view: View, hang: Hang, circle: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield (row, row before or after which to put it) for neighbours in the circle: the later one before the earlier one
-    of the same rank, or the other way."""
+    """Yield moves of one row: (row, the row to put it next to). Both are neighbours in the circle, on one rank.
+
+    First the later one moves right before the earlier one, then the earlier one right after the later one.
+    """
     rows = [_rows(view, hang, node) for node in _nodes(hang, circle)]
     pairs = [
         (max(a, b), min(a, b))
@@ -188,6 +190,6 @@ def _moves(view: View, hang: Hang, circle: list[int]) -> Iterator[tuple[int, int
 
 
 def _moved(p: Program, row: int, to: int) -> Program:
-    """Return the program with a row put right before `to`, or right after it where that comes later."""
+    """Return the program with a row put right before `to`, or right after it if `to` is the later one."""
     order = np.delete(np.arange(len(p)), row)
-    return replace(p, table=p.table.take(np.insert(order, to, row)))  # the row is gone: `to` is after a later one
+    return replace(p, table=p.table.take(np.insert(order, to, row)))  # without the row, index `to` is right after a later one

@@ -1,7 +1,6 @@
-"""The way in: the plain findings of a pass become the same findings with help.
+"""The entrance of diagnose: the plain findings of a pass become findings with help.
 
-Whoever compiles or verifies for a user catches what the passes raise and calls this. Nothing here runs for a right
-program.
+compiler/pipeline.py catches what the passes raise and calls these functions. Nothing here runs for a right program.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from chimerac.compiler.verify.view import View
 
 
 def help_with_text(error: ChimeraError, source: Source) -> ChimeraError:
-    """Return what is wrong with a text that the parser refuses."""
+    """Return the findings about a text that the parser refuses, with help."""
     return explain_text(source) if isinstance(error, ParseError) else error
 
 
@@ -64,7 +63,7 @@ def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
 
 
 def _explained(error: ChimeraError, program: Program) -> ChimeraError:
-    """Return the findings of the verifier, those about the order of transfers and sums with the circle and a way out."""
+    """Return the findings of the verifier, those about the order of transfers and sums with the circle of waits and help."""
 
     def explained(d: Diagnostic) -> Diagnostic:
         if d.code == "E440":

@@ -1,7 +1,6 @@
-"""Which edits of an order are tried: one that deadlocks, or leaves tasks out, or has two tasks of a rank on one tick.
+"""Which edits of the text are tried for an order that deadlocks, leaves tasks out, or has two tasks of a rank on one tick.
 
-Two tasks on one tick are no reason to turn an order round: there the order among tasks of one kind comes first. Larger
-amounts are tried last.
+For two tasks on one tick, edits that keep the order among tasks of one kind come first. Larger amounts are tried last.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ MAX_NOTED = 5  # findings that have the same cause
 
 
 def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, written: Program | None = None) -> str:
-    """Return an edit under which a deadlocked order runs, having tried it; nothing if none that was tried does.
+    """Return the help with an edit under which a deadlocked order runs; it was tried. '' if none was found.
 
-    early: what orders the tasks that come too early; written: the order as it is.
+    early: places that order the tasks that come too early; written: the order as it is.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
@@ -38,14 +37,15 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, wr
 
 
 def suggest_edit_of_order(error: ChimeraError, schedule: n.Schedule, spec: Spec, trials: Trials) -> ChimeraError:
-    """Return the findings of the pass that orders tasks, the first with an edit that was tried: two tasks of a rank on one
-    tick, tasks that are missing or there twice. If an edit mends them all, the others become notes of the first.
+    """Return the findings about an order with two tasks of a rank on one tick, or with tasks missing or there twice.
+
+    If an edit that was tried mends them all, the first has it as its help, and the others become notes of the first.
     """
     first, *others = error.diagnostics
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     help = ""
     if isinstance(order, n.Ticks) and first.code == "E303":
-        others = []  # their tasks come apart too
+        others = []  # an edit that separates the first two separates the others too
         written = order_with_ties(spec, spec.order)[0].program if isinstance(spec.order, TicksOrder) else None
         help = trials.best(of_ticks(schedule, order.rules, "+-"), written=written, keep=True)
         help = help or trials.best(far_ticks(schedule, order.rules, "+-"), first=True)

@@ -30,7 +30,7 @@ def explain_text(source: Source) -> ChimeraError:
     draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // words)
     while (stop := stop_of(draft.text)) is not None:
         place = _place(Source(source.name, draft.text), stop)
-        if draft.blanked and (place.ended or place.text() in ("{", "}")):  # it follows from what was blanked
+        if draft.blanked and (place.ended or place.text() in ("{", "}")):  # the blanked statement may be the cause
             break
         error = explain(place, stop.meaningless, reader)
         finding = draft.original(error.finding)
@@ -57,7 +57,7 @@ class _Reader:
 class _Draft:
     """A text whose errors are mended or blanked one by one, so that all of them are found.
 
-    changes: line, column, and the lengths before and after; blanked: some errors may follow from what is gone.
+    changes: line, column, and the lengths before and after; blanked: a statement is gone, which may cause errors of its own.
     """
 
     def __init__(self, source: Source) -> None:
@@ -79,7 +79,7 @@ class _Draft:
         return bool(self.text)
 
     def original(self, d: Diagnostic) -> Diagnostic:
-        """Return a finding about this text as one about the author's."""
+        """Return a finding about this text with its place in the author's text."""
         assert d.span is not None
         s = d.span
         columns = [self._column(s.line, s.column), self._column(s.end_line, s.end_column)]
@@ -112,7 +112,7 @@ def _without_statement_at(text: str, p: Place) -> str:
     starts = [m.start() for m in _STARTS.finditer(bare)]
     if not starts:
         return ""
-    # An error that shows at the start of a statement was made in the one before it, if that can go on no further.
+    # An error at the first word of a statement was made in the statement before it, if that one is not complete.
     complete = position in starts and p.literal & {"}", "param"}
     begin = position if complete else max((s for s in starts if s < position), default=0)
     end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))

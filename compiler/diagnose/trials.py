@@ -1,7 +1,7 @@
-"""Trials: changed texts of a schedule are compiled, and the one that runs best is told.
+"""Trials: changed texts of a schedule are compiled, and the best one is suggested.
 
-Of those that work the one with the least makespan is suggested, of those the one that holds the fewest activations, and
-then the one that leaves the order of tasks most as it was written.
+The best is the one with the least makespan, among equals the one with the fewest activations, then the one with the fewest
+tasks in another order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from chimerac.compiler.tasks import checked_times
 from chimerac.compiler.verify import peaks, verify
 
 LARGE = 20_000  # tasks from which on changes are not tried at a larger size too
-MAX_TRIED = 1_000_000  # tasks ordered for the sake of a suggestion; a character of the text is worth as much as many tasks
-A_CHARACTER = 10
+MAX_TRIED = 1_000_000  # tasks ordered for one suggestion
+A_CHARACTER = 10  # tasks that cost as much as reading a character of the text
 
 Sizes = Mapping[str, int]
 _COMMENT = re.compile(r"#[^\n]*")
@@ -37,7 +37,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a changed text comes to. tasks: its order."""
+    """The makespan and the peak of activations of a changed text. tasks: its order."""
 
     makespan: int
     activations: int
@@ -78,7 +78,7 @@ class Trials:
                 tasks = order_tasks(changed).program
                 timing = checked_times(tasks)
                 program = lower(tasks, timing, changed.sync, 1, machine, arranging)
-                # A schedule's own limits may be meant for its own size.
+                # The limits of a schedule may be meant for the size that was given.
                 verify(program if parameters == given else program.with_header(limits={}))
             except ChimeraError:
                 return None
@@ -96,7 +96,7 @@ class Trials:
         return Trials(attempt, (given,), count, how)
 
     def costs(self, text: str, size: Sizes) -> Tried | None:
-        """Return what a text comes to, None where it is refused, or too much has been tried."""
+        """Return what a text compiles to; None if it is refused, or if too much has been tried."""
         self.spent += self.tasks + A_CHARACTER * len(_COMMENT.sub("", text))
         if self.spent > MAX_TRIED or self.work > limits.WORK // 4:
             return None
@@ -107,10 +107,10 @@ class Trials:
     def best(
         self, edits: Sequence[Iterator[Edit]], first: bool = False, written: Program | None = None, keep: bool = False
     ) -> str:
-        """Return the edit under which the order runs at all sizes in the least time, or the first one; else nothing.
+        """Return the help with the best edit under which the order runs at all sizes; '' if there is none.
 
-        edits: those that change less before the others; written: the order that the text has; keep: leave the order among
-        tasks of one kind as it is, if that is possible.
+        edits: those that change less come first; first: take the first edit that works; written: the order that the text
+        has; keep: prefer edits that keep the order among tasks of one kind.
         """
         found: list[tuple[tuple[int, ...], Tried, Edit]] = []
         for change, edit in ((k, edit) for k, some in enumerate(edits) for edit in some):
@@ -125,32 +125,32 @@ class Trials:
         if not found:
             return ""
         _, tried, edit = min(found, key=lambda x: x[0])
-        said = [
+        lines = [
             f"{span}: " + (f"write '{new}' instead of '{span.text}'" if new else f"remove '{span.text}'") for span, new in edit
         ]
         sizes = " and with ".join(" ".join(f"{k}={v}" for k, v in size.items()) for size in self.sizes)
         beyond = ", there without the limits" if self.limited else ""
         return (
-            "\n".join(said)
+            "\n".join(lines)
             + f"; tried{' with ' if sizes else ''}{sizes}{beyond}: it then runs{self.how}, "
             + f"makespan {tried.makespan}, activations {tried.activations}"
         )
 
 
 def _keys(p: Program) -> Ints:
-    """Return one number for each task of a program, whatever its order."""
+    """Return a number for each task of a program that does not depend on its place."""
     h, x = p.header, p.table
     return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * len(p.batches) + x.batch
 
 
 def _moved(written: Program, other: Program) -> tuple[int, int]:
-    """Return how many tasks follow one that they preceded as written: of all that a rank runs, and of those of one kind."""
+    """Return how many tasks come after one that they preceded as written: on their rank, and among those of one kind."""
     before, after = _keys(written), _keys(other)
     if len(before) != len(after) or (np.sort(before) != np.sort(after)).any():
         return 0, 0
     place = np.argsort(before)[np.searchsorted(np.sort(before), after)]
     kind = np.where(other.table.op == Op.BWD_INPUT, Op.BWD, other.table.op)
-    by_kind = np.lexsort((kind, other.rank_of))  # stable
+    by_kind = np.lexsort((kind, other.rank_of))  # stable: within a kind the order stays
     every = (np.diff(place) < 0) & (np.diff(other.rank_of) == 0)
     group = other.rank_of[by_kind] * 8 + kind[by_kind]
     alike = (np.diff(place[by_kind]) < 0) & (np.diff(group) == 0)

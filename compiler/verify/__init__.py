@@ -1,4 +1,4 @@
-"""The verifier: judges a final program against what its own header demands.
+"""The verifier: checks a final program against its own header.
 
 It needs only the program, and shares no code with the passes that build programs. Each check is a function from a
 program, seen through `View`, to findings (E4xx). The first two checks make sure that the others can look things up.
@@ -31,7 +31,7 @@ _CHECKS = (
 
 
 def findings(program: Program) -> list[Diagnostic]:
-    """Return what is wrong with a program; nothing if it is proved right."""
+    """Return what is wrong with a program; [] if it is proved right."""
     found = check_wellformed(program)
     if found:
         return found
@@ -44,7 +44,7 @@ def findings(program: Program) -> list[Diagnostic]:
 
 
 def verify(program: Program) -> Program:
-    """Return the program if every check holds; else raise ChimeraError with the findings of the first that do not."""
+    """Return the program if every check holds; else raise ChimeraError with the findings of the first that fails."""
     found = findings(program)
     if found:
         raise ChimeraError(found)

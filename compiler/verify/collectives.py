@@ -30,8 +30,8 @@ def check_gradient_sync(view: View) -> list[Diagnostic]:
 
 
 def cycle_of_groups(view: View) -> Rows:
-    """Return groups of which each comes before the next on some rank, and the last before the first; nothing if there are
-    none. Requires that single groups are right."""
+    """Return groups of which each comes before the next on some rank, and the last before the first; {} if there
+    are none. The sums of single groups must be right."""
     cycle, rows = _cycle(view), _rows_by_group(view)
     return {name: {int(view.rank[row]): row for row in rows[name]} for name in cycle}
 
@@ -71,7 +71,7 @@ def _list(ranks: tuple[int, ...]) -> str:
 
 
 def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the members of a group's sum. Each finding may name all holders: few are needed."""
+    """Yield what is wrong with the members of a group's sum. The caller takes few of them: each may name all holders."""
     p = view.program
     ranks = view.rank[rows].tolist()
     joined = set(ranks)
@@ -98,7 +98,7 @@ def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -
 
 
 def _last_weight_gradients(view: View) -> dict[int, int]:
-    """Return the row of the last weight gradient by rank x stages + stage, where there is one."""
+    """Return the row of the last weight gradient of each cell that has one. cell: rank x stages + stage."""
     rows, _ = view.tasks[WEIGHT]
     cells = view.rank[rows] * view.header.stages + view.program.table.stage[rows]
     last, where = np.unique(cells[::-1], return_index=True)
@@ -106,7 +106,7 @@ def _last_weight_gradients(view: View) -> dict[int, int]:
 
 
 def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int], last: dict[int, int]) -> Iterator[Diagnostic]:
-    """Yield the members of a group's sum that stand before a gradient of it, on every rank that holds one of its stages."""
+    """Yield the members of a group's sum that run before the last gradient of the group on their rank."""
     h, p = view.header, view.program
     after: dict[int, int] = {}  # rank -> the last gradient there
     for stage in stages:
@@ -120,12 +120,12 @@ def _late_enough(view: View, name: str, stages: tuple[int, ...], rows: list[int]
 
 
 def _cycle(view: View) -> list[str]:
-    """Return groups of which each comes right before the next on some rank, and the last before the first, if there are any.
+    """Return groups of which each comes right before the next on some rank, and the last before the first; else [].
 
     Agreement pair by pair is not enough: three ranks with orders 02 01, 01 12, 12 02 hang when collectives are serial.
     """
     graph: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
-    before: dict[int, str] = {}  # rank -> its group before
+    before: dict[int, str] = {}  # rank -> the group that it summed last
     for row, name in _sums(view):
         rank = int(view.rank[row])
         graph.add(name, *([before[rank]] if rank in before else []))

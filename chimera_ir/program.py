@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ Ints = npt.NDArray[np.int64]
 FORMAT = "chimera-program"
 VERSION = 1
 Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
+MACHINES: tuple[Machine, ...] = get_args(Machine)
 LIMITS = ("activations", "receive_buffers", "weight_copies")  # what a header may bound, as compiler/verify/memory.py counts it
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Part = Annotated[int, Field(ge=1, le=limits.RANKS)]
@@ -273,6 +274,11 @@ class Program:
     def with_header(self, **changes: Any) -> Program:
         """Return this program under a changed header."""
         return replace(self, header=replace(self.header, **changes))
+
+
+def machine_name(machine: Machine, window: int) -> str:
+    """Return what messages call a machine."""
+    return f"window({window})" if machine == "window" else machine
 
 
 def program_of(header: Header, streams: Iterable[Iterable[Instruction]]) -> Program:

@@ -4,23 +4,23 @@
     compiled = compile_schedule("schedules/chimera.sched", {"D": 4, "N": 8})
     compiled.program.stream(0)      # what rank 0 executes
 
-Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a pass; `render` makes them readable.
+Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a pass; `render` formats them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import get_args
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.forms import is_program, read_program
-from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.program import MACHINES, Machine, Program
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import one_of, whole_number, whole_numbers
 from chimerac.compiler.library import find
-from chimerac.compiler.pipeline import Compiled, compile_source, evaluation_of, verified
-from chimerac.compiler.verify import verify
+from chimerac.compiler.lower.again import evaluation
+from chimerac.compiler.pipeline import Compiled, compile_source
+from chimerac.compiler.pipeline import verify_program as verify
 
 __all__ = [
     "Compiled",
@@ -48,7 +48,7 @@ def compile_schedule(
     parameters: values by name, the others take their defaults; width: data-parallel replicas; machine: on which the
     program is proved to end; arrange: order its transfers and collectives for that machine.
     """
-    one_of("machine", machine, get_args(Machine))
+    one_of("machine", machine, MACHINES)
     return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange)
 
 
@@ -63,4 +63,9 @@ def _sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, 
 
 def load_program(path: str | os.PathLike[str]) -> Program:
     """Return the program of a JSON or compact text file, verified again."""
-    return verified(read_program(find(path)))
+    return verify(read_program(find(path)))
+
+
+def evaluation_of(program: Program) -> Program:
+    """Return the verified program that runs only the forwards of a training program, in its order."""
+    return verify(evaluation(program))

@@ -19,12 +19,12 @@ from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import expression
 
 _SCHEDULES = resources.files("chimerac.schedules")
-LEAST = 24  # columns in which words of a list are wrapped
+LEAST = 24  # columns, the narrowest in which a list is wrapped
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One schedule of the library, as its file says it."""
+    """One schedule of the library, with what its file says about it."""
 
     name: str
     title: str
@@ -52,8 +52,10 @@ def entries() -> Iterator[Entry]:
 
 
 def listed(columns: int | None = None) -> str:
-    """Return the library as text, a line for each schedule. What is wider than so many columns is wrapped, beside the names
-    and parameters where there is room."""
+    """Return the library as text, a line for each schedule.
+
+    Titles and sources that need more columns are wrapped, beside the names and parameters if there is room.
+    """
     rows = [(e.name, e.parameters, e.title, f"[{e.source}]") for e in entries()]
     widths = [max(len(r[k]) for r in rows) for k in range(4)]
     heads = [f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  " for r in rows]
@@ -76,13 +78,14 @@ def _library_text(name: str) -> str:
 
 
 def _where(name: str) -> str:
-    """Return the path of a schedule of the library by which it can be opened: from the current folder if it is below that."""
+    """Return a path that opens a schedule of the library, relative to the current folder if it is below that."""
     file = _SCHEDULES.joinpath(f"{name}.sched")
     if not isinstance(file, Path):
-        return f"schedules/{name}.sched"  # in an archive, where no path leads
-    with suppress(OSError, ValueError):  # the current folder is gone, or elsewhere
-        return str(file.resolve().relative_to(Path.cwd().resolve()))
-    return str(file.resolve())
+        return f"schedules/{name}.sched"  # the package is in an archive: there is no path
+    file = file.resolve()  # chimerac/schedules is a link in a checkout
+    with suppress(OSError, ValueError):  # the current folder is gone, or the file is not below it
+        return str(file.relative_to(Path.cwd().resolve()))
+    return str(file)
 
 
 def _meant(name: str, others: Iterable[str]) -> str:
@@ -98,16 +101,16 @@ def _files_beside(path: Path) -> list[Path]:
 
 
 def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
-    """Return the text of a file, or of the library's schedule of that name. others: words that may have been meant too.
+    """Return the text of a file, or of the library's schedule of that name. others: words to suggest besides its names.
 
     A path into schedules/ that does not exist here means the library's file, so commands work outside the checkout.
-    Findings then name that file where it lies.
+    Findings then name the path of that file.
     Raises ChimeraError E001: no such file, or one that cannot be read.
     """
     if not os.fspath(wanted):
         raise refuse("E001", "the name of the schedule is empty", help="chimerac --list names the library's schedules")
     path = Path(wanted)
-    # Those of os.path answer for a name that no file can have; those of pathlib raise.
+    # os.path returns False for a name that no file can have; pathlib raises.
     if not os.path.isfile(path) and (not os.path.exists(path) or str(path) in names()):
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program
 
@@ -210,3 +211,17 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
         clock[rank], position[rank] = now, row
     stuck = tuple(row for row, stop in zip(position, stops, strict=True) if row < stop)
     return Timing(np.array(start, np.int64), np.array(end, np.int64), np.array(sequence, np.int64), stuck)
+
+
+def task_times(program: Program) -> Timing:
+    """Return the earliest times of a program's tasks; its transfers and sums take no time here."""
+    return earliest(program, task_costs(program), data_edges(program, TaskIndex.of(program), program.header.costs.hop))
+
+
+def checked_times(tasks: Program) -> Timing:
+    """Return the earliest times of a program of tasks. Raises ChimeraError E304 where tasks wait for each other."""
+    timing = task_times(tasks)
+    if timing.stuck:
+        message = f"the order deadlocks: {len(timing.stuck)} of {tasks.world} ranks never reach the end of their tasks"
+        raise refuse("E304", message)
+    return timing

@@ -176,19 +176,21 @@ def _unverified(options: argparse.Namespace, text: Source | None, reason: str, s
 
 def _must_end(program: Program, options: argparse.Namespace) -> None:
     """Raise ChimeraError E816 where a verified program does not end on the machine of the transport."""
-    from chimerac.compiler.pipeline import arranged
+    from chimerac.compiler import verify
+    from chimerac.compiler.lower.again import arranged
     from chimerac.compiler.verify import findings
 
     there = program.with_header(machine=TRANSPORT)
-    found = findings(there)
-    if not found:
-        return
-    result = arranged(there, TRANSPORT)
-    left = found if result is None else findings(result)
-    if left:
-        tried = f"comes to {left[0].code}" if result is not None else "finds no one order for all replicas"
-        raise _for_another(program, options, found[0].message, f"add --loopback, as --for {TRANSPORT} was tried and {tried}")
-    raise _for_another(program, options, found[0].message, f"{_arranging(options.schedule)} was tried: it then ends there")
+    try:
+        verify(there)
+    except ChimeraError as error:
+        why = error.diagnostics[0].message
+        result = arranged(there, TRANSPORT)
+        left = [] if result is None else findings(result)
+        if result is None or left:
+            tried = f"comes to {left[0].code}" if left else "finds no one order for all replicas"
+            raise _for_another(program, options, why, f"add --loopback, as --for {TRANSPORT} was tried and {tried}") from None
+        raise _for_another(program, options, why, f"{_arranging(options.schedule)} was tried: it then ends there") from None
 
 
 def _for_another(program: Program, options: argparse.Namespace, note: str, help: str) -> ChimeraError:

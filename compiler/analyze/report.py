@@ -7,12 +7,12 @@ from dataclasses import fields
 
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import ModelDescription
-from chimerac.chimera_ir.program import Ints, Program
+from chimerac.chimera_ir.program import Ints, Program, machine_name
 from chimerac.compiler.analyze.graph import critical_path, dependency_graph, names
 from chimerac.compiler.analyze.memory import RankMemory, memory
 from chimerac.compiler.analyze.simulate import Simulation
 from chimerac.compiler.verify import peaks
-from chimerac.compiler.verify.progress import machine_name, machines
+from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
 
 

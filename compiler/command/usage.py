@@ -1,4 +1,4 @@
-"""The command line of chimerac: its options, and what their values mean (E002)."""
+"""The command lines of chimerac and its verbs: their options, and the values of options (E002)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import NoReturn
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimerac.chimera_ir.program import MACHINES
+from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.given import cost_from_text
-
-EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
-
-MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
-GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
 
 DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
 instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is proved right."""
 
-EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   chimerac chimera                                    the streams, for the schedule's own parameters
   chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
@@ -39,14 +37,11 @@ what it does besides, each with a --help of its own:
   explain [CODE ...] say what error codes mean, each with a wrong example and its mending
 
 what --emit makes:
-  streams    the compact text of every rank's instructions (the default)
-  json       the same program as JSON, version 1
-  schema     the JSON Schema of that format; needs no schedule
-  dag        the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv
-  timeline   the simulated timeline, a row per rank
-  report     makespan, bubbles, critical path, activations, buffers, machines; with --model bytes of memory
+{products}
 
 exit status: 0; 1 if the schedule or program has findings; 2 if the command line means nothing or a file cannot be read"""
+
+EXAMPLES = _EXAMPLES.format(products="\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items()))
 
 
 def format_parser() -> argparse.ArgumentParser:
@@ -77,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
                          help=f"prove that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
-    p.add_argument("--emit", choices=EMITS, default="streams", help="what to print, default streams")
+    p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
     p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="simulate with F, B, I, W or hop at this cost, 0.5 or 1/3 too; repeatable")  # fmt: skip
@@ -87,17 +82,22 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--columns", metavar="N", type=int, help="width of the timeline and of --list, default the terminal's")
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")
-    p.add_argument("--version", action="version", version=f"chimerac {_version()}")
+    p.add_argument("--version", action=_Version, nargs=0, help="show the version of chimerac and exit")
     return p
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+class _Version(argparse.Action):
+    """--version: the installed version, looked up only when it is asked for."""
 
-    try:
-        return version("chimerac")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "(not installed)"
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version  # start-up: 13 ms, for this option only
+
+        try:
+            found = version("chimerac")
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            found = "(not installed)"
+        print(f"chimerac {found}")
+        parser.exit()
 
 
 def pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Which text is to blame: findings about a program's rows and header, led back to the lines of the schedule."""
+"""Findings about a program's rows and header get the lines of the schedule that made these."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.diagnose.hang import NOTHING_FOUND, remaining
+from chimerac.compiler.diagnose.hang import NOTHING_FOUND
 from chimerac.compiler.diagnose.repair import in_words, repaired
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.resolve.spec import Spec
+from chimerac.compiler.verify import about_order, findings
 
 
 def blame(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
-    """Return the findings of the verifier about `program`, each with the text that made what it is about."""
+    """Return the findings of the verifier about `program`, each with the lines of the schedule that it is about."""
     return ChimeraError([_with_text(d, spec, ordered, program) for d in error.diagnostics])
 
 
-def about_order(d: Diagnostic) -> bool:
-    """Return whether a finding is about nothing but the order of transfers and sums."""
-    return d.code in ("E440", "E453")
+def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
+    """Return the findings about a program that hangs. If arranging it for its machine makes it right, their help says so.
 
-
-def suggest_arranging(error: ChimeraError, arranged: Program | None, keep: bool = False) -> ChimeraError:
-    """Return the findings of a program that hangs, with arranging it for its machine as the way out where that is right.
-
-    keep: beside what was suggested before; the compiler's own transfers cannot be moved by hand."""
-    if arranged is None or remaining(arranged) is not None:
+    arranged: the program arranged for its machine; keep: add this to the help that is there instead of replacing it. In a
+    program that the compiler has just made, transfers cannot be moved by hand.
+    """
+    if findings(arranged):
         return error
     help = f"--for {arranged.header.machine} puts its transfers and sums in one order; tried: it then ends there"
     return ChimeraError(
@@ -39,8 +37,8 @@ def suggest_arranging(error: ChimeraError, arranged: Program | None, keep: bool 
 
 
 def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
-    """Return the findings of a program that hangs; where no other way out was found and its tasks alone wait for each other,
-    with what could come earlier."""
+    """Return the findings about a program that hangs. If they have no other help, and its tasks alone wait for each other,
+    the help says which tasks could come earlier."""
     found = repaired(tasks)
     if found is None or not found[1]:
         return error
@@ -63,8 +61,10 @@ def ordered_by(spans: Iterable[Span]) -> list[str]:
 
 
 def ordering(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Span]:
-    """Return what ordered these rows of a lowered program: for a transfer or a sum, what ordered the task that it follows
-    (a SEND, an ALLREDUCE) or precedes (a RECV)."""
+    """Return the places of the text that ordered these rows of a lowered program.
+
+    A SEND or ALLREDUCE has the place of the task before it, a RECV that of the task after it.
+    """
     tasks = ordered.program
     is_task = program.table.op <= Op.BWD_WEIGHT
     spans = []

@@ -1,4 +1,4 @@
-"""Find a short circle among things that wait for each other: instructions in streams, or the tasks of an order."""
+"""The shortest circle of waits, among instructions in streams or among the tasks of an order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_WORK = 1_500_000  # waits looked at
 def shortest_circle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     """Return the waits, by number, of a circle with as few of them as possible; there must be one.
 
-    Node target[k] cannot run before node source[k]. Nodes of one lane stand together and run one after another, so the
-    source of each wait of the circle stands at or after the target of the next one, in the same lane. The search is
-    complete for up to a thousand waits or so; beyond, it ends with what it has found after a bounded amount of work.
+    Node target[k] cannot run before node source[k]. Nodes of one lane have consecutive numbers and run one after another. So
+    the source of each wait of the circle is in the lane of the target of the next wait, and not before it. The search is
+    complete for up to about a thousand waits. Beyond that it ends after MAX_WORK with the shortest circle that it has found.
     """
     order = np.argsort(target, kind="stable")
     target, source = target[order], source[order]
@@ -62,7 +62,7 @@ def _path(before: dict[int, int], last: int) -> list[int]:
 
 
 def _any_circle(begin: list[int], end: list[int]) -> list[int]:
-    """Return some circle: what a wait waits for has, in its lane, a wait before it, and so on until one comes again."""
+    """Return any circle: from each wait go to the first wait of its source's lane, until one comes again."""
     seen: dict[int, int] = {}
     for start in range(len(begin)):
         k = start
@@ -77,5 +77,5 @@ def _any_circle(begin: list[int], end: list[int]) -> list[int]:
 
 
 def closed(waits: list[int]) -> list[tuple[int, int]]:
-    """Return each wait of a circle with the next one."""
+    """Return each wait of a circle with the next one; the first follows the last."""
     return list(pairwise([*waits, waits[0]]))

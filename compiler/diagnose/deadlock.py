@@ -1,5 +1,5 @@
-"""Explain an order that cannot run: the shortest circle, who ordered it, how far the ranks get, and a change that was
-tried (E304)."""
+"""Explain an order that deadlocks (E304): the shortest circle of waits, the lines that ordered it, how far the ranks get,
+and a change that was tried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from chimerac.chimera_ir.program import OVERLAP, Ints, Program
 from chimerac.compiler.diagnose.blame import ordered_by
 from chimerac.compiler.diagnose.circle import closed, shortest_circle
 from chimerac.compiler.diagnose.repair import in_words, name, repaired
-from chimerac.compiler.diagnose.suggest import Trials, suggest_edit
+from chimerac.compiler.diagnose.suggest import suggest_edit
+from chimerac.compiler.diagnose.trials import Trials
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.syntax import nodes as n
@@ -25,7 +26,7 @@ MAX_SHOWN = 12
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
     """Return the finding for a program of tasks whose streams wait for each other in a circle.
 
-    trials: to try changes of the schedule's text.
+    timing: of that program; trials: tries changes of the schedule's text.
     """
     program = ordered.program
     target, source, alone = _waits(program, timing)
@@ -35,7 +36,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
         return refuse("E304", message, ordered.span(alone), "begins the pair", help=help)
     circle = closed(shortest_circle(target, source, program.rank_of))
     notes, ranks = [], []
-    for wait, following in circle:  # what the wait is for comes after what waits next
+    for wait, following in circle:  # the source of a wait comes after the target of the following wait, on one rank
         first, needed = int(target[following]), int(source[wait])
         names = [name(program, first), *([name(program, needed)] if first != needed else [])]
         rank = int(program.rank_of[needed])
@@ -66,9 +67,10 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
 
 
 def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
-    """Return what is left of the waits, (target, source); and an overlapped pair that needs its own result, if there is one.
+    """Return the targets and sources of the waits that never end, and an overlapped pair that needs its own result, if any.
 
-    A pair starts when both its tasks can and ends as one: its first task waits, its second one is waited for.
+    A pair starts when both its tasks can start, and ends as one. So its first task waits for what both need, and others
+    wait for its second task.
     """
     edges = data_edges(program, TaskIndex.of(program), 0)
     left = timing.end[edges.source] < 0
@@ -80,13 +82,13 @@ def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
 
 
 def _stops(program: Program, timing: Timing) -> Iterator[int]:
-    """Yield the row that each rank cannot start; its last one where it gets to the end."""
+    """Yield the first row that each rank cannot start; its last row if it gets to the end."""
     for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
         yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
 
 
 def _another_order(program: Program) -> str:
-    """Return which tasks may come earlier so that the order runs, having tried it; or nothing."""
+    """Return the help that says which tasks must come earlier so that the order runs; '' if none was found."""
     found = repaired(program)
     if found is not None:
         return f"{in_words(program, found[1])} the order then runs"

@@ -20,23 +20,18 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program, machine_name
 from chimerac.compiler.diagnose.circle import closed, shortest_circle
 from chimerac.compiler.draw.timeline import draw_timeline
-from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
-from chimerac.compiler.verify.collectives import check_gradient_sync
-from chimerac.compiler.verify.dataflow import check_dataflow
-from chimerac.compiler.verify.matching import check_matching
-from chimerac.compiler.verify.memory import check_limits
-from chimerac.compiler.verify.progress import hang_on, machine_name, machines
-from chimerac.compiler.verify.tasks import check_exactly_once
+from chimerac.compiler.tasks import task_times
+from chimerac.compiler.verify import findings
+from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.waits import END, POST, READ, WINDOW, Hang
-from chimerac.compiler.verify.wellformed import check_wellformed
 
 NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
 MAX_SHOWN = 12  # instructions of a circle, and ranks of a drawing
-MAX_MOVES = 4  # of a suggestion
+MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
 
 _WHY = {
@@ -47,8 +42,10 @@ _WHY = {
 }
 
 
-def explain_hang(view: View, hang: Hang) -> Diagnostic:
-    """Return the finding for a program of which nobody can move."""
+def explain_hang(view: View) -> Diagnostic:
+    """Return the finding for a program that cannot end on the machine of its header."""
+    hang = hang_on(view, view.header.machine)
+    assert hang is not None, "a program that ends"
     circle = _circle(view, hang)
     rows = [row for node in _nodes(hang, circle) for row in _rows(view, hang, node)]
     ranks = sorted({int(view.rank[row]) for row in rows})
@@ -66,7 +63,7 @@ def explain_hang(view: View, hang: Hang) -> Diagnostic:
 
 
 def _circle(view: View, hang: Hang) -> list[int]:
-    """Return the waits of the shortest circle, by their numbers: each for what comes after the next."""
+    """Return the numbers of the waits in the shortest circle. The source of each comes after the target of the next."""
     waits = hang.waits
     left = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
     lane = np.concatenate([view.rank, view.program.world + np.arange(waits.nodes - len(view.program))])
@@ -75,7 +72,7 @@ def _circle(view: View, hang: Hang) -> list[int]:
 
 
 def _chain(view: View, hang: Hang, circle: list[int]) -> Iterator[str]:
-    """Yield the circle in words: what waits, why, for what, and what that comes after."""
+    """Yield the lines that describe the circle: what waits, why, for what, and what that comes after."""
     waits = hang.waits
     for k, (wait, following) in enumerate(closed(circle)):
         if k == MAX_SHOWN:
@@ -98,13 +95,13 @@ def _queue_rank(view: View, hang: Hang, later: int, earlier: int) -> int:
 
 
 def _nodes(hang: Hang, circle: list[int]) -> list[int]:
-    """Return what waits and what is waited for, in the order of the circle, each once where they are the same."""
+    """Return the targets and sources of the circle, in its order; a source that is also the next target is listed once."""
     ends = [int(node) for k in circle for node in (hang.waits.target[k], hang.waits.source[k])]
     return [node for k, node in enumerate(ends) if node != ends[k - 1]]
 
 
 def _rows(view: View, hang: Hang, node: int) -> list[int]:
-    """Return the row that a node is, or those that post what completes."""
+    """Return the row of an instruction; for a completion, the rows that post its ends."""
     if node < len(view.program):
         return [node]
     a, b = np.searchsorted(hang.waits.target, (node, node + 1))
@@ -127,7 +124,7 @@ def _name(view: View, hang: Hang, node: int) -> str:
 
 def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
     p = view.program
-    timing = earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), p.header.costs.hop))
+    timing = task_times(p)
     done = hang.done[: len(p)]
     stops = {}
     for rank in ranks:
@@ -142,7 +139,7 @@ def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
 
 
 def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
-    """Return a change under which every check holds, having tried it; what was tried in vain where there is none."""
+    """Return a change under which every check holds; it was tried. If there is none, return what is known instead."""
     p, h = view.program, view.header
     moves: list[str] = []
     room, stuck = MAX_TRIED // len(p), hang
@@ -152,15 +149,16 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
         for row, to in list(_moves(now, stuck, circle if p is view.program else _circle(now, stuck)))[:room]:
             room -= 1
             changed = _moved(p, row, to)
-            left = remaining(changed)
-            said = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
-            if left is None:
-                moves.append(said)
+            left = findings(changed)
+            move = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
+            if not left:
+                moves.append(move)
                 together = "\n".join(moves)
                 count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
                 return f"{together}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
-            if isinstance(left, Hang) and (best is None or left.far > best[0]):
-                best = (left.far, said, changed, left)
+            still = hang_on(View(changed), hang.machine) if {d.code for d in left} == {"E440"} else None
+            if still is not None and (best is None or still.far > best[0]):
+                best = (still.far, move, changed, still)
         if best is None or best[0] <= stuck.far:
             break
         moves.append(best[1])
@@ -175,8 +173,10 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
 
 
 def _moves(view: View, hang: Hang, circle: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield (row, row before or after which to put it) for neighbours in the circle: the later one before the earlier one
-    of the same rank, or the other way."""
+    """Yield moves of one row: (row, the row to put it next to). Both are neighbours in the circle, on one rank.
+
+    First the later one moves right before the earlier one, then the earlier one right after the later one.
+    """
     rows = [_rows(view, hang, node) for node in _nodes(hang, circle)]
     pairs = [
         (max(a, b), min(a, b))
@@ -190,15 +190,6 @@ def _moves(view: View, hang: Hang, circle: list[int]) -> Iterator[tuple[int, int
 
 
 def _moved(p: Program, row: int, to: int) -> Program:
-    """Return the program with a row put right before `to`, or right after it where that comes later."""
+    """Return the program with a row put right before `to`, or right after it if `to` is the later one."""
     order = np.delete(np.arange(len(p)), row)
-    return replace(p, table=p.table.take(np.insert(order, to, row)))  # the row is gone: `to` is after a later one
-
-
-def remaining(program: Program) -> Hang | bool | None:
-    """Return nothing for a program that is right, how it hangs if that is all that is wrong with it, else True."""
-    if check_wellformed(program):
-        return True
-    view = View(program)
-    checks = (check_exactly_once, check_dataflow, check_matching, check_gradient_sync, check_limits)
-    return any(check(view) for check in checks) or hang_on(view, view.header.machine)
+    return replace(p, table=p.table.take(np.insert(order, to, row)))  # without the row, index `to` is right after a later one

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import Source, Span
 
-# A sign of another language is one word, as it is to its authors.
+# A sign of another language, such as && or **, is one word.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+(?:\.[0-9]+)?|\.\.\.|\.\.[=<]|\.\.|->|<>|=[<>]|[:=<>!]==?|&&|\|\||\*\*|//|\S")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _LONG = 50  # characters of a block's head
@@ -27,8 +27,11 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between two braces. head: the words that begin it, up to the brace, which is number `brace`; close: the
-    number of the one that ends it; indent: how far the line with its head is indented."""
+    """What is between two braces.
+
+    head: the words before the opening brace that belong to it; brace, close: the numbers of the opening and the closing
+    brace among the words, close None while it is open; indent: spaces before the line with its head.
+    """
 
     head: tuple[Word, ...]
     brace: int
@@ -37,15 +40,15 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """What may stand in it: 'pipe', 'ticks', 'greedy' or 'listing'; nothing where that is not known."""
+        """What may be in it: 'pipe', 'ticks', 'greedy' or 'listing'; '' if that is not known."""
         words = [w.text for w in self.head]
         if words[:1] == ["order"]:
             return next((w for w in words if w in ("ticks", "greedy", "listing")), "")
         return {"pipe": "pipe", "repeat": "listing", "if": "listing", "else": "listing"}.get(words[0] if words else "", "")
 
     @property
-    def said(self) -> str:
-        """Its beginning, as in 'order ticks {'."""
+    def opening(self) -> str:
+        """Its beginning, for messages: 'order ticks {'."""
         text = re.sub(r" ?([(\[\])]) ?", r"\1", " ".join(w.text for w in self.head)).replace(" ,", ",")
         return (text if len(text) < _LONG else f"{text[: _LONG - 3]}...") + " {"
 
@@ -54,9 +57,9 @@ class Block:
 class Place:
     """Where a text stops being one of the language.
 
-    words: all of the text but comments; at: the number of the first that cannot stand where it does, or one past the last;
-    expected: the names of the terminals that could; literal: the words and signs among them but operators; blocks: open
-    there, the outermost first; closed: those that have ended; keywords: the words that cannot be names.
+    words: all of the text but comments; at: the number of the first word that is not allowed, or one past the last word;
+    expected: the names of the terminals that are allowed there; literal: those of them that are words or signs, but no
+    operators; blocks: open there, the outermost first; closed: the blocks before; keywords: words that cannot be names.
     """
 
     source: Source
@@ -71,8 +74,7 @@ class Place:
     @classmethod
     def of(cls, source: Source, position: int, follow: Callable[[int], tuple[frozenset[str], frozenset[str]]],
            keywords: frozenset[str]) -> Place:  # fmt: skip
-        """Return the place of a character. follow: where in the text -> the terminals that could stand there, and their
-        words and signs."""
+        """Return the place of the character at a position. follow: position -> `expected` and `literal` there."""
         words = tuple(_words(source.text))
         at = next((k for k, w in enumerate(words) if w.end > position), len(words))
         blocks, closed = _blocks(words, at)
@@ -80,25 +82,25 @@ class Place:
 
     @property
     def kind(self) -> str:
-        """What may stand in the block that is open; nothing at the top level."""
+        """What may be in the block that is open; '' at the top level."""
         return next((b.kind for b in reversed(self.blocks) if b.kind), "")
 
     def wants(self, word: str) -> bool:
-        """Return whether nothing but this word, or an operator, can stand here."""
+        """Return whether only this word, or an operator, is allowed here."""
         return self.literal - {"("} == {word} and "NAME" not in self.expected
 
     def text(self, offset: int = 0) -> str:
-        """Return the word at the place, or so many words further on; nothing beyond the ends of the text."""
+        """Return the word at the place, or `offset` words after it; '' outside of the text."""
         k = self.at + offset
         return self.words[k].text if 0 <= k < len(self.words) else ""
 
-    def said(self, first: int, end: int) -> str:
-        """Return the text from one word up to another; of several lines, on one."""
+    def text_of(self, first: int, end: int) -> str:
+        """Return the text of the words first .. end - 1 on one line, for messages and changes."""
         end = min(end, len(self.words))
         return " ".join(self.source.text[self.words[first].start : self.words[end - 1].end].split()) if first < end else ""
 
     def span(self, first: int, end: int) -> Span:
-        """Return where words stand that are on one line."""
+        """Return the span of the words first .. end - 1, which are on one line."""
         a, b = self.words[first], self.words[end - 1]
         return Span(self.source, a.line, a.column, b.line, b.column + len(b.text))
 
@@ -115,7 +117,7 @@ class Place:
         return self.at == len(self.words) or self.at == 0 or self.words[self.at - 1].line < self.words[self.at].line
 
     def partner(self, k: int) -> int | None:
-        """Return the number of the bracket that closes this one, if it is one and another closes it."""
+        """Return the number of the bracket that closes word k; None if k is no opening bracket or is not closed."""
         if not 0 <= k < len(self.words) or self.words[k].text not in _CLOSING:
             return None
         depth = 0
@@ -127,7 +129,7 @@ class Place:
         return None
 
     def opener(self, k: int) -> int | None:
-        """Return the number of the bracket that this one closes, if it closes one."""
+        """Return the number of the bracket that word k closes; None if it closes none."""
         depth = 0
         for other in range(k, -1, -1):
             text = self.words[other].text
@@ -150,7 +152,7 @@ class Place:
         return [k for k in found if self.words[k].text in signs]
 
     def rest_of_line(self, k: int) -> int:
-        """Return the number past the last word that stands on the line of a word, and in its block."""
+        """Return one past the number of the last word that is on the line of word k and in its block."""
         depth, end = 0, k
         while end < len(self.words) and self.words[end].line == self.words[k].line:
             depth += (self.words[end].text == "{") - (self.words[end].text == "}")
@@ -172,10 +174,11 @@ def _blocks(words: tuple[Word, ...], end: int) -> tuple[tuple[Block, ...], tuple
     """Return the blocks that are open before a word, and those that have ended."""
     open: list[Block] = []
     closed: list[Block] = []
-    line = after = 0  # the words that begin the line, and what follows the last brace
+    line = after = 0  # the first word of the line, and the first one after the last brace
     head: int | None = None
-    outer: list[int | None] = []  # what an `if` has taken the place of, until it turns out to be one of an expression
-    branches = 0  # expressions that wait for their `else`
+    # The heads before each `if`. `then` shows that the `if` is one of an expression, and restores the head.
+    outer: list[int | None] = []
+    branches = 0  # `if ... then` of expressions whose `else` has not come
     for k, word in enumerate(words[:end]):
         if k and words[k - 1].line < word.line:
             line = k

@@ -1,4 +1,4 @@
-"""The nearest order that runs: where ranks wait in a circle, the task that all of them wait for is pulled forward."""
+"""An order near the given one that runs: if ranks wait in a circle, a task that they wait for is run earlier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
 MAX_STEPS = 500_000  # tasks looked at for the sake of a suggestion
-MAX_SAID = 8
+MAX_SHOWN = 8
 
 
 class _TooMuchError(Exception):
@@ -19,7 +19,7 @@ class _TooMuchError(Exception):
 
 
 class _Ranks:
-    """Ranks that run their tasks in order. A unit is a task, or an overlapped pair: the row that is its first."""
+    """Ranks that run their tasks in order. A unit is a task or an overlapped pair, numbered by its first row."""
 
     def __init__(self, tasks: Program) -> None:
         pair = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
@@ -32,20 +32,20 @@ class _Ranks:
             self.needs[b] += [a] if a != b else []
         units = np.flatnonzero(second == 0)
         bounds = np.searchsorted(units, tasks.offsets).tolist()
-        self.left = [units[a:b].tolist()[::-1] for a, b in pairwise(bounds)]  # the next one is the last
+        self.left = [units[a:b].tolist()[::-1] for a, b in pairwise(bounds)]  # rank -> units to run, the next one at the end
         self.done = [False] * len(tasks)
         self.order: list[list[int]] = [[] for _ in self.left]
         self.steps = 0
 
     def missing(self, unit: int) -> int | None:
-        """Return what a unit waits for, if there is anything."""
+        """Return a unit that this one waits for; None if it can run."""
         self.steps += 1 + len(self.needs[unit])
         if self.steps > MAX_STEPS:
             raise _TooMuchError
         return next((x for x in self.needs[unit] if not self.done[x]), None)
 
     def run(self) -> None:
-        """Run until nobody can go on."""
+        """Run until no rank can go on."""
         sleeping: dict[int, list[int]] = {}
         ready = [*range(len(self.left))]
         while ready:
@@ -61,8 +61,10 @@ class _Ranks:
                 ready += sleeping.pop(unit, [])
 
     def wanted(self, preferred: set[int]) -> int | None:
-        """Return a unit that could run, and that a rank waits for in the end: on one of the preferred ranks if there is one,
-        then nearest to its turn. None where pairs wait for each other."""
+        """Return a unit that can run now and that a rank waits for, maybe through others; None if pairs wait for each other.
+
+        Units of preferred ranks come first, then those that are nearest to their turn.
+        """
         found: list[tuple[bool, int, int]] = []
         for left in self.left:
             unit, seen = left[-1] if left else None, set[int]()
@@ -77,9 +79,9 @@ class _Ranks:
 
 
 def repaired(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
-    """Return a program of tasks that runs, and how it came about: (row that is run earlier, row before which it is put).
+    """Return a program of tasks that runs, and the moves that made it: (row that is run earlier, row before which it is put).
 
-    tasks: of one replica, waiting for each other in a circle. None where that would take too long, or none was found.
+    tasks: of one replica, which wait for each other in a circle. None if none was found within MAX_STEPS.
     """
     ranks = _Ranks(tasks)
     moves: list[tuple[int, int]] = []
@@ -105,14 +107,14 @@ def repaired(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
 
 
 def name(tasks: Program, row: int) -> str:
-    """Return what messages call a task: a pair that overlaps is one."""
+    """Return what messages call a task; an overlapped pair has one name."""
     text = tasks.text(row)
     return f"{text.removesuffix(' overlap')} & {tasks.text(row + 1)}" if tasks.table.flags[row] & OVERLAP else text
 
 
 def in_words(tasks: Program, moves: list[tuple[int, int]]) -> str:
-    """Return the moves as a help says them, the first ones at least, and that they were tried."""
-    said = [f"let rank {tasks.rank_of[a]} run {name(tasks, a)} before {name(tasks, b)}" for a, b in moves[:MAX_SAID]]
-    if len(moves) > MAX_SAID:
-        said.append(f"and {len(moves) - MAX_SAID} more like these")
-    return "\n".join(said) + ("; tried:" if len(moves) == 1 else f"; these {len(moves)} moves were tried together:")
+    """Return the text of a help about these moves, of MAX_SHOWN at most; it ends with 'tried:'."""
+    lines = [f"let rank {tasks.rank_of[a]} run {name(tasks, a)} before {name(tasks, b)}" for a, b in moves[:MAX_SHOWN]]
+    if len(moves) > MAX_SHOWN:
+        lines.append(f"and {len(moves) - MAX_SHOWN} more like these")
+    return "\n".join(lines) + ("; tried:" if len(moves) == 1 else f"; these {len(moves)} moves were tried together:")

@@ -1,4 +1,4 @@
-"""A greedy order that is stuck: the ranks whose limits are full, and limits with more room, tried before they are named."""
+"""Explain a greedy order that is stuck (E305): the ranks whose limits are full, and larger limits that were tried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_RUNS = 40
 
 
 def explain_stuck(x: Scheduler, sequence: list[list[int]]) -> Diagnostic:
-    """Return the finding that shows the ranks whose limits are full. sequence: what every rank has started."""
+    """Return the finding with the ranks whose limits are full. sequence: the tasks that every rank has started."""
     h, notes = x.spec.header, []
     letters = {F: "F", X: "I" if Op.BWD_WEIGHT in x.order.kinds else "B", W: "W"}
     full = list(_full(x))
@@ -34,7 +34,7 @@ def explain_stuck(x: Scheduler, sequence: list[list[int]]) -> Diagnostic:
 
 
 def _full(x: Scheduler) -> Iterator[tuple[int, int, Counter]]:
-    """Yield the ranks that wait, each with the task that it wants most and the limit that forbids it."""
+    """Yield the ranks that wait, each with the task that it prefers and the limit that forbids it."""
     cells = len(x.counters)
     for rank, heaps in enumerate(x.heaps):
         waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
@@ -57,10 +57,11 @@ def _help(x: Scheduler, first: Counter) -> str:
 
 
 def _with_room(x: Scheduler, first: Span) -> list[Bound]:
-    """Return the limits that must be larger, made so much larger that the scheduler ends; none if nothing tried does.
+    """Return limits, raised so that the scheduler ends; [] if nothing that was tried does.
 
-    The limit that is full is raised, and with it those that are full when it no longer is: by 1, 2, 4 ..., and then by
-    less while the scheduler still ends. One that is raised enough forbids nothing, so only the effort ends the search.
+    The full limit is raised by 1, 2, 4, ... until the scheduler ends, then by the least amount that is still enough. If
+    other limits are full after that, they are raised too. A limit that is raised enough forbids nothing, so the search
+    fails only for MAX_RUNS and MAX_TRIED.
     """
     best: list[Bound] = []
     raised, low, amount = {first}, 0, 1
@@ -69,7 +70,7 @@ def _with_room(x: Scheduler, first: Span) -> list[Bound]:
         try:
             tried = scheduler_of(x.spec, replace(x.order, bounds=tuple(bounds)))
             ended = sum(map(len, run(tried))) == x.tasks
-        except ChimeraError:  # all this took too many operations
+        except ChimeraError:  # too many operations
             break
         full = set() if ended else {limit.span for _, _, limit in _full(tried)}
         if ended:

@@ -1,6 +1,6 @@
-"""The finding about a text that does not parse: the fact, the place, what could stand there, and the way out (E101, E102).
+"""The finding about a syntax error: the fact, the place, what is expected there, and a change that helps (E101, E102).
 
-A change is suggested only if the text with it can be read further than the line at which it stopped.
+A change is suggested only if the changed text can be read further than the original one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.compiler.diagnose.place import Block, Place
 from chimerac.compiler.diagnose.slips import Change, answers
 
-FURTHER = 4  # words that a change must let be read, where they stand on the line that it changes
+FURTHER = 4  # words after a change, on its line, up to which the changed text must be readable
 _STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
 _OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
 
-Reader = Callable[[str], int | None]  # a text -> where it stops being one of the language, nothing if it does not
+Reader = Callable[[str], int | None]  # text -> the position where it stops being one of the language, None if it does not
 
 
 @dataclass(frozen=True, slots=True)
 class Unexpected:
-    """finding: what is wrong; change: what mends it, if that is known."""
+    """A syntax error. change: the one that mends it, if it is known."""
 
     finding: Diagnostic
     change: Change | None = None
 
 
 def changed(p: Place, change: Change) -> str:
-    """Return the text with a change made."""
+    """Return the whole text with a change made."""
     text, first, last = p.source.text, p.words[change.first], p.words[change.end - 1]
     return text[: first.start] + change.new + text[last.end :]
 
 
 def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
-    """Return what is wrong at a place. meaningless: the character there that is none of the language's, if it is one."""
+    """Return what is wrong at a place. meaningless: the character there, if no word or sign of the language has it; else ''."""
     if p.ended and not p.blocks:
         return Unexpected(_end(p))
     if (p.ended or _left_open(p)) and "}" in p.literal:
@@ -58,14 +58,14 @@ def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
 
 
 def _left_open(p: Place) -> bool:
-    """Return whether a statement begins within a block, and a brace is missing in the text."""
+    """Return whether a statement begins within a block, in a text with fewer } than {."""
     signs = [w.text for w in p.words]
     statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _near(p.text(), p.literal)
     return statement and bool(p.blocks) and signs.count("{") > signs.count("}")
 
 
 def _brace_missing(p: Place, read: Reader) -> Unexpected:
-    # A brace that stands further left than the block it closes was meant for one around it.
+    # A closing brace further left than the line of its block was meant for an outer block.
     torn = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
     for block in [*torn[:1], p.blocks[-1]]:
         last = _last_of(p, block)
@@ -82,7 +82,7 @@ def _brace_missing(p: Place, read: Reader) -> Unexpected:
     return Unexpected(
         Diagnostic(
             "E102",
-            f"a '}}' is missing: '{block.said}' is not closed",
+            f"a '}}' is missing: '{block.opening}' is not closed",
             Span(p.source, word.line, column, word.line, column + 1),
             "expected '}'",
             (_beginning(p, block),),
@@ -93,7 +93,7 @@ def _brace_missing(p: Place, read: Reader) -> Unexpected:
 
 
 def _beginning(p: Place, block: Block) -> str:
-    return f"'{block.said}' begins at {p.span(block.brace - len(block.head), block.brace + 1)}"
+    return f"'{block.opening}' begins at {p.span(block.brace - len(block.head), block.brace + 1)}"
 
 
 def _closes_another(p: Place, block: Block, close: int) -> bool:
@@ -102,7 +102,7 @@ def _closes_another(p: Place, block: Block, close: int) -> bool:
 
 
 def _last_of(p: Place, block: Block) -> int:
-    """Return the last word of a block that is not closed, going by how lines are indented."""
+    """Return the last word of a block that is not closed, as the indentation of lines shows it."""
     for k in range(block.brace + 1, p.at):
         if p.words[k - 1].line < p.words[k].line and p.words[k].column - 1 <= block.indent:
             return k - 1
@@ -110,7 +110,7 @@ def _last_of(p: Place, block: Block) -> int:
 
 
 def _brace_extra(p: Place, read: Reader) -> Unexpected:
-    notes = tuple(f"'{b.said}' has ended at {p.span(b.close, b.close + 1)}" for b in p.closed[-1:] if b.close is not None)
+    notes = tuple(f"'{b.opening}' has ended at {p.span(b.close, b.close + 1)}" for b in p.closed[-1:] if b.close is not None)
     change = Change(p.at, p.at + 1, "")
     kept = change if _reads(p, change, read) else None
     span = p.span(p.at, p.at + 1)
@@ -122,7 +122,7 @@ def _brace_extra(p: Place, read: Reader) -> Unexpected:
 
 
 def _way_out(p: Place, read: Reader) -> tuple[str, Change | None]:
-    """Return a help, and the change that it tells of, if it does."""
+    """Return a help, and the change that it suggests, if it suggests one."""
     text = p.text()
     if text not in p.keywords and (near := _near(text, p.literal & p.keywords)):
         return _meant(p, p.at, near, read)
@@ -136,7 +136,7 @@ def _way_out(p: Place, read: Reader) -> tuple[str, Change | None]:
         if isinstance(answer, str):
             return answer, None
         if p.on_one_line(answer.first, answer.end) and _reads(p, answer := _spaced(p, answer), read):
-            return _told(p, answer), answer
+            return _suggested(p, answer), answer
     if near := _near(text, p.literal & p.keywords):
         return _meant(p, p.at, near, read)
     if (
@@ -151,11 +151,11 @@ def _way_out(p: Place, read: Reader) -> tuple[str, Change | None]:
     alone = [word for word in p.literal if p.wants(word)]
     for change in [c for word in alone for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
         if _reads(p, change, read):
-            return _told(p, change), change
+            return _suggested(p, change), change
     if p.expected == {"SCHEDULE"}:
         return "a text begins with the word schedule and a name", None
     if text in _STATEMENTS and p.blocks:
-        return f"'{text}' stands outside of '{p.blocks[0].said}'", None
+        return f"'{text}' belongs outside of '{p.blocks[0].opening}'", None
     return "", None
 
 
@@ -165,7 +165,7 @@ def _meant(p: Place, k: int, near: str, read: Reader) -> tuple[str, Change | Non
 
 
 def _spaced(p: Place, change: Change) -> Change:
-    """Return a change that keeps words apart which it would join."""
+    """Return the change with spaces where it would join two words."""
     before, after = p.source.text[: p.words[change.first].start][-1:], p.source.text[p.words[change.end - 1].end :][:1]
     new = change.new
     if new and (before.isalnum() or before == "_") and (new[0].isalnum() or new[0] == "_"):
@@ -177,16 +177,16 @@ def _spaced(p: Place, change: Change) -> Change:
     return replace(change, new=new)
 
 
-def _told(p: Place, change: Change) -> str:
-    """Return the words for a change; the place is named where it is not the one that is marked."""
-    old = p.said(change.first, change.end)
+def _suggested(p: Place, change: Change) -> str:
+    """Return the help that suggests a change. It names the place of the change if the finding marks another."""
+    old = p.text_of(change.first, change.end)
     where = "" if change.first == p.at else f"{p.span(change.first, change.end)}: "
     what = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
     return where + what + (f"; {change.why}" if change.why else "")
 
 
 def _reads(p: Place, change: Change, read: Reader) -> bool:
-    """Return whether a text with a change can be read further than without it."""
+    """Return whether the text with a change can be read further than without it."""
     text, shift = changed(p, change), len(change.new) - (p.words[change.end - 1].end - p.words[change.first].start)
     if text == p.source.text:
         return False
@@ -195,7 +195,7 @@ def _reads(p: Place, change: Change, read: Reader) -> bool:
         return True
     end = max(p.words[change.end - 1].end, p.words[p.at].end if p.at >= change.end else 0) + shift
     beyond = text[end:stop]
-    same = text[stop:].startswith((p.text(), ",", ";"))  # made a second time, or a separator
+    same = text[stop:].startswith((p.text(), ",", ";"))  # the same error comes again, or a separator
     return "\n" in beyond.strip(" \t") or len(beyond.split()) >= (1 if same else FURTHER)
 
 
@@ -205,11 +205,11 @@ def _near(word: str, known: Iterable[str]) -> str:
     return next(iter(same or difflib.get_close_matches(word, words, n=1, cutoff=0.7)), "")
 
 
-# --- what could stand there -----------------------------------------------------------------------------------------
+# --- what is expected there ------------------------------------------------------------------------------------------
 
 
 def expected(p: Place) -> str:
-    """Return what may stand at a place, in words: an expression, an operator, a statement are one word each."""
+    """Return what is expected at a place, for messages. All that begins an expression is summed up as 'an expression'."""
     if {"INT", "NAME", "LPAR"} <= p.expected:
         return "an expression"
     words: list[str] = []

@@ -9,12 +9,12 @@ from __future__ import annotations
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.compiler.format.layout import Writer
 from chimerac.compiler.format.units import TOKEN, tokens_of, units_of
-from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.pipeline import parse_source
 
 
 def format_schedule(source: Source) -> str:
     """Return the formatted text of a schedule. Raises ChimeraError with its syntax errors."""
-    tree = parse(source)
+    tree = parse_source(source)
     tokens = tokens_of(source.text, tree)
     writer = Writer()
     writer.items(list(units_of(iter(tokens))), 0)

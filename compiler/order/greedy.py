@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, Span
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.order.ordered import Batches, Ordered, task_program
@@ -68,15 +68,23 @@ class Scheduler:
         return self.keys * (2 if Op.BWD_WEIGHT in self.order.kinds else 1) + leaders * self.spec.header.stages
 
 
+class StuckError(ChimeraError):
+    """The scheduler can start nothing, and tasks are left (E305). sequence: the tasks that each rank has started."""
+
+    def __init__(self, scheduler: Scheduler, sequence: list[list[int]]) -> None:
+        self.scheduler, self.sequence = scheduler, sequence
+        done = sum(map(len, sequence))
+        message = f"the scheduler is stuck after {done} of {scheduler.tasks} tasks: limits forbid every task that is ready"
+        super().__init__([Diagnostic("E305", message, scheduler.order.span)])
+
+
 def order_greedily(spec: Spec, order: GreedyOrder) -> Ordered:
     """Return the order in which the scheduler starts tasks. Raises ChimeraError E305 where it can start nothing."""
     h = spec.header
     scheduler = scheduler_of(spec, order)
     sequence = run(scheduler)
     if sum(map(len, sequence)) < scheduler.tasks:
-        from chimerac.compiler.diagnose.stuck import explain_stuck
-
-        raise ChimeraError([explain_stuck(scheduler, sequence)])
+        raise StuckError(scheduler, sequence)
     tasks = np.array([t for stream in sequence for t in stream], np.int64)
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import Span
 from chimerac.chimera_ir.instructions import Op
@@ -90,3 +90,7 @@ class Spec:
     recompute: tuple[tuple[bool, ...], ...]
     sync: SyncPolicy
     limits: Mapping[str, Span]
+
+    def recomputing(self) -> Spec:
+        """Return the same schedule with the forwards of all stages run again before their backwards."""
+        return replace(self, recompute=((True,) * self.header.stages,) * len(self.header.pipes))

@@ -1,17 +1,17 @@
 """text -> syntax tree (E1xx).
 
-lark does the work. A syntax error is mended, or its statement blanked, and the text read again, so that one run shows all of
-them. A text that is too large is refused before lark sees it, and a tree that is too deep before anything recursive
-walks it.
+lark does the work. A text that is too large is refused before lark sees it, and a tree that is too deep before anything
+recursive walks it. A syntax error is raised as the plain fact; compiler/diagnose/texts.py finds the others and adds help.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
@@ -21,37 +21,22 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax import tables
 from chimerac.compiler.syntax.build import Builder, span_of, token_span
 
-if TYPE_CHECKING:  # what explains errors is loaded where there is one
-    from chimerac.compiler.diagnose.place import Place
-    from chimerac.compiler.diagnose.unexpected import Unexpected
 
-MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
+class ParseError(ChimeraError):
+    """The text stops being one of the language at some place (E101, E102)."""
 
 
 def parse(source: Source) -> n.Schedule:
-    """Return the syntax tree of a schedule. Raises ChimeraError with every syntax error that can be told apart."""
-    words = _count(source)
-    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // words))
-    found: list[Diagnostic] = []
-    draft, trials = _Draft(source), limits.TOKENS // 4 // words
-    while True:
-        try:
-            tree = _grammar().parse(draft.text)
-            break
-        except UnexpectedInput as error:
-            from chimerac.compiler.diagnose.unexpected import explain
+    """Return the syntax tree of a schedule.
 
-            p, meaningless = _place(Source(source.name, draft.text), error)
-            if draft.blanked and (p.ended or p.text() in ("{", "}")):  # it follows from what was blanked
-                raise ChimeraError(found) from None
-            reader = _Reader(trials)
-            told = explain(p, meaningless, reader)
-            trials = reader.left
-            finding = draft.original(told.finding)
-            found += [finding] if all(d.span != finding.span for d in found) else []
-            if len(found) >= most or not draft.go_on(p, told):
-                raise ChimeraError(found) from None
-    found += _too_large(source, tree) if draft.text == source.text else []
+    Raises ParseError at the first syntax error, and ChimeraError for a text that is too large or cannot be built.
+    """
+    count_tokens(source)
+    try:
+        tree = _grammar().parse(source.text)
+    except UnexpectedInput as error:
+        raise _parse_error(source, _stop(source.text, error)) from None
+    found = _too_large(source, tree)
     if found:
         raise ChimeraError(found)
     builder = Builder(source)
@@ -81,7 +66,7 @@ def keywords() -> frozenset[str]:
 _TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|\S")
 
 
-def _count(source: Source) -> int:
+def count_tokens(source: Source) -> int:
     """Return how many tokens a text has, at least 1. Raises ChimeraError: E102 a product without its sign, E104 brackets
     within brackets, E105 its size."""
     if len(source.text) > limits.TEXT:
@@ -155,116 +140,67 @@ def _check_names(schedule: n.Schedule) -> None:
             raise refuse("E105", message, named[limits.NAMES].name.span, "the first too many")
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-_STARTS = re.compile(
-    r"\b(?:schedule|param|require|let|ranks|stages|pipe|order|cost|sync|tied|window)\b|(?m:^[ \t]*[A-Z]\b(?=.*\bat\b))|[{}]"
-)
+# --- where a text stops ----------------------------------------------------------------------------------------------
 
 
-class _Reader:
-    """Reads texts to find where they stop being one of the language. left: how many more it may read."""
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a text stops being one of the language.
 
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def __call__(self, text: str) -> int | None:
-        self.left -= 1
-        if self.left < 0:
-            return 0
-        try:
-            _grammar().parse(text)
-        except UnexpectedInput as error:
-            return len(text) if _at_end(error) else error.pos_in_stream or 0
-        return None
-
-
-class _Draft:
-    """A text whose errors are mended one by one, or blanked where that is not possible, so that all of them are found.
-
-    changes: line, column, and the lengths before and after; blanked: some errors may follow from what is gone.
+    position: of the first character that cannot stand there, the length of the text at its end; meaningless: that
+    character if nothing in the language can begin with it.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.text, self.blanked = source, source.text, False
-        self.last = (0, 0)  # the line and column of the last error that was blanked
-        self.changes: list[tuple[int, int, int, int]] = []
-
-    def go_on(self, p: Place, told: Unexpected) -> bool:
-        """Mend or blank an error; return whether that was possible."""
-        if told.change is not None:
-            first, last = p.words[told.change.first], p.words[told.change.end - 1]
-            self.changes.append((first.line, first.column, last.end - first.start, len(told.change.new)))
-            from chimerac.compiler.diagnose.unexpected import changed
-
-            self.text = changed(p, told.change)
-            return True
-        again = p.at < len(p.words) and self.last == (p.words[p.at].line, p.words[p.at].column)
-        self.last = (p.words[p.at].line, p.words[p.at].column) if p.at < len(p.words) else (0, 0)
-        self.blanked = True
-        self.text = "" if again else _without_statement_at(self.text, p)
-        return bool(self.text)
-
-    def original(self, d: Diagnostic) -> Diagnostic:
-        """Return a finding about this text as one about the author's."""
-        assert d.span is not None
-        s = d.span
-        columns = [self._column(s.line, s.column), self._column(s.end_line, s.end_column)]
-        span = Span(self.source, s.line, columns[0], s.end_line, max(columns[1], columns[0] + 1))
-        return replace(d, span=span)
-
-    def _column(self, line: int, column: int) -> int:
-        for changed_line, at, before, after in reversed(self.changes):
-            if line == changed_line and column >= at + after:
-                column += before - after
-        return column
+    position: int
+    meaningless: str = ""
 
 
-def _place(source: Source, error: UnexpectedInput) -> tuple[Place, str]:
-    """Return the place of an error, and the character there if it is none of the language's."""
-    from chimerac.compiler.diagnose.place import Place
-
-    position = len(source.text) if _at_end(error) else error.pos_in_stream or 0
-    terminals = {t.name: t.pattern.value.replace("\\", "") for t in _grammar().terminals}
-
-    def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:
-        parser = _grammar().parse_interactive(source.text)
-        try:
-            for token in parser.lexer_thread.lex(parser.parser_state):  # type: ignore[no-untyped-call]
-                if (token.start_pos or 0) >= end:
-                    break
-                parser.feed_token(token)
-        except UnexpectedCharacters:
-            pass
-        expected: frozenset[str] = frozenset(parser.accepts())  # type: ignore[no-untyped-call]
-        return expected, frozenset(terminals[t] for t in expected - _WITHOUT_TEXT if t in terminals)
-
-    meaningless = source.text[position] if isinstance(error, UnexpectedCharacters) else ""
-    if isinstance(error, UnexpectedToken) and error.token == "/":  # it stands only in `size 1/2`
-        meaningless = "/"
-    return Place.of(source, position, follow, keywords()), meaningless
+def stop_of(text: str) -> Stop | None:
+    """Return where a text stops being one of the language; None if it does not."""
+    try:
+        _grammar().parse(text)
+    except UnexpectedInput as error:
+        return _stop(text, error)
+    return None
 
 
-_WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
+def terminals_after(text: str, end: int) -> frozenset[str]:
+    """Return the names of the terminals that could stand at a position of a text, if it is right up to there."""
+    parser = _grammar().parse_interactive(text)
+    try:
+        for token in parser.lexer_thread.lex(parser.parser_state):  # type: ignore[no-untyped-call]
+            if (token.start_pos or 0) >= end:
+                break
+            parser.feed_token(token)
+    except UnexpectedCharacters:
+        pass
+    accepted: frozenset[str] = frozenset(parser.accepts())  # type: ignore[no-untyped-call]
+    return accepted
 
 
-def _at_end(error: UnexpectedInput) -> bool:
-    return isinstance(error, UnexpectedToken) and error.token.type == "$END"
+@cache
+def terminal_texts() -> Mapping[str, str]:
+    """Return what each terminal looks like: its pattern, which for a word or sign is its text."""
+    return {t.name: t.pattern.value.replace("\\", "") for t in _grammar().terminals}
 
 
-def _without_statement_at(text: str, p: Place) -> str:
-    """Return the text with the statement around an error blanked, or nothing where braces make that unsafe."""
-    if p.ended or p.expected == {"SCHEDULE"}:
-        return ""
-    position = p.words[p.at].start
-    bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
-    starts = [m.start() for m in _STARTS.finditer(bare)]
-    if not starts:
-        return ""
-    # An error that shows at the start of a statement was made in the one before it, if that can go on no further.
-    complete = position in starts and p.literal & {"}", "param"}
-    begin = position if complete else max((s for s in starts if s < position), default=0)
-    end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
-    if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
-        return ""
-    return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]
+def _stop(text: str, error: UnexpectedInput) -> Stop:
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        return Stop(len(text))
+    position = error.pos_in_stream or 0
+    # '/' is a token of `size 1/2`, and has no meaning anywhere else.
+    slash = isinstance(error, UnexpectedToken) and error.token == "/"
+    return Stop(position, text[position] if slash or isinstance(error, UnexpectedCharacters) else "")
+
+
+def _parse_error(source: Source, stop: Stop) -> ParseError:
+    if stop.position >= len(source.text):
+        at = len(source.text.rstrip())
+        return ParseError([Diagnostic("E102", "the text ends too early", source.span(at, at + 1))])
+    span = source.span(stop.position, stop.position + 1)
+    if stop.meaningless:
+        return ParseError([Diagnostic("E101", f"the character {stop.meaningless!r} has no meaning here", span)])
+    word = _TOKEN.match(source.text, stop.position)
+    end = word.end() if word else stop.position + 1
+    span = source.span(stop.position, end)
+    return ParseError([Diagnostic("E102", f"unexpected '{span.text}'", span)])

@@ -1,7 +1,8 @@
-"""The verifier: judges a final program against what its own header demands.
+"""The verifier: checks a final program against its own header.
 
 It needs only the program, and shares no code with the passes that build programs. Each check is a function from a
-program, seen through `View`, to findings (E4xx); the first two make sure that the others can look things up.
+program, seen through `View`, to findings (E4xx). The first two checks make sure that the others can look things up.
+compiler/diagnose adds help to the findings.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from chimerac.compiler.verify.tasks import check_exactly_once
 from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.wellformed import check_wellformed
 
-__all__ = ["Peaks", "findings", "peaks", "verify"]
+__all__ = ["Peaks", "about_order", "findings", "peaks", "verify"]
 
-# Those of one line stand on the same ground: all of them are tried before any of the next. A value that is never sent
-# would also be a channel whose ends differ: it is said once.
+# Checks in one tuple all run; the next tuple runs only if they find nothing. So one mistake is reported once: a value that
+# is never sent would also be a channel whose ends differ.
 _CHECKS = (
     (check_exactly_once,),
     (check_dataflow, check_gradient_sync),
@@ -30,7 +31,7 @@ _CHECKS = (
 
 
 def findings(program: Program) -> list[Diagnostic]:
-    """Return what is wrong with a program; nothing if it is proved right."""
+    """Return what is wrong with a program; [] if it is proved right."""
     found = check_wellformed(program)
     if found:
         return found
@@ -43,8 +44,13 @@ def findings(program: Program) -> list[Diagnostic]:
 
 
 def verify(program: Program) -> Program:
-    """Return the program if every check holds; else raise ChimeraError with the findings of the first that do not."""
+    """Return the program if every check holds; else raise ChimeraError with the findings of the first that fails."""
     found = findings(program)
     if found:
         raise ChimeraError(found)
     return program
+
+
+def about_order(d: Diagnostic) -> bool:
+    """Return whether a finding is about nothing but the order of transfers and sums: arranging them may mend it."""
+    return d.code in ("E440", "E453")

@@ -1,6 +1,7 @@
-"""Has every task what it reads, made by whom it should be, and not given up? (E420 to E426)
+"""Does every task find the values that it reads? (E420 to E426)
 
-The rank of a task is known to be right by now, so a value that must cross is one whose maker and reader live apart.
+The ranks of tasks are checked before. So a value must be sent exactly if the tasks that make and read it run on different
+ranks.
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ def check_dataflow(view: View) -> list[Diagnostic]:
     """Return findings for values that are not there when they are read."""
     found: list[Diagnostic] = []
     if view.header.kind == "training":
-        found += _before(view, view.forward, view.input_gradient, "the backward stands before its forward")
-        found += _before(
-            view, view.input_gradient, view.weight_gradient, "the weight gradient stands before the input gradient"
-        )
+        found += _before(view, view.forward, view.input_gradient, "the backward comes before its forward")
+        found += _before(view, view.input_gradient, view.weight_gradient, "the weight gradient comes before the input gradient")
         found += _paired(view, view.forward, view.input_gradient) + _paired(view, view.input_gradient, view.weight_gradient)
     for value in Value:
         if value == Value.act or view.header.kind == "training":
@@ -32,7 +31,7 @@ def check_dataflow(view: View) -> list[Diagnostic]:
 
 
 def _before(view: View, first: Ints, second: Ints, fact: str) -> list[Diagnostic]:
-    """Return findings where `second` stands before `first`; both are of one rank. One row may do both."""
+    """Return findings where `second` comes before `first`. Both are rows by key, on one rank; one row may be both."""
     wrong = np.flatnonzero((first >= 0) & (second >= 0) & (second < first))
     p = view.program
     needs = "what it needs is {}, which must come first"
@@ -43,7 +42,7 @@ def _before(view: View, first: Ints, second: Ints, fact: str) -> list[Diagnostic
 
 
 def _paired(view: View, maker: Ints, reader: Ints) -> list[Diagnostic]:
-    """Return findings where a task overlaps with one that needs it: the two of a pair begin together."""
+    """Return findings where a task overlaps with one that needs its result: the two tasks of a pair begin together."""
     overlap = (view.program.table.flags & OVERLAP).astype(bool)
     wrong = np.flatnonzero((maker >= 0) & (reader == maker + 1) & overlap[maker])
     place = view.program.place
@@ -58,7 +57,7 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
     h, p = view.header, view.program
     keys = np.arange(view.keys_total)
     stage = keys // h.micro_batches % h.stages
-    # The consumer's key; its maker is the stage before it for an activation, after it for a gradient.
+    # Keys are the reader's. An activation is made by the stage before it, a gradient by the stage after it.
     keys = keys[stage > 0] if value == Value.act else keys[stage < h.stages - 1]
     reader = view.reader(value)[keys]
     maker = view.reader(value)[keys + (-h.micro_batches if value == Value.act else h.micro_batches)]
@@ -66,32 +65,33 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
     crosses = source != target
     found = []
 
-    def say(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
+    def find(code: str, wrong: Mask, row: Ints, fact: str, help: str = "") -> None:
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist():
             note = f"it is made at {p.place(int(maker[i]))}"
             message = f"{p.place(int(row[i]))}: {fact.format(value=f'{value.name} {view.name(int(keys[i]))}')}"
             change = help.format(source=source[i], target=target[i])
             found.append(Diagnostic(code, message, notes=(note,), help=change))
 
-    say("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made", "let that come first")
+    find("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made", "let that come first")
     found += _paired(view, maker, reader)
     for op, verb in ((Op.SEND, "sent"), (Op.RECV, "received")):
         rows, at = view.transfers[op, value]
         count = np.bincount(at, minlength=view.keys_total)[keys]
-        say("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
+        find("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
         extra = view.by_key((rows, at))[keys]
-        say("E422", count > crosses, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
+        find("E422", count > crosses, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
     if found:
         return found
     send, receive = (view.by_key(view.transfers[op, value])[keys] for op in (Op.SEND, Op.RECV))
     peer, route = p.table.peer, "it goes from rank {source} to rank {target}"
-    say("E423", crosses & (view.rank[send] != source), send, "{value} is sent from a rank that does not make it", route)
-    say("E423", crosses & (peer[send] != target), send, "{value} is sent to a rank that does not read it", route)
-    say("E423", crosses & (view.rank[receive] != target), receive, "{value} is received on a rank that does not read it", route)
-    say("E423", crosses & (peer[receive] != source), receive, "{value} is received from a rank that does not make it", route)
+    find("E423", crosses & (view.rank[send] != source), send, "{value} is sent from a rank that does not make it", route)
+    find("E423", crosses & (peer[send] != target), send, "{value} is sent to a rank that does not read it", route)
+    wrong_rank, wrong_peer = crosses & (view.rank[receive] != target), crosses & (peer[receive] != source)
+    find("E423", wrong_rank, receive, "{value} is received on a rank that does not read it", route)
+    find("E423", wrong_peer, receive, "{value} is received from a rank that does not make it", route)
     if found:
         return found
-    say("E424", crosses & (send < maker), send, "{value} is sent before it is made", "send it after that")
+    find("E424", crosses & (send < maker), send, "{value} is sent before it is made", "send it after that")
     for i in np.flatnonzero(crosses & (receive > reader))[:MAX_FOUND].tolist():
         message = f"{p.place(int(receive[i]))}: {value.name} {view.name(int(keys[i]))} is received after it is read"
         found.append(Diagnostic("E425", message, notes=(f"it is read at {p.place(int(reader[i]))}",), help="post it earlier"))
@@ -99,7 +99,7 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
 
 
 def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, crosses: Mask) -> list[Diagnostic]:
-    """Return findings where FREE gives a buffer back that is not there, twice, or before its last reader."""
+    """Return findings where FREE releases a buffer that is not there, twice, or before its last reader."""
     rows, at = view.transfers[Op.FREE, value]
     if not len(rows):
         return []
@@ -115,7 +115,7 @@ def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, cr
             f"{view.program.place(int(rows[i]))}: the buffer is given back "
             + ("twice" if twice[at[i]] else "too early" if there[at[i]] else "but was never received"),
             notes=(f"it is last read at {view.program.place(int(last[at[i]]))}",),
-            help="let the FREE stand once, after that, on that rank" if there[at[i]] else "remove the FREE",
+            help="keep one FREE, after that, on that rank" if there[at[i]] else "remove the FREE",
         )
         for i in np.flatnonzero(wrong)[:MAX_FOUND].tolist()
     ]

@@ -1,6 +1,6 @@
 """Are the sends and the receives of every channel the same values in the same order? (E430)
 
-A channel is a directed pair of ranks, first in, first out: nothing else tells messages apart.
+A channel is a directed pair of ranks, first in, first out. Messages carry no names, so only their order tells them apart.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ def check_matching(view: View) -> list[Diagnostic]:
 
 
 def _suspects(view: View, sent: Ints, send: Ints, received: Ints, receive: Ints) -> list[int]:
-    """Return the first channels whose ends do not agree: those of unequal numbers, and those of unequal values."""
+    """Return the first channels with other numbers of sends than receives, or with a message that differs at its two ends."""
     channels = np.unique(np.concatenate([sent, received]))
     unequal = channels[_count(sent, channels) != _count(received, channels)]
-    a, b = ~np.isin(sent, unequal), ~np.isin(received, unequal)  # the rows of the others stand beside each other
+    # In channels with equal numbers the two ends of a message have the same index.
+    a, b = ~np.isin(sent, unequal), ~np.isin(received, unequal)
     t = view.program.table
     different = np.logical_or.reduce([c[send[a]] != c[receive[b]] for c in (t.value, t.stage, t.batch)])
     found: list[int] = np.unique(np.concatenate([unequal, sent[a][different]]))[:MAX_FOUND].tolist()
@@ -77,7 +78,7 @@ def _times(count: int, what: str) -> str:
 
 
 def _help(view: View, send: int, receive: int) -> str:
-    """Return the way out of two ends that differ: another order, or the same micro-batches in one message."""
+    """Return the help for a message whose ends differ: another order, or the same micro-batches at both ends."""
     p, (value, stage, sent), (other, elsewhere, received) = view.program, _what(view, send), _what(view, receive)
     if (value, stage) == (other, elsewhere) and set(p.batches[sent]) & set(p.batches[received]):
         return f"receive m{','.join(map(str, p.batches[sent]))} as one message, as it is sent"

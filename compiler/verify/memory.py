@@ -1,7 +1,7 @@
-"""What a rank holds at its worst moment, and whether that is within the program's limits (E460).
+"""The most that a rank holds at one time, and whether that is within the program's limits (E460).
 
-How long an activation and a buffer live is the rule of docs/semantics.md, "Buffers" (chimera_ir/lifetimes.py). Copies of
-weights are always there.
+How long activations and buffers are held is defined in docs/semantics.md, "Buffers" (chimera_ir/lifetimes.py). Copies of
+weights are held all the time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from chimerac.compiler.verify.view import View
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Per global rank. activations: micro-batches of one stage alive; receive_buffers: values held or posted for;
-    weight_copies: copies of stages."""
+    """The most that each global rank holds at one time.
+
+    activations: of one stage for one micro-batch each; receive_buffers: values held, or with a RECV posted for them;
+    weight_copies: copies of stages.
+    """
 
     activations: tuple[int, ...]
     receive_buffers: tuple[int, ...]
@@ -59,7 +62,7 @@ def _exceeded(view: View, name: str, limit: int, rank: int, most: list[int], num
 
 
 def _by_rank(program: Program, name: str) -> list[Ints]:
-    """Return for every rank how much of this is held while each of its instructions runs."""
+    """Return for every rank how many are held while each of its instructions runs. name: one of LIMITS."""
     if name == "weight_copies":
         h = program.header
         stages: list[set[int]] = [set() for _ in range(h.ranks)]

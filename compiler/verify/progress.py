@@ -1,52 +1,47 @@
 """Can the program get stuck? (E440) One question for each machine of docs/semantics.md.
 
-Every wait of a stream is for something that a definite other instruction does: nothing is decided at run time. So a
-program either ends under every interleaving or under none, and one run decides it. On `posted`, `window` and
-`rendezvous` an instruction waits only for instructions of other ranks, and running the ranks in turn takes one look at
-every wait. On `paired` and `serial` transfers also wait for each other: there completions are executed like
-instructions, each as soon as nothing it waits for is left.
+Every wait is for one known instruction; nothing is chosen at run time. So a program ends under every interleaving or under
+none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for instructions of
+other ranks: the ranks run in turn, and every wait is looked at once. On `paired` and `serial` transfers also wait for each
+other: there completions are executed like instructions, each when all that it waits for is done.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.program import Ints, Machine
+from chimerac.chimera_ir.program import MACHINES, Ints, Machine, machine_name
 from chimerac.compiler.verify.matching import channels
-from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.view import MAX_FOUND, View
 from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
 def check_progress(view: View) -> list[Diagnostic]:
-    """Return the circle of waits if the program cannot end on the machine that its header names."""
+    """Return a finding if the program cannot end on the machine that its header names."""
     hang = hang_on(view, view.header.machine)
     if hang is None:
         return []
-    from chimerac.compiler.diagnose.hang import (
-        explain_hang,  # it draws and tries changes, which a right program needs not wait for
-    )
-
-    return [explain_hang(view, hang)]
-
-
-def machine_name(machine: str, window: int) -> str:
-    """Return what messages call a machine."""
-    return f"window({window})" if machine == "window" else machine
+    p, machine = view.program, machine_name(hang.machine, view.header.window)
+    done = hang.done[: len(p)]
+    message = f"deadlock on the {machine} machine: {np.count_nonzero(~done)} of {len(p)} instructions can never run"
+    # A stream runs in order, so the first instruction of a rank that does not run is the one at which the rank stops.
+    stops = np.flatnonzero(~done & (np.append(True, done[:-1]) | np.append(True, np.diff(view.rank) > 0)))
+    notes = tuple(f"a rank stops at {p.place(row)}" for row in stops[:MAX_FOUND].tolist())
+    return [Diagnostic("E440", message, notes=notes, about=tuple(stops.tolist()))]
 
 
-def machines(view: View) -> dict[str, bool]:
+def machines(view: View) -> dict[Machine, bool]:
     """Return for every machine whether the program ends on it. The window is the program's own."""
-    return {machine: hang_on(view, machine) is None for machine in get_args(Machine)}
+    return {machine: hang_on(view, machine) is None for machine in MACHINES}
 
 
 def hang_on(view: View, machine: Machine) -> Hang | None:
-    """Return how far the program gets on a machine on which it cannot end; None where it ends."""
+    """Return how far the program gets on a machine if it cannot end there; None if it ends."""
     waits = waits_on(view, machine)
     done = executed(view, machine, waits)
     return None if done.all() else Hang(machine, waits, done)
@@ -60,12 +55,12 @@ def waits_on(view: View, machine: Machine) -> Waits:
 
 
 def executed(view: View, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
-    """Return by node of these waits, the machine's own or some of them, whether it is ever executed."""
+    """Return for each node whether it is ever executed. waits: those of the machine, or some of them."""
     return _one_by_one(view, waits) if machine in ("paired", "serial") else _in_turn(view, waits)
 
 
 def _reads(view: View) -> tuple[Ints, Ints]:
-    """Return (reader row, RECV row) for every received value: the wait of the first instruction that reads it."""
+    """Return (row of the first reader, row of the RECV) for every received value."""
     pairs = []
     for value in Value:
         rows, keys = view.transfers[Op.RECV, value]
@@ -74,7 +69,7 @@ def _reads(view: View) -> tuple[Ints, Ints]:
 
 
 def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
-    """Return (message that waits, message it waits for): number i + window of a channel for number i."""
+    """Return (message that waits, message that it waits for): in each channel, message i + window waits for message i."""
     earlier = np.arange(len(channel)) - window
     late = np.flatnonzero(earlier >= 0)
     late = late[channel[earlier[late]] == channel[late]]
@@ -82,7 +77,7 @@ def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 
 def _direct(view: View, window: int | None) -> Waits:
-    """Return the waits of the machine whose channels hold `window` sends; None holds any number."""
+    """Return the waits of a machine whose channels hold `window` sends, or any number of them if it is None."""
     channel, send, receive = channels(view)
     sent = np.full(len(view.program), -1, np.int64)
     sent[receive] = send
@@ -95,7 +90,7 @@ def _direct(view: View, window: int | None) -> Waits:
 
 
 def _in_turn(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
-    """Run each rank as far as it gets, whenever what it waits for has been executed; return what is executed."""
+    """Run each rank until it must wait, and again when its wait is over; return for each row whether it is executed."""
     p = view.program
     target, source = waits.target.tolist(), waits.source.tolist()
     partner = view.rank[waits.source].tolist()
@@ -123,7 +118,7 @@ def _in_turn(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
 
 
 def _queued(view: View, machine: Machine) -> Waits:
-    """Return the waits of a machine whose transfers queue: instructions and, numbered after them, completions.
+    """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
     A transfer or collective completes when all its members have posted it and the one before it in each of its queues
     is complete; `paired` has a queue per unordered pair of ranks, `serial` one per rank for everything.
@@ -154,7 +149,7 @@ def _queued(view: View, machine: Machine) -> Waits:
 
 
 def _one_by_one(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
-    """Execute instructions and completions as long as one waits for nothing; return what is executed."""
+    """Execute every instruction and completion that has no wait left, until there are none; return which are executed."""
     following = np.flatnonzero(np.diff(view.rank) == 0)
     source, target = np.concatenate([waits.source, following]), np.concatenate([waits.target, following + 1])
     order = np.argsort(source, kind="stable")

@@ -22,11 +22,11 @@ def check_exactly_once(view: View) -> list[Diagnostic]:
         for key in np.flatnonzero(counts[what] != 1)[:MAX_FOUND].tolist():
             found.append(_wrong(view, what, key, counts, rows[keys == key].tolist()))
         found += _elsewhere(view, rows, keys)
-    return list(dict.fromkeys(found))  # what is wrong with a full backward is said once
+    return list(dict.fromkeys(found))  # a full backward is found for both its gradients: report it once
 
 
 def _wrong(view: View, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
-    """Return the finding for a task that is missing or there several times. Both halves together are a backward."""
+    """Return the finding for a task that is missing or there several times. A full backward is named as one task."""
     halves = what != FORWARD and counts[INPUT][key] == counts[WEIGHT][key]
     full = halves and all(view.op[row] == Op.BWD for row in rows)
     name = f"the {'backward' if full else _WHAT[what]} of {view.name(key)}"

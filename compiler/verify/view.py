@@ -1,4 +1,4 @@
-"""How the checks see a program: tasks and transfers by what they are about, not by where they stand."""
+"""How the checks see a program: tasks and transfers by replica, stage and micro-batch instead of by row."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class View:
         )
 
     def by_key(self, entries: tuple[Ints, Ints]) -> Ints:
-        """Return the row of each key."""
+        """Return the row of each key, -1 if it has none. entries: (row, key)."""
         rows, keys = entries
         where = np.full(self.keys_total, -1, np.int64)
         where[keys] = rows
@@ -84,12 +84,12 @@ class View:
         return {(op, value): self.transfer_entries(op, value) for op in (Op.SEND, Op.RECV, Op.FREE) for value in Value}
 
     def reader(self, value: Value) -> Ints:
-        """Return, by key, the row that first reads a value of this kind."""
+        """Return by key the row that first reads a value of this kind."""
         return self.forward if value == Value.act else self.input_gradient
 
     @cached_property
     def owner(self) -> Ints:
-        """Return, by key, the global rank where the task belongs: where its pipe puts its stage."""
+        """Return by key the global rank on which its pipe places its stage."""
         h = self.header
         placement = np.array([p.placement for p in h.pipes], np.int64)  # [pipes, stages]
         pipe_of = np.zeros(h.micro_batches, np.int64)
@@ -99,7 +99,7 @@ class View:
         return (np.arange(h.width)[:, None] * h.ranks + local).reshape(-1)
 
     def name(self, key: int) -> str:
-        """Return what a key is about, for messages."""
+        """Return the name of a key for messages."""
         h = self.header
         rest, m = divmod(int(key), h.micro_batches)
         replica, stage = divmod(rest, h.stages)

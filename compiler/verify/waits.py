@@ -1,4 +1,4 @@
-"""Who waits for whom: the waits of a program on one machine, and what is left of them when nobody can move."""
+"""The waits of a program on one machine, and how far a program that hangs gets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Waits:
 
     @staticmethod
     def of(nodes: int, parts: Sequence[tuple[Ints, Ints, int]]) -> Waits:
-        """Return the waits (targets, sources, why) together."""
+        """Return all these waits. parts: (targets, sources, why)."""
         target, source = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
         why = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
         order = np.argsort(target, kind="stable")
@@ -36,7 +36,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Nobody can move. done: by node, whether it was executed before that."""
+    """No rank can go on, and some have not ended. done: by node, whether it was executed."""
 
     machine: Machine
     waits: Waits
@@ -44,5 +44,5 @@ class Hang:
 
     @property
     def far(self) -> int:
-        """Return how much is executed."""
+        """How many nodes are executed."""
         return int(np.count_nonzero(self.done))

@@ -1,6 +1,6 @@
-"""Does everything that the program names exist, and make sense where it stands?
+"""Does everything that the program names exist, and does every instruction make sense in its stream?
 
-E401: the header; E402: an instruction names what does not exist; E403: it makes no sense there.
+E401: the header; E402: an instruction names what does not exist; E403: it makes no sense in its stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ALL = 100  # findings of all kinds: each may be as long as an instruction
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
-    """Return findings about ids out of range. The other checks rely on there being none."""
+    """Return findings about ids out of range. The other checks need a program without any."""
     found = [Diagnostic("E401", message) for message in islice(_header(program), MAX_ALL)]
     for name in program.header.limits:
         if name not in LIMITS:
@@ -62,7 +62,7 @@ def _header(program: Program) -> Iterator[str]:
 
 
 def _of_training(program: Program) -> list[Diagnostic]:
-    """Return the finding about an evaluation program that holds what makes, moves or sums a gradient."""
+    """Return the finding about an evaluation program with instructions that make, move or sum gradients."""
     t = program.table
     moved = np.isin(t.op, (Op.SEND, Op.RECV, Op.FREE))
     allowed = (t.op == Op.FWD) | (moved & (t.value == Value.act))
@@ -76,7 +76,7 @@ def _of_training(program: Program) -> list[Diagnostic]:
 
 
 def _ids(seen: Ints, micro_batches: int) -> str:
-    """Say what is wrong with the micro-batches that all pipes list."""
+    """Return the message about the micro-batches that all pipes list."""
     known = (seen >= 0) & (seen < micro_batches)
     count = np.bincount(seen[known], minlength=micro_batches)
     wrong = ~known
@@ -92,10 +92,10 @@ def _ids(seen: Ints, micro_batches: int) -> str:
 def _rows(program: Program) -> list[Diagnostic]:
     found: list[Diagnostic] = []
 
-    def say(code: str, wrong: npt.NDArray[np.bool_], fact: str, help: str = "") -> None:
-        tell(code, np.flatnonzero(wrong), fact, help)
+    def find(code: str, wrong: npt.NDArray[np.bool_], fact: str, help: str = "") -> None:
+        find_rows(code, np.flatnonzero(wrong), fact, help)
 
-    def tell(code: str, rows: Ints, fact: str, help: str = "") -> None:
+    def find_rows(code: str, rows: Ints, fact: str, help: str = "") -> None:
         for row in rows[: max(0, min(MAX_FOUND, MAX_ALL - len(found)))].tolist():
             found.append(Diagnostic(code, f"{_place(program, row)}: {fact}", help=help, about=(row,)))
 
@@ -104,36 +104,36 @@ def _rows(program: Program) -> list[Diagnostic]:
     pipe_of = np.full(h.micro_batches, -1, np.int64)
     for p, pipe in enumerate(h.pipes):
         pipe_of[list(pipe.micro_batches)] = p
-    # The pipe that a whole batch belongs to; -1 for a batch that names an unknown id, one id twice, or two pipes.
+    # batch -> its pipe; -1 if it has an unknown id, one id twice, or ids of two pipes
     batch_pipe = np.full(len(program.batches) + 1, -1, np.int64)
     for b, batch in enumerate(program.batches):
         known = all(0 <= m < h.micro_batches for m in batch) and len(set(batch)) == len(batch)
         pipes = {int(pipe_of[m]) for m in batch} if known else {-1}
         batch_pipe[b] = pipes.pop() if len(pipes) == 1 else -1
-    say("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
-    say("E402", ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
+    find("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
+    find("E402", ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
     own_pipe = batch_pipe[np.where(collective, len(program.batches), t.batch)]
     for row in np.flatnonzero(~collective & (own_pipe != t.pipe) & (t.pipe < len(h.pipes)))[:MAX_FOUND].tolist():
         fact, help = _batch_fault(program, row, pipe_of)
         found.append(Diagnostic("E402", f"{_place(program, row)}: {fact}", help=help, about=(row,)))
     transfer = (t.op == Op.SEND) | (t.op == Op.RECV)
-    say("E402", transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
-    say(
+    find("E402", transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
+    find(
         "E403",
         transfer & (t.peer == rank),
         "a value that stays on its rank needs no transfer",
         "remove it, or name the rank that has the other end",
     )
     other = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
-    say("E403", other, "the peer is in another replica", "name the rank of this rank's own replica")
+    find("E403", other, "the peer is in another replica", "name the rank of this rank's own replica")
     moved = transfer | (t.op == Op.FREE)
-    say(
+    find(
         "E403",
         moved & (t.value == Value.act) & (t.stage == 0),
         "stage 0 receives no activation",
         "remove it: stage 0 reads the samples",
     )
-    say(
+    find(
         "E403",
         moved & (t.value == Value.grad) & (t.stage == h.stages - 1),
         "the last stage receives no gradient",
@@ -142,7 +142,7 @@ def _rows(program: Program) -> list[Diagnostic]:
     task = t.op <= Op.BWD_WEIGHT
     paired = (t.flags & OVERLAP).astype(bool)
     follows = np.concatenate([task[1:] & ~paired[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
-    say(
+    find(
         "E403",
         paired & ~follows,
         "no task follows that it could overlap with",
@@ -157,11 +157,11 @@ def _rows(program: Program) -> list[Diagnostic]:
             break
         rows = joins[begin:end]
         if groups.get(i.group) != i.stage:
-            tell("E402", rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
+            find_rows("E402", rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
         elif list(i.ranks) != sorted(set(i.ranks)) or not 0 <= i.ranks[0] <= i.ranks[-1] < program.world:
-            tell("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
+            find_rows("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
         else:
-            tell(
+            find_rows(
                 "E403",
                 rows[~np.isin(rank[rows], i.ranks)],
                 "this rank is not a member",
@@ -171,7 +171,7 @@ def _rows(program: Program) -> list[Diagnostic]:
 
 
 def _batch_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
-    """Say what is wrong with the micro-batches of a row, and how to mend it. pipe_of: micro-batch -> its pipe."""
+    """Return the message and the help about the micro-batches of a row. pipe_of: micro-batch -> its pipe."""
     p, batch = int(program.table.pipe[row]), program.batches[program.table.batch[row]]
     for m in batch:
         if not 0 <= m < len(pipe_of) or pipe_of[m] != p:
@@ -179,7 +179,7 @@ def _batch_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
             known = f"{', '.join(map(str, own[:8]))}{', ...' if len(own) > 8 else ''}" or "none"
             return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {known}"
     m, times = Counter(batch).most_common(1)[0]
-    return f"micro-batch {m} stands {_times(times)}", "name it once"
+    return f"micro-batch {m} is there {_times(times)}", "name it once"
 
 
 def _times(count: int) -> str:
@@ -187,7 +187,7 @@ def _times(count: int) -> str:
 
 
 def _place(program: Program, row: int) -> str:
-    """Return where a row stands. Its text may not be printable, since its pipe may not exist."""
+    """Return the place and the text of a row. A row of a pipe that does not exist has no text, only its kind and pipe."""
     rank = int(program.rank_of[row])
     known = program.table.op[row] == Op.ALLREDUCE or program.table.pipe[row] < len(program.header.pipes)
     text = program.text(row) if known else f"{Op(program.table.op[row]).name} of pipe {program.table.pipe[row]}"

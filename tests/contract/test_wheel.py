@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.command.main import VERBS
-from chimerac.compiler.command.usage import EMITS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
@@ -100,7 +100,7 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path
         assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=tmp_path)
     assert (tmp_path / "mine.sched").read_text() == (ROOT / "schedules" / "1f1b.sched").read_text()
     (tmp_path / "model.json").write_text(run(python, "-m", "chimerac.models", "describe", cwd=tmp_path))
-    for emit in EMITS:
+    for emit in EMITTERS:
         more = ["--model", "model.json"] if emit == "report" else []
         assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=tmp_path)
     assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)

@@ -23,13 +23,13 @@ from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.model import model_from_json, model_to_json
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
-from chimerac.compiler import compile_schedule, simulate, verify
+from chimerac.compiler import compile_schedule, evaluation_of, simulate, verify
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.command.main import main
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.library import find
-from chimerac.compiler.pipeline import compile_source, evaluation_of
+from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL

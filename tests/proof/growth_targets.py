@@ -11,7 +11,7 @@ from chimerac.chimera_ir.forms import read_program
 from chimerac.chimera_ir.model import model_from_json
 from chimerac.compiler import verify
 from chimerac.compiler.format import format_schedule
-from chimerac.compiler.pipeline import order_tasks
+from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import parse
 from tests.proof.fuzz_targets import TARGETS, low_limits

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from chimerac.chimera_ir.instructions import Send
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import evaluation_of
 from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw.timeline import draw_timeline
-from chimerac.compiler.pipeline import arranged, evaluation_of
+from chimerac.compiler.lower.again import arranged
 from chimerac.compiler.verify import verify
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View

@@ -14,7 +14,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
-from chimerac.compiler.pipeline import order_tasks
+from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import print_schedule

@@ -12,9 +12,10 @@ from chimerac.chimera_ir.instructions import AllReduce, Instruction
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule, compile_text
 from chimerac.compiler.library import find, names
+from chimerac.compiler.pipeline import parse_source as parse
 from chimerac.compiler.resolve.check_orders import GREEDY_NAMES
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.parse import keywords, parse
+from chimerac.compiler.syntax.parse import keywords
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 

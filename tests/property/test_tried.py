@@ -17,8 +17,9 @@ from chimerac.compiler import compile_schedule, compile_text, verify
 from chimerac.compiler.command.main import main
 from chimerac.compiler.diagnose.repair import in_words, repaired
 from chimerac.compiler.library import find
+from chimerac.compiler.lower.again import arranged
 from chimerac.compiler.lower.width import tasks_only
-from chimerac.compiler.pipeline import arranged, compile_source, verified
+from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from chimerac.compiler.verify.progress import hang_on
 from chimerac.compiler.verify.view import View
@@ -241,7 +242,7 @@ def test_what_a_program_of_such_an_order_is_told() -> None:
         r = random.Random(seed)
         p = disorderly(r, drawn_tasks(r))
         try:
-            verified(p)
+            verify_program(p)
         except ChimeraError as error:
             assert all("tried" in d.help for d in error.diagnostics if d.code == "E440"), error
             told += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
@@ -253,7 +254,7 @@ def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.Ca
     suggested, path = 0, tmp_path / "hung.json"
     for _, p in islice(candidates(seed=5), 400):
         try:
-            verified(p)
+            verify_program(p)
         except ChimeraError as error:
             named = re.search(r"--for (\w+) puts its transfers and sums in one order; tried", error.diagnostics[0].help)
             if not named:

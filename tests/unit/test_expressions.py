@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
+from chimerac.compiler.pipeline import parse_source as parse
 from chimerac.compiler.resolve.expressions import LIMIT, evaluate, names_in
 from chimerac.compiler.resolve.types import check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.parse import parse
 
 
 def expression(text: str) -> n.Expr:

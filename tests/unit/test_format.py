@@ -16,7 +16,7 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.format.layout import WIDTH
 from chimerac.compiler.library import find, names
-from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.pipeline import parse_source as parse
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.effort import examples
 from tests.helpers_random import trees

@@ -15,7 +15,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
-from chimerac.compiler.pipeline import arranged
+from chimerac.compiler.lower.again import arranged
 from chimerac.compiler.verify import findings, verify
 from tests.helpers import program
 from tests.helpers_events import makespan

@@ -13,8 +13,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
-from chimerac.compiler import evaluation_of
-from chimerac.compiler.verify import peaks, verify
+from chimerac.compiler import evaluation_of, verify
+from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
 from tests.helpers import program, streams, with_streams
@@ -69,7 +69,7 @@ def test_groups_and_split_backwards_are_accepted() -> None:
     ("code", "old", "new", "said"),
     [
         ("E402", "FWD a s0 m0,1", "FWD a s0 m0,2", "micro-batch 2 is not of this pipe"),
-        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "micro-batch 0 stands twice"),
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "micro-batch 0 is there twice"),
         ("E402", "FWD a s0 m0,1", "FWD b s0 m0,1", "micro-batch 0 is not of this pipe"),
         ("E402", "FWD a s0 m0,1", "FWD a s0 m0,9", "micro-batch 9 is not of this pipe"),
         ("E402", "FWD a s0 m0,1", "FWD a s2 m0,1", "stages are 0 .. 1"),
@@ -79,7 +79,7 @@ def test_groups_and_split_backwards_are_accepted() -> None:
         ("E411", "BWD_WEIGHT a s0 m1", "BWD a s0 m1", "the input gradient of a s0 m1 is there 2 times"),
         ("E420", "BWD_INPUT a s0 m1\n  BWD a s0 m0\n  BWD_WEIGHT a s0 m1",
          "BWD_WEIGHT a s0 m1\n  BWD a s0 m0\n  BWD_INPUT a s0 m1",
-         "the weight gradient stands before the input gradient"),
+         "the weight gradient comes before the input gradient"),
         ("E420", "  FWD b s0 m2,3\n  FWD b s1 m2,3\n", "  FWD b s1 m2,3\n  FWD b s0 m2,3\n", "is read before it is made"),
         ("E450", "BWD_WEIGHT a s0 m1", "BWD_WEIGHT a s0 m1; ALLREDUCE s0 over 0", "the group lives once and needs no sum"),
     ],
@@ -176,8 +176,8 @@ def test_headers(changes: dict[str, object], said: str) -> None:
 @pytest.mark.parametrize(
     ("batch", "fact", "help"),
     [
-        ("m0,0", "micro-batch 0 stands twice", "name it once"),
-        ("m0,0,0", "micro-batch 0 stands 3 times", "name it once"),
+        ("m0,0", "micro-batch 0 is there twice", "name it once"),
+        ("m0,0,0", "micro-batch 0 is there 3 times", "name it once"),
         ("m9", "micro-batch 9 is not of this pipe", "the micro-batches of a: 0, 1"),
         ("m0,2", "micro-batch 2 is not of this pipe", "the micro-batches of a: 0, 1"),
     ],

@@ -11,9 +11,9 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from chimerac.compiler import verify
 from chimerac.compiler.command.main import main
-from chimerac.compiler.verify import verify
-from chimerac.compiler.verify.collectives import _shortest
+from chimerac.compiler.diagnose.collectives import shortest
 from tests.helpers import moved, program, streams, with_streams
 
 
@@ -77,7 +77,8 @@ def test_two_orders_that_differ_are_named() -> None:
     assert code == "E453"
     assert len(notes) == 2
     # What is suggested is the way back, on one of the two ranks.
-    found = re.fullmatch(r"move rank (\d), instruction (\d+): .*, right before .*; tried: then it is right", help)
+    move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then it is right"
+    found = re.fullmatch(move, help.splitlines()[0])
     assert found
     turned = list(changed[int(found[1])])
     changed[int(found[1])] = moved(turned, int(found[2]), int(found[2]) - 1)
@@ -93,10 +94,10 @@ def test_sums_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.C
     assert verify(program_from_json(capsys.readouterr().out))
 
 
-def test_the_cycle_that_is_named_is_the_shortest() -> None:
+def test_the_cycle_that_is_named_is_theshortest() -> None:
     # rank 0: A X B, rank 1: B Y A. Each stands right before the next in A X B Y; A and B alone are a cycle too.
     where = {"A": {0: 0, 1: 12}, "X": {0: 1}, "B": {0: 2, 1: 10}, "Y": {1: 11}}
-    assert sorted(_shortest(where)) == [(0, 2), (10, 12)]
+    assert sorted(shortest(where)) == [(0, 2), (10, 12)]
 
 
 def sums(p: Program, rank: int) -> list[int]:

@@ -1,6 +1,6 @@
-"""Changes to the text of an order that its author may have meant: candidates, each tried before one is suggested.
+"""Edits of the text of an order that its author may have meant. Each is tried before it is suggested.
 
-A constant is changed before a sign is turned round, and what changes little comes before what changes much.
+Edits of constants come before edits of signs, small edits before large ones.
 """
 
 from chimerac.compiler.diagnose.edits.listings import of_counts, of_listing

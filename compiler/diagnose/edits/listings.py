@@ -22,13 +22,13 @@ from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
 
 def of_listing(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
-    """Return changes of a listing whose ranks wait for each other: of constants; of signs and the order of what it lists."""
+    """Return edits of a listing whose ranks wait for each other: of constants, then of signs and of the order of tasks."""
     turned = chain(_turned_counts(schedule, listing), _regrouped(listing.actions), _reversed(listing.actions))
     return [_amended_counts(listing), turned]
 
 
 def of_counts(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
-    """Return changes of how often a listing repeats something."""
+    """Return edits of how often a listing repeats something."""
     counts = list(_counts(listing.actions))
     lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
     constants = chain(
@@ -41,7 +41,7 @@ def of_counts(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
 
 
 def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
-    """Yield the counts of loops, and what is given a name, where it stands on one line."""
+    """Yield the counts of loops and the values of lets that are on one line."""
     for a in actions:
         found: list[n.Expr] = []
         match a:
@@ -58,7 +58,7 @@ def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
-    """Yield where the ranges of loops begin."""
+    """Yield the lower bounds of loops that are on one line."""
     for a in actions:
         match a:
             case n.Repeat():
@@ -71,7 +71,7 @@ def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _amended_counts(listing: n.Listing) -> Iterator[Edit]:
-    """Yield counts of a listing one more and one less, also within a formula."""
+    """Yield edits that make a count one more or one less, also within a formula."""
     for counts in (list(_counts(listing.actions)), list(_lows(listing.actions))):
         yield from (((e.span, new),) for e in counts for new in amended(e))
         for amount in (1, -1):
@@ -79,7 +79,7 @@ def _amended_counts(listing: n.Listing) -> Iterator[Edit]:
 
 
 def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
-    """Yield the conditions of a listing that stand on one line."""
+    """Yield the conditions of a listing that are on one line."""
     for a in actions:
         match a:
             case n.Repeat():
@@ -92,7 +92,7 @@ def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
-    """Yield counts with a sign turned round, or the rank counted from the other end: in one of them, or in all."""
+    """Yield edits that change a sign in a count, or count the rank from the other end: in one count, or in all."""
     rank, counts = listing.rank.name, list(_counts(listing.actions))
     ranks = setting(schedule, "ranks")
     for other in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
@@ -105,8 +105,8 @@ def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
 
 
 def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
-    """Yield a loop split in two, and two neighbours made one: `repeat N { F  B }` is not `repeat N { F }  repeat N { B }`.
-    And an overlapped pair as two tasks, and two tasks the other way round."""
+    """Yield edits that regroup tasks: a loop becomes two or two become one, `repeat N { F  B }` from `repeat N { F }
+    repeat N { B }`; an overlapped pair becomes two tasks; two tasks are swapped."""
     for a in actions:
         match a:
             case n.Repeat():
@@ -136,7 +136,7 @@ def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
 
 
 def _reversed(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
-    """Yield stages of tasks counted down where the index of a loop around them counts up."""
+    """Yield edits that let the stage of a task count down with the index of a loop around it."""
     for a in actions:
         match a:
             case n.Repeat():
@@ -156,7 +156,7 @@ def _reversed(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) 
 
 
 def _parts(loop: n.Repeat) -> tuple[str, str, str]:
-    """Return the text of a loop on one line: up to its bracket, the actions, the rest."""
+    """Return the text of a loop on one line in three parts: up to its brace, its actions, the rest."""
     text, begin = loop.span.text, loop.span.column
     if not loop.body:
         return text[:-1], "", text[-1:]

@@ -1,4 +1,4 @@
-"""Changes of an expression's text: of its numbers, its signs, its bounds, and of what it counts from which end."""
+"""Edits of the text of an expression: of its numbers, signs and bounds, and of the end from which it counts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chimerac.compiler.resolve.expressions import inside, names_in
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
 
-Edit = tuple[tuple[Span, str], ...]  # what to write where
+Edit = tuple[tuple[Span, str], ...]  # places, and what to write there
 
 
 def edited(edit: Edit) -> str:
     lines = edit[0][0].source.text.split("\n")
-    for span, new in sorted(edit, key=lambda x: -x[0].column):  # from the right, so that columns stay
+    for span, new in sorted(edit, key=lambda x: -x[0].column):  # from the right, so that the columns of the others stay valid
         line = lines[span.line - 1]
         lines[span.line - 1] = line[: span.column - 1] + new + line[span.end_column - 1 :]
     return "\n".join(lines)
@@ -31,7 +31,7 @@ def parameters(schedule: n.Schedule) -> list[str]:
 
 
 def from_the_end(total: n.Expr, name: str) -> str:
-    """Return `D - 1 - s` for a name that counts to D - 1."""
+    """Return `(D - 1 - s)` for a name s that counts from 0 to D - 1. total: D."""
     return f"({total.value - 1 if isinstance(total, n.Int) else f'{as_written(total, inside=True)} - 1'} - {name})"
 
 
@@ -44,7 +44,7 @@ def one_line(e: n.Expr) -> bool:
 
 
 def amended(e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with one of the numbers that it adds, takes away or compares with a little changed."""
+    """Yield the text of an expression with one number changed by 1 or 2: one that it adds, subtracts or compares with."""
     text, begin = as_written(e), e.span.column
     if isinstance(e, n.Int):
         yield from (str(e.value + by) for by in (1, -1) if e.value + by >= 0)
@@ -63,8 +63,10 @@ def amended(e: n.Expr) -> Iterator[str]:
 
 
 def scaled(e: n.Expr, parameters: Collection[str], fixed: bool) -> Iterator[str]:
-    """Yield the text of a sum with one of its terms taken once more, or once less: those that are the same for all tasks,
-    being made of parameters, or the others."""
+    """Yield the text of a sum with one of its terms taken once more or once less.
+
+    fixed: of the terms that are made of parameters only, and so are the same for all tasks; else of the others.
+    """
     text, begin = as_written(e), e.span.column
     terms, todo = [], [e]
     while todo:
@@ -89,7 +91,7 @@ def scaled(e: n.Expr, parameters: Collection[str], fixed: bool) -> Iterator[str]
 
 
 def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with a quotient and a remainder exchanged, or another parameter below."""
+    """Yield the text of an expression with // and % exchanged, or with another parameter as divisor."""
     text, begin = as_written(e), e.span.column
     for part in inside(e):
         if isinstance(part, n.Binary) and part.op in ("//", "%"):
@@ -103,7 +105,7 @@ def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
 
 
 def signs(e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with one of its + and - turned round."""
+    """Yield the text of an expression with one + made - or one - made +."""
     text, begin = as_written(e), e.span.column
     todo = [e]
     while todo:
@@ -129,7 +131,7 @@ _TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
 def bounds(e: n.Expr) -> Iterator[str]:
-    """Yield the text of a condition with one of its bounds included that was not, or the other way round."""
+    """Yield the text of a condition with one < made <=, or the other way round, and the same for >."""
     text, begin = as_written(e), e.span.column
     for part in inside(e):
         if isinstance(part, n.Binary) and part.op in _TURNED:
@@ -141,7 +143,7 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def opposite(e: n.Expr) -> str:
-    """Return the text of a condition that holds where this one does not."""
+    """Return the text of the negated condition."""
     if isinstance(e, n.Binary) and e.op in _OPPOSITE:
         return f"{as_written(e.left)} {_OPPOSITE[e.op]} {as_written(e.right)}"
     return f"not {as_written(e, inside=True)}"

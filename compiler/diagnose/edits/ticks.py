@@ -1,4 +1,4 @@
-"""Changes of the formulas of an order: their ticks, their conditions, and where the pipes put the stages."""
+"""Edits of order ticks: of its ticks and conditions, and of the placement of stages by the pipes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FAR = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
 
 
 def of_ticks(schedule: n.Schedule, moved: Sequence[n.Rule], ways: str) -> list[Iterator[Edit]]:
-    """Return changes of an order's formulas: of constants; of signs, and of what is counted from which end.
+    """Return edits of an order's formulas: of constants, then of signs and of the end from which they count.
 
-    moved: the rules to whose ticks something is added; ways: later '+', earlier '-', or both.
+    moved: the rules whose ticks are shifted; ways: '+' for later, '-' for earlier, or both.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if one_line(let.value)]
@@ -56,13 +56,13 @@ def of_ticks(schedule: n.Schedule, moved: Sequence[n.Rule], ways: str) -> list[I
 
 
 def far_ticks(schedule: n.Schedule, moved: Sequence[n.Rule], ways: str) -> list[Iterator[Edit]]:
-    """Return larger changes of ticks: what grows with a parameter, and then what does not."""
+    """Return edits that shift ticks far: first by amounts that grow with a parameter, then by constants."""
     grown = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
     return [_shifted(_on_one_line(moved)[::-1], (*grown, *FAR), ways)]
 
 
 def of_conditions(rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield changes of what `when` says: a bound included or not, a constant one more or less, or all that others leave."""
+    """Yield edits of `when`: a bound included or excluded, a constant one more or less, or the negation of another rule's."""
     conditions = [(rule, rule.condition) for rule in rules if rule.condition and one_line(rule.condition)]
     for _, condition in conditions:
         yield from (((condition.span, new),) for new in bounds(condition))
@@ -83,7 +83,7 @@ def _on_one_line(rules: Sequence[n.Rule]) -> list[n.Rule]:
 
 
 def _turned(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield ticks with one sign turned round, or the stage, or what a let counts, counted from the other end."""
+    """Yield edits of ticks that change a sign, or count the stage or the value of a let from the other end."""
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     for rule in rules:
         tick, stage = rule.tick, rule.stage.name
@@ -98,7 +98,7 @@ def _turned(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
 
 
 def _placed_otherwise(schedule: n.Schedule) -> Iterator[Edit]:
-    """Yield pipes with stages on other ranks: counted from the other end, or going round."""
+    """Yield edits of pipes that place stages on other ranks: counted from the other end, or wrapped round."""
     pipes = [s for s in schedule.statements if isinstance(s, n.PipeDecl)]
     for pipe in pipes[::-1]:
         for clause in (c for c in pipe.stages if one_line(c.rank)):
@@ -108,12 +108,12 @@ def _placed_otherwise(schedule: n.Schedule) -> Iterator[Edit]:
 
 
 def _amounts(schedule: n.Schedule) -> list[str]:
-    """Return small amounts, and those that grow with a parameter."""
+    """Return small amounts, then amounts that grow with a parameter."""
     return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR]
 
 
 def _shifted(rules: Sequence[n.Rule], amounts: Sequence[str], ways: str) -> Iterator[Edit]:
-    """Yield ticks with something added or taken away; `4*` stands for a multiple of the stage."""
+    """Yield edits that add an amount to ticks or subtract it. An amount like `4*` is a multiple of the stage."""
     for amount, rule, sign in product(amounts, rules, ways):
         if amount.isdigit():
             new = shifted(rule.tick, int(f"{sign}{amount}"))

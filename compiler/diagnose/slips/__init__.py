@@ -1,6 +1,6 @@
-"""What authors write by a slip, or because other languages do, and what it should be: changes to try, and words.
+"""What authors write by mistake or from other languages, and what it should be: changes to try, or advice in words.
 
-A change is suggested only where the text with it can be read beyond the place (unexpected.py).
+A change is suggested only if the changed text can be read beyond the place of the error (unexpected.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ _RULES = (home, heads, times, choices, loops, bodies, ranges, pipes, orders, ope
 
 
 def answers(p: Place) -> Iterator[Answer]:
-    """Yield what the author of a text may have meant, what knows most first."""
+    """Yield what the author of a text may have meant; the most specific rules come first."""
     for rule in _RULES:
         yield from rule(p)

@@ -1,4 +1,4 @@
-"""Slips about blocks: what stands in the wrong one, the heads of pipes and orders, what is in a pipe."""
+"""Slips about blocks: statements in the wrong block, the heads of pipes and orders, the contents of pipes."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from chimerac.compiler.syntax.kinds import TASKS
 
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
 _NO_LOOP_HERE = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
-# A word -> the block that it stands in, and what to tell who wrote it elsewhere.
+# word -> the block that it belongs in, and the advice if it is somewhere else
 _HOMES = {
     "prefer": ("greedy", "'prefer' is a line of order greedy"),
     "group": ("greedy", "'group' is a line of order greedy; in order ticks a group is written F(s, m = 2*g .. 2*g + 1) at ..."),
-    "stage": ("pipe", "'stage' stands in the braces of a pipe: pipe main { stage s on rank s   micro_batches N }"),
-    "micro_batches": ("pipe", "'micro_batches' stands in the braces of a pipe, behind its stages"),
+    "stage": ("pipe", "'stage' belongs in the braces of a pipe: pipe main { stage s on rank s   micro_batches N }"),
+    "micro_batches": ("pipe", "'micro_batches' belongs in the braces of a pipe, after its stages"),
 }
-_OUTSIDE = "a limit on what a rank holds stands outside of the order: limit activations <= 4"
+_OUTSIDE = "a limit on what a rank holds belongs outside of the order: limit activations <= 4"
 _ELSEWHERE = {
     ("greedy", "let"): "order greedy has no let: name the value above, outside of the order",
-    ("greedy", "F"): "formulas stand in order ticks; order greedy has lines of prefer, then, limit, group and cost",
-    ("greedy", "B"): "formulas stand in order ticks; order greedy has lines of prefer, then, limit, group and cost",
-    ("listing", "at"): "formulas with 'at' stand in order ticks; a listing names one task after another",
+    ("greedy", "F"): "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost",
+    ("greedy", "B"): "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost",
+    ("listing", "at"): "formulas with 'at' belong in order ticks; a listing names one task after another",
     ("listing", "when"): "in a listing a condition is written: if r == 0 { ... }",
     ("listing", "limit"): _OUTSIDE,
     ("ticks", "limit"): _OUTSIDE,
-    ("listing", "cost"): "costs stand outside of the order",
-    ("ticks", "cost"): "costs stand outside of the order",
-    ("ticks", "&"): "overlapped pairs stand in order listing",
+    ("listing", "cost"): "costs belong outside of the order",
+    ("ticks", "cost"): "costs belong outside of the order",
+    ("ticks", "&"): "overlapped pairs belong in order listing",
     ("ticks", "repeat"): NO_LOOP,
     ("greedy", "repeat"): _NO_LOOP_HERE,
     ("greedy", "for"): _NO_LOOP_HERE,
-    ("greedy", "if"): "choices stand in values: then smaller (if s < D then 0 else 1)",
-    ("ticks", "if"): "a condition stands behind the task: F(s, m) when s == 0 at ...",
-    ("", "repeat"): "loops stand in order listing for rank r { ... }",
+    ("greedy", "if"): "choices belong in values: then smaller (if s < D then 0 else 1)",
+    ("ticks", "if"): "a condition comes after the task: F(s, m) when s == 0 at ...",
+    ("", "repeat"): "loops belong in order listing for rank r { ... }",
     ("", "for"): "there is no loop over statements; several pipes are a family: pipe main[i in 0 .. 1] { ... }",
 }
 
 
-# What is told of as part of a block that has ended too early.
+# words that, after the end of a block, show that it ended too early
 _BELONGS = {
     "ticks": TASKS,
     "greedy": ("prefer", "then", "group", "limit"),
@@ -49,15 +49,15 @@ _BELONGS = {
 
 
 def home(p: Place) -> Iterator[Answer]:
-    """What stands in another block than its own."""
+    """Statements and words in a block to which they do not belong."""
     text = p.text()
     kind, words = _HOMES.get(text, (p.kind, ""))
     if kind != p.kind and words and (text != "stage" or p.text(2) in ("on", "in")):
         yield words
     for block in p.closed[-1:] if not p.blocks else ():
         if text in _BELONGS.get(block.kind, ()) and block.close is not None and p.starts_line:
-            yield Change(block.close, block.close + 1, "", f"it ends '{block.said}'")
-            yield f"'{text}' stands in a block, and '{block.said}' has ended at line {p.words[block.close].line}"
+            yield Change(block.close, block.close + 1, "", f"it ends '{block.opening}'")
+            yield f"'{text}' belongs in a block, and '{block.opening}' has ended at line {p.words[block.close].line}"
     if p.kind == "listing" and text == "when":
         yield Change(p.at, p.at + 1, "if")
     anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.expected)
@@ -75,7 +75,7 @@ def pipes(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "pipe" and text == "{":
         yield Change(p.at, p.at + 1, "main {", "a pipe has a name")
     if "[" in p.literal and text == "(" and p.text(-2) == "pipe" and (close := p.partner(p.at)) is not None:
-        yield Change(p.at, close + 1, f"[{p.said(p.at + 1, close)}]")
+        yield Change(p.at, close + 1, f"[{p.text_of(p.at + 1, close)}]")
     if p.text(-1) == "[" and p.text(-3) == "pipe":
         if p.text(1) == "..":
             yield Change(p.at, p.at + 1, f"i in {text}", "the pipes of a family are numbered by a name")
@@ -91,13 +91,13 @@ def pipes(p: Place) -> Iterator[Answer]:
     if p.literal & {"{"} and text == ":" and p.text(-2) == "pipe":
         if p.text(1) == "{":
             yield Change(p.at, p.at + 1, "")
-        yield Change(p.at, p.rest_of_line(p.at), f"{{ {p.said(p.at + 1, p.rest_of_line(p.at))} }}")
-        yield "what is in a pipe stands in braces: pipe main { stage s on rank s   micro_batches N }"
+        yield Change(p.at, p.rest_of_line(p.at), f"{{ {p.text_of(p.at + 1, p.rest_of_line(p.at))} }}")
+        yield "what is in a pipe belongs in braces: pipe main { stage s on rank s   micro_batches N }"
     if p.kind != "pipe":
         return
     colon = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == ":"), None)
-    if text == "for" and colon is not None and p.said(colon + 1, colon + 2) == "stage":
-        yield Change(p.at, colon + 3, f"stage {p.said(p.at + 1, colon)}")
+    if text == "for" and colon is not None and p.text_of(colon + 1, colon + 2) == "stage":
+        yield Change(p.at, colon + 3, f"stage {p.text_of(p.at + 1, colon)}")
     if p.text(-1) in ("stage", "stages") and text.isdigit():
         yield Change(p.at, p.at + 1, f"s in {text}")
     if p.text(-1) == "recompute" and text in ("if", "where", "for", "at"):
@@ -107,7 +107,7 @@ def pipes(p: Place) -> Iterator[Answer]:
     on = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == "on"), p.at)
     to = next((k for k in range(p.at, on) if p.words[k].text in ("to", "..", "...", "until")), None)
     if {"in", "on"} <= p.literal and to is not None and text in ("from", "=", ":", "of", "between", "<-"):
-        yield Change(p.at, on, f"in {p.said(p.at + 1, to)} .. {p.said(to + 1, on)}")
+        yield Change(p.at, on, f"in {p.text_of(p.at + 1, to)} .. {p.text_of(to + 1, on)}")
     if {"in", "on"} <= p.literal and text in (*COMPARISONS, "when", "if", "where", "for"):
         yield "the stages of a clause are a range: stage s in 0 .. D - 1 on rank ..."
     if "on" in p.literal:
@@ -139,7 +139,7 @@ def pipes(p: Place) -> Iterator[Answer]:
 
 
 def openings(p: Place) -> Iterator[Answer]:
-    """A block whose brace is missing."""
+    """Blocks whose opening brace is missing."""
     if "{" in p.literal and p.literal <= {"{", "[", "(", "in", "}"} and p.at and (p.starts_line or not p.blocks):
         yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
 

@@ -1,4 +1,4 @@
-"""What an answer to a slip is, and how its words are found."""
+"""Answers to slips: changes or advice, and the search for words in the text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Write something else instead of the words from number `first` up to `end`, which stand on one line. why: in words."""
+    """Write `new` instead of the words number first .. end - 1, which are on one line. why: the reason, for the help."""
 
     first: int
     end: int
@@ -19,10 +19,10 @@ class Change:
     why: str = ""
 
 
-Answer = Change | str  # a change, or words where none is known
+Answer = Change | str  # a change, or advice in words if no change is known
 
-_BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))  # an expression reaches from one of these, or of the language's words,
-_INSIDE = frozenset(("and", "or", "not"))  # but for these, to the next
+_BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))  # an expression begins after one of these, or after a keyword,
+_INSIDE = frozenset(("and", "or", "not"))  # except these keywords, and ends before the next
 
 
 def begins_value(p: Place, k: int) -> bool:
@@ -36,7 +36,7 @@ def _bounds(p: Place, text: str) -> bool:
 
 
 def value_before(p: Place, k: int) -> int:
-    """Return where the expression begins that ends before a word."""
+    """Return the first word of the expression that ends right before a word."""
     depth = 0
     while k > 0:
         text = p.words[k - 1].text
@@ -48,7 +48,7 @@ def value_before(p: Place, k: int) -> int:
 
 
 def value_behind(p: Place, k: int) -> int:
-    """Return the word past the expression that begins at a word, on its line."""
+    """Return one past the last word of the expression that begins at a word, on its line."""
     depth, line = 0, p.words[k].line if k < len(p.words) else 0
     while k < len(p.words) and p.words[k].line == line:
         text = p.words[k].text
@@ -60,12 +60,12 @@ def value_behind(p: Place, k: int) -> int:
 
 
 def last_of(p: Place, words: tuple[str, ...], first: int, end: int) -> int | None:
-    """Return the last of these words within a part of the text."""
+    """Return the last place of one of these words in a part of the text; None if there is none."""
     return next((k for k in reversed(range(max(first, 0), end)) if p.words[k].text in words), None)
 
 
 def line_of(p: Place) -> int:
-    """Return the first word of the line of the place, or of the block if that begins later."""
+    """Return the first word of the line of the place, or of its block if that begins on the same line."""
     k = min(p.at, len(p.words) - 1)
     line = p.words[k].line
     while k and p.words[k - 1].line == line and p.words[k - 1].text not in "{}":

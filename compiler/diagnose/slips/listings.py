@@ -41,7 +41,7 @@ def loops(p: Place) -> Iterator[Answer]:
 
 
 def ranges(p: Place) -> Iterator[Answer]:
-    """LOW .. HIGH, as other languages write it."""
+    """Ranges as other languages write them, for LOW .. HIGH."""
     text = p.text()
     if text in ("...", "..=", "..<") or (".." in p.literal and text in ("to", "until", "through", "-", "->", ":", ",")):
         end = value_behind(p, p.at + 1)
@@ -51,12 +51,12 @@ def ranges(p: Place) -> Iterator[Answer]:
     if text == "[" and p.text(-1) == "in" and (close := p.partner(p.at)) is not None:
         comma = next((k for k in range(p.at, close) if p.words[k].text in (",", "..")), None)
         if comma is not None:
-            yield Change(p.at, close + 1, f"{p.said(p.at + 1, comma)} .. {p.said(comma + 1, close)}")
+            yield Change(p.at, close + 1, f"{p.text_of(p.at + 1, comma)} .. {p.text_of(comma + 1, close)}")
     if text == ".." and p.opened("(") and p.words[p.opened("(")[-1] - 1].text == "in":
         bracket = p.opened("(")[-1]
         close = p.partner(bracket)
         if close is not None:
-            yield Change(bracket, close + 1, p.said(bracket + 1, close))
+            yield Change(bracket, close + 1, p.text_of(bracket + 1, close))
     before = last_of(p, ("range",), line_of(p), p.at)
     if before is not None and p.words[before + 1].text == "(" and (close := p.partner(before + 1)) is not None and close < p.at:
         yield Change(before, close + 1, _counted(p, before + 1, close))
@@ -65,21 +65,21 @@ def ranges(p: Place) -> Iterator[Answer]:
 
 
 def _counted(p: Place, bracket: int, close: int) -> str:
-    """Return the range that range(HIGH) and range(LOW, HIGH) mean elsewhere."""
+    """Return LOW .. HIGH for Python's range(HIGH) and range(LOW, HIGH)."""
     comma = next((k for k in range(bracket + 1, close) if p.words[k].text == "," and not _inside(p, bracket, k)), None)
-    low = p.said(bracket + 1, comma) if comma else "0"
+    low = p.text_of(bracket + 1, comma) if comma else "0"
     return f"{low} .. {_less(p, (comma or bracket) + 1, close)}"
 
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
-    """Yield how a loop is written that begins at a word like `for`; end: of its line."""
+    """Yield `repeat` for a loop that begins with a word like `for`. end: of its line."""
     words, first = p.words, p.words[k].text
     texts = [w.text for w in words[k + 1 : end]]
     if first == "while":
         yield "a loop has a count: repeat COUNT { ... }, or repeat i in LOW .. HIGH { ... }"
     opened = texts[:1] == ["("] and p.partner(k + 1)  # repeat (i in 0 .. 3) { ... }
     if opened and "in" in texts and opened < end:
-        yield Change(k, opened + 1, f"repeat {p.said(k + 2, opened)}")
+        yield Change(k, opened + 1, f"repeat {p.text_of(k + 2, opened)}")
     texts = texts[1:] if texts[:1] in (["each"], ["every"]) else texts
     name = k + len(words[k + 1 : end]) - len(texts) + 1
     if len(texts) > 3 and texts[0].isidentifier() and texts[1] in ("in", "=", "from", ":", "of", ":="):
@@ -88,7 +88,7 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
         to = next((j for j in range(name + 2, end) if words[j].text in ("to", "..", "...", "..=", "until")), None)
         if to is not None:
             stop = next((j for j in range(to, end) if words[j].text in ("{", ":")), end)
-            head = f"repeat {texts[0]} in {p.said(name + 2, to)} .. {p.said(to + 1, stop)}"
+            head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {p.text_of(to + 1, stop)}"
             yield from _headed(p, k, stop, end, head)
     if first in ("for", "loop", "do", "times") and "in" not in texts:
         yield Change(k, k + 1, "repeat")
@@ -99,21 +99,21 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
 
 
 def _inside(p: Place, bracket: int, k: int) -> bool:
-    """Return whether a word stands in a bracket within this one."""
+    """Return whether a word is in a bracket within this one."""
     return any(p.words[j].text in "([" and (p.partner(j) or 0) > k for j in range(bracket + 1, k))
 
 
 def _less(p: Place, first: int, end: int) -> str:
-    """Return the text of an expression, less one."""
-    text = p.said(first, end)
+    """Return the text of an expression minus one."""
+    text = p.text_of(first, end)
     return str(int(text) - 1) if text.isdigit() else f"{text} - 1"
 
 
 def _headed(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
-    """Yield a loop with this head, whose body follows in braces, or on its line behind a colon."""
+    """Yield a loop with this head. Its body follows in braces, or on the same line after a colon."""
     if stop < end and p.words[stop].text == ":":
         if stop + 1 < end:
-            yield Change(first, end, f"{head} {{ {p.said(stop + 1, end)} }}")
+            yield Change(first, end, f"{head} {{ {p.text_of(stop + 1, end)} }}")
         yield f"write: {head} {{ ... }}"
     else:
         yield Change(first, stop, head)
@@ -132,7 +132,7 @@ def bodies(p: Place) -> Iterator[Answer]:
         bracket = p.opener(p.at - 1)
     close = p.partner(bracket) if bracket is not None else None
     if bracket is not None and close is not None and {w.text for w in p.words[bracket + 1 : close]} <= {*TASKS, ",", "&"}:
-        yield Change(bracket, close + 1, f"{{ {p.said(bracket + 1, close).replace(',', '')} }}")
+        yield Change(bracket, close + 1, f"{{ {p.text_of(bracket + 1, close).replace(',', '')} }}")
     if p.starts_line:
         return
     if text == "then" and p.text(1) == "{":
@@ -145,33 +145,33 @@ def bodies(p: Place) -> Iterator[Answer]:
         first = p.at + (text not in (*TASKS, "repeat"))
         otherwise = next((k for k in range(first, end) if p.words[k].text == "else"), None)
         if first < (otherwise or end) and p.words[first].text != "{":
-            new = f"{{ {p.said(first, otherwise or end)} }}"
+            new = f"{{ {p.text_of(first, otherwise or end)} }}"
             second = otherwise and otherwise + 1 + (p.words[min(otherwise + 1, end - 1)].text == ":")
             if second and second < end:
-                new += f" else {{ {p.said(second, end)} }}"
-            yield Change(p.at, end, new, "tasks that are repeated or chosen stand in braces")
-        yield "tasks that are repeated or chosen stand in braces: repeat N { F }, if r == 0 { F } else { B }"
+                new += f" else {{ {p.text_of(second, end)} }}"
+            yield Change(p.at, end, new, "tasks that are repeated or chosen belong in braces")
+        yield "tasks that are repeated or chosen belong in braces: repeat N { F }, if r == 0 { F } else { B }"
 
 
 _BETWEEN = ("->", "=>", ">", "then", "-")
 
 
 def _tasks(p: Place) -> Iterator[Answer]:
-    """What stands between tasks, or around them."""
+    """Signs between tasks or around them."""
     text = p.text()
     if text == "{" and p.text(-1) == "{":
         yield Change(p.at, p.at + 1, "", "one brace opens a block")
     if text == "." and p.text(-1) in TASKS:
-        yield Change(p.at - 1, p.at + 2, f"{p.text(-1)} {p.text(1)}", "the pipe stands behind the task")
+        yield Change(p.at - 1, p.at + 2, f"{p.text(-1)} {p.text(1)}", "the pipe comes after the task")
     elif text == "." and p.text(1) in TASKS:
-        yield Change(p.at - 1, p.at + 2, f"{p.text(1)} {p.text(-1)}", "the pipe stands behind the task")
+        yield Change(p.at - 1, p.at + 2, f"{p.text(1)} {p.text(-1)}", "the pipe comes after the task")
     if text == ")" and p.text(-1) == "(" and p.text(-2) in TASKS:
         yield Change(p.at - 1, p.at + 1, "", "the next task of the only stage has no parentheses")
     close = p.partner(p.at)
     if text in ("(", "[") and close is not None and {w.text for w in p.words[p.at + 1 : close]} <= {*TASKS, ",", "&"}:
-        yield Change(p.at, close + 1, p.said(p.at + 1, close).replace(",", ""), "tasks stand beside each other")
+        yield Change(p.at, close + 1, p.text_of(p.at + 1, close).replace(",", ""), "tasks are written one after another")
     if p.text(1) in TASKS and (p.text(-1) in TASKS or p.text(-1) in (")", "]")):
         if text in _BETWEEN:
-            yield Change(p.at, p.at + 1, "", "tasks stand beside each other, in their order")
+            yield Change(p.at, p.at + 1, "", "tasks are written one after another, in their order")
         if text in ("+", "|", "||", "and", "/"):
             yield "two tasks one after the other are written F  B, an overlapped pair F & B"

@@ -25,8 +25,8 @@ def names(p: Place) -> Iterator[Answer]:
         close = next((k for k in range(p.at + 1, p.rest_of_line(p.at)) if p.words[k].text == text), None)
         if close is not None and close > p.at + 1:
             inner = "_".join(w.text for w in p.words[p.at + 1 : close] if w.text.isalnum() or "_" in w.text)
-            yield Change(p.at, close + 1, inner, "names stand without quotes")
-        yield "the language has no strings: names stand without quotes"
+            yield Change(p.at, close + 1, inner, "names have no quotes")
+        yield "the language has no strings: names have no quotes"
     if p.text(-2) == "schedule" and text in ("-", "."):
         end = p.at
         while p.words[end].text == text and end + 1 < len(p.words) and p.on_one_line(p.at, end + 2):
@@ -92,18 +92,18 @@ def settings(p: Place) -> Iterator[Answer]:
         if "." in text or (text == "." and p.text(-1).isdigit()):
             yield "write a fraction of two numbers: size 1/2"
         if "INT" in p.expected and text.isidentifier():
-            yield "a size is a fraction of two numbers, as in size 1/2: no name can stand there"
+            yield "a size is a fraction of two numbers, as in size 1/2: a name is not allowed there"
         if p.wants("/"):
             yield Change(p.at, p.at + 1, "/") if text in (":", "//", "over") else Change(p.at - 1, p.at, f"{p.text(-1)}/1")
     if p.text(-2) == "limit" and p.expected == {"COMPARE"}:
         if p.text(-1) in TASKS:
-            yield "limits on counts of tasks stand in order greedy; here: limit activations <= 4"
+            yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
         if text in ("=", ":", "is", "=<", ":=", "=="):
             yield Change(p.at, p.at + 1, "<=")
         elif begins_value(p, p.at):
             yield Change(p.at, p.at + 1, f"<= {text}")
     if p.text(-1) in TASKS and p.text(-2) == "limit" and not p.blocks:
-        yield "limits on counts of tasks stand in order greedy; here: limit activations <= 4"
+        yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
     line = p.words[line_of(p)].text if p.words else ""
     if line == "cost" and text == "," and p.wants(")") and p.opened("("):
         close = p.partner(p.opened("(")[-1])
@@ -112,7 +112,7 @@ def settings(p: Place) -> Iterator[Answer]:
     if line == "cost" and text.isdigit() and p.text(-1) == "(":
         yield f"a cost that differs by stage is one formula: {p.text(-2)}(s) = if s == {text} then ... else ..."
     if p.text(-1) == "cost" and text in ("{", ":"):
-        yield "costs stand in a row, with commas: cost F = 1, B = 2"
+        yield "costs are on one line, with commas: cost F = 1, B = 2"
     if "." in text and text not in ("..", "...") and line == "cost":
         yield "costs are integers: multiply all of them by the same number"
 
@@ -143,7 +143,7 @@ def lines(p: Place) -> Iterator[Answer]:
     if p.text(-1) == "per" and text == "rank":
         yield Change(p.at - 1, p.at + 1, "", "a limit is per rank where nothing else is said")
     if text == "per" and p.text(-1) == "limit":
-        yield "'per stage' and 'per pipe' stand behind a limit: limit F - B <= D per stage"
+        yield "'per stage' and 'per pipe' come after a limit: limit F - B <= D per stage"
     if text in _KEYS and "then" in p.literal:
         yield Change(p.at, p.at + 1, f"then {text}")
     if text in _KEYS and p.text(-1) == "and":
@@ -152,7 +152,7 @@ def lines(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, _ABOUT[text], "s is the stage of a task, m its micro-batch, p its pipe, r its rank")
     if "smaller" in p.literal:
         if text == "(" and p.text(1) in _KEYS and (close := p.partner(p.at)) is not None:
-            yield Change(p.at, close + 1, p.said(p.at + 1, close))
+            yield Change(p.at, close + 1, p.text_of(p.at + 1, close))
         if p.text(1) in _SMALLER + _LARGER:
             yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _SMALLER else 'larger'} {text}")
         if text in _SMALLER + _LARGER and p.text(1) != "(":

@@ -18,7 +18,7 @@ def heads(p: Place) -> Iterator[Answer]:
     at = next((j for j in range(k or 0, p.rest_of_line(k or 0)) if p.words[j].text == "at"), None)
     if k is None or at is None or at < p.at:
         return
-    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.said(k, at).replace(" ", ""))
+    indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.text_of(k, at).replace(" ", ""))
     if indices:
         yield Change(k, at, f"{indices[1]}({indices[2]}, {indices[3]})")
     bracket = next((j for j in range(k + 1, at) if p.words[j].text in "(["), None)
@@ -34,11 +34,11 @@ def heads(p: Place) -> Iterator[Answer]:
         return
     head = f"{p.words[k].text}{pipe}"
     commas = [j for j in range(bracket, close) if p.words[j].text == ","]
-    parts = [p.said(a + 1, b) for a, b in zip([bracket, *commas], [*commas, close], strict=True)]
+    parts = [p.text_of(a + 1, b) for a, b in zip([bracket, *commas], [*commas, close], strict=True)]
     if len(parts) == 1 and parts[0] in ("s", "m"):
         yield Change(k, close + 1, f"{head}(s, m)")
     if len(parts) == 3 and parts[0].isidentifier() and not pipe:
-        yield Change(k, close + 1, f"{head} {parts[0]}({parts[1]}, {parts[2]})", "the pipe stands before the parentheses")
+        yield Change(k, close + 1, f"{head} {parts[0]}({parts[1]}, {parts[2]})", "the pipe comes before the parentheses")
     if len(parts) != 2 or "=" in parts[1]:
         return
     free = [part.isidentifier() and part not in p.keywords for part in parts]
@@ -58,7 +58,7 @@ _FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
 
 
 def times(p: Place) -> Iterator[Answer]:
-    """`at` and `when`, and what stands in their place."""
+    """Other words and signs in place of `at` and `when`."""
     text = p.text()
     if "at" in p.literal:
         if text in _FOR_AT:
@@ -81,9 +81,9 @@ def times(p: Place) -> Iterator[Answer]:
         otherwise = last_of(p, ("else",), p.at, end)
         if at is None or p.at + 1 == end:
             return
-        tick = p.said(at + 1, p.at)
+        tick = p.text_of(at + 1, p.at)
         if otherwise is not None:
-            condition, other = p.said(p.at + 1, otherwise), p.said(otherwise + 1, end)
+            condition, other = p.text_of(p.at + 1, otherwise), p.text_of(otherwise + 1, end)
             yield Change(at, end, f"at if {condition} then {tick} else {other}")
         elif last_of(p, ("when",), line_of(p), p.at) is None:
-            yield Change(at, end, f"when {p.said(p.at + 1, end)} at {tick}", "the condition stands before the tick")
+            yield Change(at, end, f"when {p.text_of(p.at + 1, end)} at {tick}", "the condition comes before the tick")

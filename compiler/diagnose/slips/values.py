@@ -26,7 +26,7 @@ def choices(p: Place) -> Iterator[Answer]:
         colon = next((k for k in range(question, end) if words[k].text == ":"), None)
         if colon is not None:
             end = value_behind(p, colon + 1)
-            new = f"if {p.said(first, question)} then {p.said(question + 1, colon)} else {p.said(colon + 1, end)}"
+            new = f"if {p.text_of(first, question)} then {p.text_of(question + 1, colon)} else {p.text_of(colon + 1, end)}"
             yield Change(first, end, new)
         if text == "?":
             yield "a choice is written: if CONDITION then A else B"
@@ -35,7 +35,7 @@ def choices(p: Place) -> Iterator[Answer]:
         otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
         if test is not None and otherwise is not None and test > 0 and value_before(p, test) < test:
             first, end = value_before(p, test), value_behind(p, otherwise + 1)
-            new = f"if {p.said(test + 1, otherwise)} then {p.said(first, test)} else {p.said(otherwise + 1, end)}"
+            new = f"if {p.text_of(test + 1, otherwise)} then {p.text_of(first, test)} else {p.text_of(otherwise + 1, end)}"
             yield Change(first, end, new)
     if p.wants("then"):
         if text == "{":
@@ -43,12 +43,12 @@ def choices(p: Place) -> Iterator[Answer]:
             if close is not None and [w.text for w in words[close + 1 : close + 3]] == ["else", "{"]:
                 last = p.partner(close + 2)
                 if last is not None:
-                    new = f"then {p.said(p.at + 1, close)} else {p.said(close + 3, last)}"
-                    yield Change(p.at, last + 1, new, "braces stand around tasks only")
+                    new = f"then {p.text_of(p.at + 1, close)} else {p.text_of(close + 3, last)}"
+                    yield Change(p.at, last + 1, new, "braces are for tasks only")
         otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
         if text == ":" and otherwise is not None and words[otherwise + 1].text == ":":
             end = value_behind(p, otherwise + 2)
-            yield Change(p.at, end, f"then {p.said(p.at + 1, otherwise)} else {p.said(otherwise + 2, end)}")
+            yield Change(p.at, end, f"then {p.text_of(p.at + 1, otherwise)} else {p.text_of(otherwise + 2, end)}")
         if text in (":", ",", "?"):
             yield Change(p.at, p.at + 1, "then")
         elif begins_value(p, p.at) or text == "if":
@@ -77,14 +77,14 @@ NO_POWERS = "there are no powers; write a product, such as m*m"
 def signs(p: Place) -> Iterator[Answer]:
     """Signs and words of other languages."""
     text = p.text()
-    for k in (p.at, p.at - 1, p.at - 2):  # a word was taken for a name, and what follows it shows the error
+    for k in (p.at, p.at - 1, p.at - 2):  # a word like `mod` was read as a name, and the error is at the word after it
         word = p.words[k].text if 0 <= k < len(p.words) else ""
         if word in _SIGNS and (k == p.at or word.isidentifier()):
             yield Change(k, k + 1, _SIGNS[word], _WHY.get(word) or _WHY.get(_SIGNS[word], ""))
         if word.lower() in p.keywords and word != word.lower():
             yield Change(k, k + 1, word.lower(), "the words of the language are in small letters")
     if text == "&" and "AND" in p.expected:
-        yield Change(p.at, p.at + 1, "and", "conditions are joined with 'and'; & stands between two tasks of a listing")
+        yield Change(p.at, p.at + 1, "and", "conditions are joined with 'and'; & joins two tasks of a listing")
     if text == "!":
         new = f"not {p.text(1)}" if begins_value(p, p.at + 1) else "not"
         yield Change(p.at, p.at + 1 + (new != "not"), new, "negation is written 'not'")
@@ -93,10 +93,10 @@ def signs(p: Place) -> Iterator[Answer]:
     if text in COMPARISONS and "COMPARE" not in p.expected:
         before = last_of(p, COMPARISONS, line_of(p), p.at)
         if before is not None and before + 1 < p.at:
-            yield Change(p.at, p.at + 1, f"and {p.said(before + 1, p.at)} {text}", "comparisons do not chain")
+            yield Change(p.at, p.at + 1, f"and {p.text_of(before + 1, p.at)} {text}", "comparisons do not chain")
             yield "comparisons do not chain; join them with 'and'"
     if text in ("=", ":", ":=") and p.text(-1) in p.keywords and "INT" in p.expected:
-        yield Change(p.at, p.at + 1, "", f"a value stands right behind the word {p.text(-1)}")
+        yield Change(p.at, p.at + 1, "", f"a value comes right after the word {p.text(-1)}")
     if text in ("=", ":=", "is", ":", "==") and "COMPARE" in p.expected and p.words[line_of(p)].text == "limit":
         yield Change(p.at, p.at + 1, "<=", "a limit is an upper bound")
     if (text in ("=", ":=") or (text == "is" and p.text(1).isdigit())) and "COMPARE" in p.expected:
@@ -117,7 +117,7 @@ def brackets(p: Place) -> Iterator[Answer]:
     function = last_of(p, ("min", "max"), line_of(p), min(p.at, len(p.words)))
     if text == "," and function is not None and p.words[function + 1].text != "(":
         end = p.rest_of_line(function)
-        yield Change(function, end, f"{p.words[function].text}({p.said(function + 1, end)})")
+        yield Change(function, end, f"{p.words[function].text}({p.text_of(function + 1, end)})")
     if text == ";" and "," in p.literal and p.on_one_line(p.at, p.at + 2):
         yield Change(p.at, p.at + 1, ",")
     for k in (p.at, p.at - 1):  # 2 m
@@ -125,13 +125,13 @@ def brackets(p: Place) -> Iterator[Answer]:
         if number.isdigit() and p.on_one_line(k - 1, k + 1) and begins_value(p, k) and p.words[k].text != "-":
             yield Change(k - 1, k + 1, f"{number}*{p.words[k].text}", "a product has a sign")
     if text in (",", ";", ":", "."):
-        what = "tasks stand beside each other" if p.kind == "listing" else "statements and lines need no separator"
+        what = "tasks are written one after another" if p.kind == "listing" else "statements and lines need no separator"
         yield Change(p.at, p.at + 1, "", what)
     opened = p.opened()
     if text in (")", "]") and not opened and "INT" not in p.expected:
         yield Change(p.at, p.at + 1, "", "no bracket is open here")
     if text == "[" and "(" in p.literal and (close := p.partner(p.at)) is not None:
-        yield Change(p.at, close + 1, f"({p.said(p.at + 1, close)})")
+        yield Change(p.at, close + 1, f"({p.text_of(p.at + 1, close)})")
     if opened and p.at and ({")", "]"} & p.literal):
         closing = "".join(")" if p.words[k].text == "(" else "]" for k in reversed(opened))
         last = p.words[p.at - 1]
@@ -141,11 +141,12 @@ def brackets(p: Place) -> Iterator[Answer]:
         if p.starts_line or text in p.keywords or text in "{}":
             yield why
     if text == "{" and "INT" in p.expected and (close := p.partner(p.at)) is not None:
-        yield Change(p.at, close + 1, f"({p.said(p.at + 1, close)})", "braces stand around tasks, parentheses around values")
-    on_line = p.words[p.at - p.starts_line].line if p.at else 0  # a comment is taken for code, and the next line is unexpected
+        yield Change(p.at, close + 1, f"({p.text_of(p.at + 1, close)})", "braces are for tasks, parentheses for values")
+    # A comment of another language may be read as code, with the error at the first word of the next line.
+    on_line = p.words[p.at - p.starts_line].line if p.at else 0
     for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.words))) if p.words[k].line == on_line):
         prose = [w.text for w in p.words[k + 1 : p.rest_of_line(k)] if w.text not in ",.:;'"]
-        if p.said(k, k + 2) == "/*" or (p.words[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
+        if p.text_of(k, k + 2) == "/*" or (p.words[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
             yield Change(k, k + 1 + (p.words[k].text == "/"), "#", "a comment begins with #")
     before = p.text(-1)
     beside = (before.isidentifier() or before == ")" or before.isdigit()) and not p.starts_line and "PLUS" in p.expected

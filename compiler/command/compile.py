@@ -1,0 +1,102 @@
+"""`chimerac SCHEDULE`: compile a schedule, or verify a compiled program, and print a product of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import read
+from chimerac.chimera_ir.forms import is_program, read_program
+from chimerac.chimera_ir.model import model_from_json
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler.command.emit import EMITTERS, Wanted, check_output, readers
+from chimerac.compiler.command.files import coloured, columns, put, refused, stdin
+from chimerac.compiler.command.usage import costs_of, integer, make_parser, number_of_bytes, pairs
+from chimerac.compiler.library import find, listed
+from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.pipeline import Compiled, compile_source, verify_program
+from chimerac.compiler.verify import about_order, findings
+
+
+def run(argv: Sequence[str], verbs: Collection[str]) -> int:
+    """Compile, print the product, and return the exit status. verbs: suggested for a schedule of a similar name."""
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    try:
+        put(_product(options, parser, verbs), options.output)
+    except ChimeraError as error:
+        return refused(error, options.color)
+    return 0
+
+
+def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str:
+    width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
+    if options.list:
+        return listed(width)
+    if emitter.make is None:
+        assert emitter.alone is not None, "an emitter that makes nothing"
+        return emitter.alone()
+    if options.schedule is None:
+        parser.error("give a schedule, for instance: chimerac chimera; or --list")
+    _check_output(options)
+    parameters = {name: integer("-p", name, value) for name, value in pairs("-p", options.parameters)}
+    costs = costs_of(options.costs)
+    check_output(options.emit, options.output)
+    if options.model and "--model" not in emitter.reads and options.memory is None:
+        raise refuse("E002", f"--model is for --memory, and for {readers('--model')}, which then says bytes of memory")
+    if options.memory is not None and not options.model:
+        raise refuse("E002", "--memory needs a model: --model PATH", help="write one: python -m chimerac.models describe")
+    memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
+    if costs and "--cost" not in emitter.reads:
+        raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
+    program, recomputing = _program(options, parameters, verbs)
+    model = None if options.model is None else model_from_json(read(options.model), options.model)
+    if model is not None and memory_bytes is not None:
+        from chimerac.compiler.analyze.memory import check_memory  # start-up: 3 ms, for this option only
+
+        check_memory(program, model, memory_bytes, recomputing)
+    colour = coloured(options.color, sys.stdout) and not options.output
+    return emitter.make(program, Wanted(costs, model, options.output, width, colour))
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    """Raise ChimeraError E002 for -o with the schedule itself, and for too few --columns."""
+    both = (options.schedule, options.output)
+    if options.output and all(map(os.path.exists, both)) and os.path.samefile(*both):
+        raise refuse("E002", f"-o {options.output} would write over the schedule itself", help="give another path")
+    if options.columns is not None and options.columns < 20:
+        raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
+
+
+def _program(
+    options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]
+) -> tuple[Program, Callable[[], Compiled] | None]:
+    """Return the verified program. For a schedule also return a function that compiles it with every forward run again."""
+    source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
+    if not is_program(source):
+        machine: Machine = options.arrange or options.machine or "window"
+        width = 1 if options.width is None else options.width
+        compiling = partial(compile_source, source, parameters, width, machine, options.arrange is not None)
+        return compiling().program, partial(compiling, recompute=True)
+    if parameters or options.width is not None:
+        raise refuse("E002", "a compiled program is as it is; -p and --width are for schedules")
+    program = read_program(source)
+    if options.machine:
+        program = program.with_header(machine=options.machine)
+    return (_arranged(program, options.arrange) if options.arrange else verify_program(program)), None
+
+
+def _arranged(program: Program, machine: Machine) -> Program:
+    """Return a program from a file with its transfers and sums arranged for a machine, verified."""
+    if not all(map(about_order, findings(program))):  # arranging does not mend it
+        verify_program(program)
+    result = arranged(program, machine)
+    if result is None:
+        verify_program(program.with_header(machine=machine))  # raises if its tasks wait for each other
+        message = f"--for {machine}: the tasks of this program's replicas cannot be put in one order"
+        raise refuse("E002", message, help="compile its schedule with --for")
+    return verify_program(result)

@@ -1,0 +1,96 @@
+"""The products of --emit: a table of emitters, from which its choices and help are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.jsonform import json_schema, program_to_json
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.command.files import suffix
+
+GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the paths to which a DAG is written
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The options that emitters read. costs: of --cost; output: the path of -o; columns: None for no limit."""
+
+    costs: Mapping[str, Fraction]
+    model: ModelDescription | None
+    output: str | None
+    columns: int | None
+    colour: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Emitter:
+    """One product of --emit.
+
+    what: its help; make: makes it from a program; alone: makes it without a program, for products that need none; reads: the
+    options besides -o that it depends on.
+    """
+
+    what: str
+    make: Callable[[Program, Wanted], str] | None = None
+    alone: Callable[[], str] | None = None
+    reads: tuple[str, ...] = ()
+
+
+def _streams(program: Program, _: Wanted) -> str:
+    return program_to_text(program)
+
+
+def _json(program: Program, _: Wanted) -> str:
+    return program_to_json(program)
+
+
+def _dag(program: Program, wanted: Wanted) -> str:
+    from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml  # start-up: 3 ms, for this product only
+
+    graph = dependency_graph(program)
+    return dot(graph) if suffix(wanted.output) in GRAPHVIZ else graphml(graph)
+
+
+def _timeline(program: Program, wanted: Wanted) -> str:
+    from chimerac.compiler.draw.timeline import draw_timeline  # start-up: 3 ms, for this product only
+
+    s = simulate(program, wanted.costs)
+    return draw_timeline(program, s.timing, s.scale, columns=wanted.columns, colour=wanted.colour)
+
+
+def _report(program: Program, wanted: Wanted) -> str:
+    from chimerac.compiler.analyze.report import report  # start-up: 8 ms, for this product only
+
+    return report(program, simulate(program, wanted.costs), wanted.model)
+
+
+EMITTERS: Mapping[str, Emitter] = {
+    "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
+    "json": Emitter("the same program as JSON, version 1", _json),
+    "schema": Emitter("the JSON Schema of that format; needs no schedule", alone=json_schema),
+    "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
+    "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost",)),
+    "report": Emitter(
+        "makespan, bubbles, critical path, activations, buffers, machines; with --model bytes of memory",
+        _report,
+        reads=("--cost", "--model"),
+    ),
+}
+
+
+def readers(option: str) -> str:
+    """Return the choices of --emit that read an option, for messages."""
+    return " and ".join(f"--emit {name}" for name, emitter in EMITTERS.items() if option in emitter.reads)
+
+
+def check_output(emit: str, output: str | None) -> None:
+    """Raise ChimeraError E002 if a product is not written to a path of this suffix."""
+    if emit == "dag" and suffix(output) not in (*GRAPHVIZ, *GRAPHML):
+        known = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
+        raise refuse("E002", f"-o {output}: the DAG is written as {known}")

@@ -1,0 +1,63 @@
+"""What the command reads and writes: stdin, products, findings, and the terminal's width and colours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
+from chimerac.chimera_ir.files import hang_up, read, say, write
+
+
+def stdin() -> Source:
+    """Return the text on stdin. Raises ChimeraError E001 if it is closed or cannot be read."""
+    if sys.stdin is None:
+        raise refuse("E001", "<stdin> is closed")
+    return Source("<stdin>", read("<stdin>", sys.stdin.buffer))
+
+
+def put(product: str, path: str | None) -> None:
+    """Write a product to a file, or to stdout for no path and for '-'. Raises ChimeraError E002, E003."""
+    if path == "":
+        raise refuse("E002", "-o: the path is empty")
+    if path is None or path == "-":
+        say(product)
+    else:
+        write(product, path)
+
+
+def refused(error: ChimeraError, colour: str = "auto") -> int:
+    """Print findings and return the exit status. On a terminal the last line says where there is more to read."""
+    text = render(error.diagnostics, coloured(colour, sys.stderr))
+    if sys.stderr is not None and sys.stderr.isatty():
+        text += f"\nfor more: chimerac explain {' '.join(sorted({d.code for d in error.diagnostics}))}\n"
+    try:
+        if sys.stderr is not None:  # None if the shell closed it; the exit status is still returned
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    except OSError:
+        hang_up(sys.stderr)
+    return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
+
+
+def suffix(path: str | None) -> str:
+    """Return the suffix of a path, '' if there is none."""
+    return Path(path).suffix if path else ""
+
+
+def coloured(choice: str, stream: object) -> bool:
+    """Return whether a stream gets colours. choice: 'always', 'never', or 'auto' for terminals that show them."""
+    if choice != "auto":
+        return choice == "always"
+    terminal = bool(getattr(stream, "isatty", lambda: False)())
+    return terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def columns(chosen: int | None, output: str | None) -> int | None:
+    """Return the width that products are drawn for: the chosen one, else the terminal's, None if there is no terminal."""
+    if chosen is not None:
+        return chosen
+    terminal = not output and sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if terminal else None

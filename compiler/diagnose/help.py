@@ -1,0 +1,73 @@
+"""The entrance of diagnose: the plain findings of a pass become findings with help.
+
+compiler/pipeline.py catches what the passes raise and calls these functions. Nothing here runs for a right program.
+"""
+
+from __future__ import annotations
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.diagnose.blame import blame, suggest_arranging, suggest_order
+from chimerac.compiler.diagnose.collectives import explain_collectives
+from chimerac.compiler.diagnose.deadlock import explain_deadlock
+from chimerac.compiler.diagnose.hang import explain_hang
+from chimerac.compiler.diagnose.reached import Reached
+from chimerac.compiler.diagnose.stuck import explain_stuck
+from chimerac.compiler.diagnose.suggest import suggest_edit_of_order
+from chimerac.compiler.diagnose.texts import explain_text
+from chimerac.compiler.diagnose.trials import Trials
+from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.lower.lower import lower
+from chimerac.compiler.lower.width import tasks_only
+from chimerac.compiler.order.greedy import StuckError
+from chimerac.compiler.syntax.parse import ParseError
+from chimerac.compiler.tasks import task_times
+from chimerac.compiler.verify import about_order
+from chimerac.compiler.verify.view import View
+
+
+def help_with_text(error: ChimeraError, source: Source) -> ChimeraError:
+    """Return the findings about a text that the parser refuses, with help."""
+    return explain_text(source) if isinstance(error, ParseError) else error
+
+
+def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError:
+    """Return the findings of the pass that ended a compilation, with help."""
+    schedule, spec, ordered, program = reached.schedule, reached.spec, reached.ordered, reached.program
+    if schedule is None:
+        return help_with_text(error, reached.source)
+    if spec is None or error.diagnostics[0].code == "E211":
+        return error
+    if isinstance(error, StuckError):
+        return ChimeraError([explain_stuck(error.scheduler, error.sequence)])
+    if program is None:
+        trials = Trials.of(reached.source.name, schedule, spec, reached.machine, reached.arrange)
+        if ordered is None:
+            return suggest_edit_of_order(error, schedule, spec, trials)
+        return explain_deadlock(ordered, task_times(ordered.program), schedule, trials)
+    error = _explained(error, program)
+    if not reached.arrange and ordered is not None and any(map(about_order, error.diagnostics)):
+        tasks = ordered.program
+        other = lower(tasks, task_times(tasks), spec.sync, reached.width, reached.machine, arrange=True)
+        error = suggest_arranging(error, other)
+    return error if ordered is None else blame(error, spec, ordered, program)
+
+
+def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
+    """Return the findings of the verifier about a program from elsewhere, with help."""
+    found = _explained(error, program)
+    if not all(map(about_order, found.diagnostics)):
+        return found
+    other = arranged(program, program.header.machine)
+    return suggest_order(found, tasks_only(program)) if other is None else suggest_arranging(found, other, keep=True)
+
+
+def _explained(error: ChimeraError, program: Program) -> ChimeraError:
+    """Return the findings of the verifier, those about the order of transfers and sums with the circle of waits and help."""
+
+    def explained(d: Diagnostic) -> Diagnostic:
+        if d.code == "E440":
+            return explain_hang(View(program))
+        return explain_collectives(View(program)) if d.code == "E453" else d
+
+    return ChimeraError(map(explained, error.diagnostics))

@@ -1,0 +1,121 @@
+"""All syntax errors of a text in one run, each with help (E101, E102).
+
+An error that has a known mending is mended; else the statement around it is blanked. Then the text is read again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span
+from chimerac.compiler.diagnose.place import Place
+from chimerac.compiler.diagnose.unexpected import Unexpected, changed, explain
+from chimerac.compiler.syntax.parse import Stop, count_tokens, keywords, stop_of, terminal_texts, terminals_after
+
+MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
+
+_WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
+_STARTS = re.compile(
+    r"\b(?:schedule|param|require|let|ranks|stages|pipe|order|cost|sync|tied|window)\b|(?m:^[ \t]*[A-Z]\b(?=.*\bat\b))|[{}]"
+)
+
+
+def explain_text(source: Source) -> ChimeraError:
+    """Return every syntax error of a text that can be told apart; there must be one."""
+    words = count_tokens(source)
+    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // words))
+    found: list[Diagnostic] = []
+    draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // words)
+    while (stop := stop_of(draft.text)) is not None:
+        place = _place(Source(source.name, draft.text), stop)
+        if draft.blanked and (place.ended or place.text() in ("{", "}")):  # the blanked statement may be the cause
+            break
+        error = explain(place, stop.meaningless, reader)
+        finding = draft.original(error.finding)
+        found += [finding] if all(d.span != finding.span for d in found) else []
+        if len(found) >= most or not draft.go_on(place, error):
+            break
+    return ChimeraError(found)
+
+
+class _Reader:
+    """Reads texts to find where they stop being one of the language. left: how many more it may read."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, text: str) -> int | None:
+        self.left -= 1
+        if self.left < 0:
+            return 0
+        stop = stop_of(text)
+        return None if stop is None else stop.position
+
+
+class _Draft:
+    """A text whose errors are mended or blanked one by one, so that all of them are found.
+
+    changes: line, column, and the lengths before and after; blanked: a statement is gone, which may cause errors of its own.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.text, self.blanked = source, source.text, False
+        self.last = (0, 0)  # the line and column of the last error that was blanked
+        self.changes: list[tuple[int, int, int, int]] = []
+
+    def go_on(self, p: Place, error: Unexpected) -> bool:
+        """Mend or blank an error; return whether that was possible."""
+        if error.change is not None:
+            first, last = p.words[error.change.first], p.words[error.change.end - 1]
+            self.changes.append((first.line, first.column, last.end - first.start, len(error.change.new)))
+            self.text = changed(p, error.change)
+            return True
+        again = p.at < len(p.words) and self.last == (p.words[p.at].line, p.words[p.at].column)
+        self.last = (p.words[p.at].line, p.words[p.at].column) if p.at < len(p.words) else (0, 0)
+        self.blanked = True
+        self.text = "" if again else _without_statement_at(self.text, p)
+        return bool(self.text)
+
+    def original(self, d: Diagnostic) -> Diagnostic:
+        """Return a finding about this text with its place in the author's text."""
+        assert d.span is not None
+        s = d.span
+        columns = [self._column(s.line, s.column), self._column(s.end_line, s.end_column)]
+        span = Span(self.source, s.line, columns[0], s.end_line, max(columns[1], columns[0] + 1))
+        return replace(d, span=span)
+
+    def _column(self, line: int, column: int) -> int:
+        for changed_line, at, before, after in reversed(self.changes):
+            if line == changed_line and column >= at + after:
+                column += before - after
+        return column
+
+
+def _place(source: Source, stop: Stop) -> Place:
+    texts = terminal_texts()
+
+    def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:
+        expected = terminals_after(source.text, end)
+        return expected, frozenset(texts[t] for t in expected - _WITHOUT_TEXT if t in texts)
+
+    return Place.of(source, stop.position, follow, keywords())
+
+
+def _without_statement_at(text: str, p: Place) -> str:
+    """Return the text with the statement around an error blanked, or nothing if braces make that unsafe."""
+    if p.ended or p.expected == {"SCHEDULE"}:
+        return ""
+    position = p.words[p.at].start
+    bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
+    starts = [m.start() for m in _STARTS.finditer(bare)]
+    if not starts:
+        return ""
+    # An error at the first word of a statement was made in the statement before it, if that one is not complete.
+    complete = position in starts and p.literal & {"}", "param"}
+    begin = position if complete else max((s for s in starts if s < position), default=0)
+    end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
+    if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
+        return ""
+    return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]

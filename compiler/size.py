@@ -1,0 +1,34 @@
+"""How large a compilation may be: what is too large is refused before the work on it begins (E211)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.program import Header, Program
+
+_SMALLER = "take smaller sizes or fewer replicas; docs/language.md lists the limits"
+
+
+def check_sizes(name: str, header: Header, width: int) -> None:
+    """Raise ChimeraError E211 if a program of this header has no replica, or more of anything than is allowed.
+
+    name: of the schedule's source.
+    """
+    if width < 1:
+        raise refuse("E211", f"a program has at least one replica, and the width is {width}")
+    excess = replace(header, width=width).excess()
+    if excess:
+        raise refuse("E211", f"{name} asks for {excess}", help=_SMALLER)
+
+
+def check_tasks(name: str, tasks: Program, width: int) -> None:
+    """Raise ChimeraError E211 if all replicas together have too many tasks, or one task has too many micro-batches."""
+    if width * len(tasks) > limits.TASKS:
+        message = f"{name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
+        raise refuse("E211", message, help=_SMALLER)
+    largest = max(map(len, tasks.batches[tasks.header.micro_batches :]), default=1)
+    if largest > limits.RANKS:
+        message = f"{name} asks for a group of {largest} micro-batches; at most {limits.RANKS}"
+        raise refuse("E211", message, help="take smaller groups; docs/language.md lists the limits")

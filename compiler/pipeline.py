@@ -31,6 +31,7 @@ from chimerac.compiler.order.greedy import order_greedily
 from chimerac.compiler.order.listing import order_by_listing
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.order.ticks import order_by_ticks, order_with_ties
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.resolve.spec import GreedyOrder, ListingOrder, Spec, TicksOrder
 from chimerac.compiler.syntax.nodes import Schedule, SyncPolicy
@@ -63,16 +64,19 @@ def compile_source(
     machine: Machine = "window",
     arrange: bool = False,
     recompute: bool = False,
+    budget: Budget | None = None,
 ) -> Compiled:
     """Return the verified program of a schedule's text, and all that came before it.
 
     machine: on which the program is proved to end; arrange: order its transfers and collectives for that machine;
-    recompute: at every stage, whatever the text says.
+    recompute: at every stage, whatever the text says; budget: what evaluating expressions may take, by default what
+    docs/language.md says. Trials of changed texts have budgets of their own.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
+    budget = budget or Budget()
     schedule = parse(source)
-    spec = resolve(schedule, parameters)
+    spec = resolve(schedule, parameters, budget)
     if recompute:
         spec = replace(spec, recompute=((True,) * spec.header.stages,) * len(spec.header.pipes))
     if width < 1:
@@ -82,12 +86,12 @@ def compile_source(
     if excess:
         raise refuse("E211", f"{source.name} asks for {excess}", help=smaller)
     try:
-        ordered = order_tasks(spec)
+        ordered = order_tasks(spec, budget)
     except ChimeraError as error:
         from chimerac.compiler.diagnose.suggest import suggest_order
 
-        trials = _trials(source.name, schedule, spec, machine, arrange)
-        raise suggest_order(error, schedule, trials, _with_ties(spec, error)) from None
+        trials = _trials(source.name, schedule, spec, machine, arrange, budget.share(4))
+        raise suggest_order(error, schedule, trials, _with_ties(spec, error, budget.share())) from None
     tasks = ordered.program
     if width * len(tasks) > limits.TASKS:
         message = f"{source.name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
@@ -100,7 +104,8 @@ def compile_source(
     if timing.stuck:
         from chimerac.compiler.diagnose.deadlock import explain_deadlock
 
-        raise explain_deadlock(ordered, timing, schedule, _trials(source.name, schedule, spec, machine, arrange))
+        trials = _trials(source.name, schedule, spec, machine, arrange, budget.share(4))
+        raise explain_deadlock(ordered, timing, schedule, trials)
     program = _lower(tasks, timing, spec.sync, width, machine, arrange)
     try:
         verify(program)
@@ -117,16 +122,16 @@ def _times(tasks: Program) -> Timing:
     return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
 
 
-def _with_ties(spec: Spec, error: ChimeraError) -> Program | None:
+def _with_ties(spec: Spec, error: ChimeraError, budget: Budget) -> Program | None:
     """Return the order of a schedule that puts tasks of one rank on one tick; nothing where that is not what is wrong."""
     if isinstance(spec.order, TicksOrder) and error.diagnostics[0].code == "E303":
-        return order_with_ties(spec, spec.order)[0].program
+        return order_with_ties(spec, spec.order, budget)[0].program
     return None
 
 
-def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange: bool) -> Trials:
+def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange: bool, budget: Budget) -> Trials:
     """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size. On the
-    machines whose transfers queue they are arranged: seldom is an order right for them as it is."""
+    machines whose transfers queue they are arranged: seldom is an order right for them as it is. budget: for all trials."""
     from chimerac.compiler.diagnose.hang import remaining
     from chimerac.compiler.diagnose.suggest import Trials, Tried
 
@@ -135,9 +140,11 @@ def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange
     how = f" with --for {machine}" if arranging and not arrange else ""
 
     def attempt(text: str, parameters: Mapping[str, int]) -> Tried | None:
+        if budget.left <= 0:
+            return None
         try:
-            changed = resolve(parse(Source(name, text)), parameters)
-            tasks = order_tasks(changed).program
+            changed = resolve(parse(Source(name, text)), parameters, budget)
+            tasks = order_tasks(changed, budget).program
         except ChimeraError:
             return None
         timing = _times(tasks)
@@ -154,7 +161,7 @@ def _trials(name: str, schedule: Schedule, spec: Spec, machine: Machine, arrange
     for parameters in larger:
         try:
             if parameters != given:
-                resolve(schedule, parameters)
+                resolve(schedule, parameters, budget)
                 return Trials(attempt, (given, parameters), count, how, bool(spec.limits))
         except ChimeraError:
             pass
@@ -212,15 +219,15 @@ def verified(program: Program) -> Program:
         raise suggest_arranging(error, result, keep=True) from None
 
 
-def order_tasks(spec: Spec) -> Ordered:
+def order_tasks(spec: Spec, budget: Budget) -> Ordered:
     """Return the tasks of every rank in the order that the schedule's order form says."""
     match spec.order:
         case TicksOrder():
-            return order_by_ticks(spec, spec.order)
+            return order_by_ticks(spec, spec.order, budget)
         case GreedyOrder():
-            return order_greedily(spec, spec.order)
+            return order_greedily(spec, spec.order, budget)
         case ListingOrder():
-            return order_by_listing(spec, spec.order)
+            return order_by_listing(spec, spec.order, budget)
 
 
 def evaluation_of(program: Program) -> Program:

@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.diagnose.edits import Edit, edited, far_ticks, of_conditions, of_counts, of_listing, of_ticks
-from chimerac.compiler.resolve.expressions import spent
 from chimerac.compiler.syntax import nodes as n
 
 MAX_TRIED = 1_000_000  # tasks ordered for the sake of a suggestion; a character of the text is worth as much as many tasks
@@ -51,16 +49,11 @@ class Trials:
     how: str
     limited: bool = False
     spent: int = 0
-    work: int = 0
 
     def costs(self, text: str, size: Sizes) -> Tried | None:
         """Return what a text comes to, None where it is refused, or too much has been tried."""
         self.spent += self.tasks + A_CHARACTER * len(_COMMENT.sub("", text))
-        if self.spent > MAX_TRIED or self.work > limits.WORK // 4:
-            return None
-        result = self.attempt(text, size)
-        self.work += spent()
-        return result
+        return None if self.spent > MAX_TRIED else self.attempt(text, size)
 
     def best(
         self, edits: Sequence[Iterator[Edit]], first: bool = False, written: Program | None = None, keep: bool = False

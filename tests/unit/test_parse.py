@@ -7,10 +7,10 @@ import pytest
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
 from chimerac.compiler.library import find, names
-from chimerac.compiler.resolve.expressions import names_in
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.parse import MAX_SYNTAX_ERRORS, parse
 from chimerac.compiler.syntax.printer import expression, print_schedule
+from chimerac.compiler.syntax.walk import names_in
 from tests.helpers_text import text
 
 

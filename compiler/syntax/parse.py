@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark import Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax import tables
-from chimerac.compiler.syntax.build import Builder, span_of, token_span
+from chimerac.compiler.syntax.build import build, span_of, token_span
+from chimerac.compiler.syntax.grammar import grammar, keywords
 
 if TYPE_CHECKING:  # what explains errors is loaded where there is one
     from chimerac.compiler.diagnose.place import Place
@@ -36,7 +34,7 @@ def parse(source: Source) -> n.Schedule:
     draft, trials = _Draft(source), limits.TOKENS // 4 // words
     while True:
         try:
-            tree = _grammar().parse(draft.text)
+            tree = grammar().parse(draft.text)
             break
         except UnexpectedInput as error:
             from chimerac.compiler.diagnose.unexpected import explain
@@ -54,26 +52,9 @@ def parse(source: Source) -> n.Schedule:
     found += _too_large(source, tree) if draft.text == source.text else []
     if found:
         raise ChimeraError(found)
-    builder = Builder(source)
-    result: n.Schedule = builder.transform(tree)
-    if builder.found:
-        raise ChimeraError(builder.found)
+    result = build(source, tree)
     _check_names(result)
     return result
-
-
-@cache
-def _grammar() -> Lark:
-    folder = resources.files("chimerac.compiler.syntax")
-    text, stored = folder.joinpath("grammar.lark").read_text(encoding="utf-8"), folder.joinpath(tables.FILE)
-    loaded = tables.load(stored.read_text(encoding="utf-8"), text) if stored.is_file() else None
-    return loaded or tables.build(text)
-
-
-@cache
-def keywords() -> frozenset[str]:
-    """Return the words that cannot be names."""
-    return frozenset(t.pattern.value for t in _grammar().terminals if t.pattern.value.isidentifier())
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -173,7 +154,7 @@ class _Reader:
         if self.left < 0:
             return 0
         try:
-            _grammar().parse(text)
+            grammar().parse(text)
         except UnexpectedInput as error:
             return len(text) if _at_end(error) else error.pos_in_stream or 0
         return None
@@ -225,10 +206,10 @@ def _place(source: Source, error: UnexpectedInput) -> tuple[Place, str]:
     from chimerac.compiler.diagnose.place import Place
 
     position = len(source.text) if _at_end(error) else error.pos_in_stream or 0
-    terminals = {t.name: t.pattern.value.replace("\\", "") for t in _grammar().terminals}
+    terminals = {t.name: t.pattern.value.replace("\\", "") for t in grammar().terminals}
 
     def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:
-        parser = _grammar().parse_interactive(source.text)
+        parser = grammar().parse_interactive(source.text)
         try:
             for token in parser.lexer_thread.lex(parser.parser_state):  # type: ignore[no-untyped-call]
                 if (token.start_pos or 0) >= end:

@@ -14,7 +14,8 @@ from chimerac.compiler import compile_schedule, compile_text
 from chimerac.compiler.library import find, names
 from chimerac.compiler.resolve.check_orders import GREEDY_NAMES
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.parse import keywords, parse
+from chimerac.compiler.syntax.grammar import keywords
+from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 

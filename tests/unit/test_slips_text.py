@@ -12,7 +12,8 @@ import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
 from chimerac.compiler import compile_text
-from chimerac.compiler.syntax.parse import keywords, parse
+from chimerac.compiler.syntax.grammar import keywords
+from chimerac.compiler.syntax.parse import parse
 from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, slip, table
 
 

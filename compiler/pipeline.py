@@ -27,6 +27,7 @@ from chimerac.compiler.diagnose.reached import Reached
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.order.ordered import Ordered
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.resolve.spec import Spec
 from chimerac.compiler.size import check_sizes, check_tasks
@@ -54,21 +55,23 @@ def compile_source(
     machine: Machine = "window",
     arrange: bool = False,
     recompute: bool = False,
+    budget: Budget | None = None,
 ) -> Compiled:
     """Return the verified program of a schedule's text, and all that came before it.
 
     machine: on which the program is proved to end; arrange: order its transfers and collectives for that machine;
-    recompute: at every stage, whatever the text says.
+    recompute: at every stage, whatever the text says; budget: what evaluating expressions may take, by default what
+    docs/language.md says. Trials of changed texts have budgets of their own.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
-    reached = Reached(source, width, machine, arrange)
+    reached = Reached(source, width, machine, arrange, budget or Budget())
     try:
         schedule = reached.schedule = parse(source)
-        resolved = resolve(schedule, parameters)
+        resolved = resolve(schedule, parameters, reached.budget)
         spec = reached.spec = resolved.recomputing() if recompute else resolved
         check_sizes(source.name, spec.header, width)
-        ordered = reached.ordered = order_tasks(spec)
+        ordered = reached.ordered = order_tasks(spec, reached.budget)
         check_tasks(source.name, ordered.program, width)
         timing = checked_times(ordered.program)
         program = reached.program = lower(ordered.program, timing, spec.sync, width, machine, arrange)

@@ -21,7 +21,7 @@ from chimerac.chimera_ir.instructions import (
 from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.build import TASKS
-from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.grammar import keywords
 
 NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 

@@ -12,6 +12,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import Simulation, compile_schedule, simulate
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate
 from chimerac.compiler.syntax.nodes import Expr, Let
 from chimerac.compiler.syntax.parse import parse
@@ -39,7 +40,7 @@ class Claim:
         return Claim(what, sign, formula, condition or "0 == 0")
 
     def value(self, env: Mapping[str, int]) -> int:
-        return int(evaluate(expression(self.formula), env))
+        return int(evaluate(expression(self.formula), env, Budget()))
 
     def holds(self, measured: int, value: int) -> bool:
         if self.sign == "about":
@@ -68,7 +69,7 @@ def table(rest: str) -> str:
     claims = [Claim.of(line) for line in lines if not line.startswith(("let ", "sizes "))]
     rows: list[str] = []
     for d in (4, 8, 16):
-        for n in (int(evaluate(expression(x), {"D": d})) for x in sizes.split(", ")):
+        for n in (int(evaluate(expression(x), {"D": d}, Budget())) for x in sizes.split(", ")):
             try:
                 program = compile_schedule(name, {"D": d, "N": n, **given}).program
             except ChimeraError as error:
@@ -107,10 +108,10 @@ def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim
     env = {**h.parameters, "F": h.costs.FWD[0], "B": h.costs.BWD[0], "I": h.costs.BWD_INPUT[0], "W": h.costs.BWD_WEIGHT[0]}
     env["makespan"] = free.makespan
     for name, value in lets:
-        env[name] = int(evaluate(expression(value), env))
+        env[name] = int(evaluate(expression(value), env, Budget()))
     cells = []
     for c in claims:
-        if not evaluate(expression(c.condition), env):
+        if not evaluate(expression(c.condition), env, Budget()):
             continue
         value = c.value(env)
         assert free.scale == 1 and c.holds(measured[c.what], value), f"{where}: {c} is {measured[c.what]}, not {value}"

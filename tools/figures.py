@@ -13,7 +13,8 @@ What is filled in a Markdown file, each block for itself:
     <!-- include: schedules/chimera.sched -->   the fenced block below is that file
     <!-- generated: modules -->                 what one of the functions of GENERATED returns, up to <!-- end -->
 
-The parser's tables, compiler/syntax/grammar.tables.json, are made of the grammar beside them.
+The saved parser, compiler/syntax/grammar.tables, is made of the grammar beside it: with --write, where it is of another
+grammar or another lark.
 
 In a schedule: the comment lines after `# $ chimerac NAME ... --emit timeline`, up to the next empty line.
 """
@@ -31,14 +32,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 
-from chimerac.compiler.syntax import tables
+from chimerac.compiler.syntax import grammar
 from tools.console import ROOT, chimerac, console
 from tools.generated import GENERATED
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCHEDULES = sorted((ROOT / "schedules").glob("*.sched"))
-GRAMMAR = ROOT / "compiler/syntax/grammar.lark"
-TABLES = GRAMMAR.with_name(tables.FILE)
+PARSER = ROOT / "compiler/syntax" / grammar.TABLES
 COLUMNS = 120  # of a drawing in a schedule's comment
 
 _FENCE = re.compile(r"^(?P<open>```(?P<kind>\w*)\n)(?P<body>.*?)(?P<close>^```$)", re.MULTILINE | re.DOTALL)
@@ -89,8 +89,6 @@ def wanted(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         yield path, text, fill(path, text, slow)
-    stored = TABLES.read_text(encoding="utf-8") if TABLES.exists() else ""
-    yield TABLES, stored, tables.dump(GRAMMAR.read_text(encoding="utf-8"))
 
 
 def differences() -> list[str]:
@@ -115,6 +113,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         found = differences()
         print("\n\n".join(found) + "\n\nrefresh with: make figures" if found else "all figures are up to date")
         return 1 if found else 0
+    if not PARSER.exists() or grammar.loaded(PARSER.read_bytes()) is None:
+        PARSER.write_bytes(grammar.saved())
+        print(f"wrote {PARSER.relative_to(ROOT)}")
     for path, text, new in wanted(options.slow):
         if text != new:
             path.write_text(new, encoding="utf-8")

@@ -13,7 +13,7 @@ from chimerac.compiler.command.usage import EXAMPLES
 from chimerac.compiler.explain.entries import Entry, hundreds
 from chimerac.compiler.explain.page import mending, shortened, transcript
 from chimerac.compiler.library import entries
-from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.grammar import keywords
 from tools.claims import table
 from tools.console import ROOT, in_checkout
 from tools.imports import diagram

@@ -41,9 +41,9 @@ def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError
     if isinstance(error, StuckError):
         return ChimeraError([explain_stuck(error.scheduler, error.sequence)])
     if program is None:
-        trials = Trials.of(reached.source.name, schedule, spec, reached.machine, reached.arrange)
+        trials = Trials.of(reached.source.name, schedule, spec, reached.machine, reached.arrange, reached.budget.share(4))
         if ordered is None:
-            return suggest_edit_of_order(error, schedule, spec, trials)
+            return suggest_edit_of_order(error, schedule, spec, trials, reached.budget.share())
         return explain_deadlock(ordered, task_times(ordered.program), schedule, trials)
     error = _explained(error, program)
     if not reached.arrange and ordered is not None and any(map(about_order, error.diagnostics)):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.order.ordered import Ordered
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.spec import Spec
 from chimerac.compiler.syntax.nodes import Schedule
 
@@ -19,6 +20,7 @@ class Reached:
     width: int
     machine: Machine
     arrange: bool
+    budget: Budget
     schedule: Schedule | None = None
     spec: Spec | None = None
     ordered: Ordered | None = None

@@ -64,11 +64,12 @@ def _with_room(x: Scheduler, first: Span) -> list[Bound]:
     fails only for MAX_RUNS and MAX_TRIED.
     """
     best: list[Bound] = []
+    budget = x.budget.share()
     raised, low, amount = {first}, 0, 1
     for _ in range(min(MAX_RUNS, MAX_TRIED // x.tasks)):
         bounds = [_raised(b, amount, raised) for b in x.order.bounds]
         try:
-            tried = scheduler_of(x.spec, replace(x.order, bounds=tuple(bounds)))
+            tried = scheduler_of(x.spec, replace(x.order, bounds=tuple(bounds)), budget)
             ended = sum(map(len, run(tried))) == x.tasks
         except ChimeraError:  # too many operations
             break

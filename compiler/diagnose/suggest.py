@@ -13,6 +13,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose.edits import far_ticks, of_conditions, of_counts, of_listing, of_ticks
 from chimerac.compiler.diagnose.trials import Trials
 from chimerac.compiler.order.ticks import order_with_ties
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.spec import Spec, TicksOrder
 from chimerac.compiler.syntax import nodes as n
 
@@ -36,7 +37,9 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, wr
             return ""
 
 
-def suggest_edit_of_order(error: ChimeraError, schedule: n.Schedule, spec: Spec, trials: Trials) -> ChimeraError:
+def suggest_edit_of_order(
+    error: ChimeraError, schedule: n.Schedule, spec: Spec, trials: Trials, budget: Budget
+) -> ChimeraError:
     """Return the findings about an order with two tasks of a rank on one tick, or with tasks missing or there twice.
 
     If an edit that was tried mends them all, the first has it as its help, and the others become notes of the first.
@@ -46,7 +49,7 @@ def suggest_edit_of_order(error: ChimeraError, schedule: n.Schedule, spec: Spec,
     help = ""
     if isinstance(order, n.Ticks) and first.code == "E303":
         others = []  # an edit that separates the first two separates the others too
-        written = order_with_ties(spec, spec.order)[0].program if isinstance(spec.order, TicksOrder) else None
+        written = order_with_ties(spec, spec.order, budget)[0].program if isinstance(spec.order, TicksOrder) else None
         help = trials.best(of_ticks(schedule, order.rules, "+-"), written=written, keep=True)
         help = help or trials.best(far_ticks(schedule, order.rules, "+-"), first=True)
     elif isinstance(order, n.Ticks) and first.code in ("E301", "E302"):

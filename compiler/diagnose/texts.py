@@ -12,7 +12,8 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.unexpected import Unexpected, changed, explain
-from chimerac.compiler.syntax.parse import Stop, count_tokens, keywords, stop_of, terminal_texts, terminals_after
+from chimerac.compiler.syntax.grammar import keywords
+from chimerac.compiler.syntax.parse import Stop, count_tokens, stop_of, terminal_texts, terminals_after
 
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
 

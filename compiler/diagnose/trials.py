@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Machine, Program
 from chimerac.compiler.diagnose.edits import Edit, edited
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.order.order import order_tasks
-from chimerac.compiler.resolve.expressions import spent
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.resolve.spec import Spec
 from chimerac.compiler.syntax import nodes as n
@@ -50,8 +49,7 @@ class Trials:
 
     attempt: compiles a changed text under these parameters, None if it is refused; sizes: the parameters as given, then
     others under which the schedule should work too; tasks: how many there are; how: the option with which it is tried;
-    limited: the text has limits, which are not checked at other sizes; spent: tasks ordered and characters read so far;
-    work: operations on formulas so far.
+    limited: the text has limits, which are not checked at other sizes; spent: tasks ordered and characters read so far.
     """
 
     attempt: Callable[[str, Sizes], Tried | None]
@@ -60,22 +58,24 @@ class Trials:
     how: str
     limited: bool = False
     spent: int = 0
-    work: int = 0
 
     @staticmethod
-    def of(name: str, schedule: n.Schedule, spec: Spec, machine: Machine, arrange: bool) -> Trials:
+    def of(name: str, schedule: n.Schedule, spec: Spec, machine: Machine, arrange: bool, budget: Budget) -> Trials:
         """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size.
 
         On the machines whose transfers queue, transfers are arranged: few orders are right for them as they are.
+        budget: of all trials together.
         """
         given = spec.header.parameters
         arranging = arrange or machine in ("paired", "serial")
         how = f" with --for {machine}" if arranging and not arrange else ""
 
         def attempt(text: str, parameters: Sizes) -> Tried | None:
+            if budget.left <= 0:
+                return None
             try:
-                changed = resolve(parse(Source(name, text)), parameters)
-                tasks = order_tasks(changed).program
+                changed = resolve(parse(Source(name, text)), parameters, budget)
+                tasks = order_tasks(changed, budget).program
                 timing = checked_times(tasks)
                 program = lower(tasks, timing, changed.sync, 1, machine, arranging)
                 # The limits of a schedule may be meant for the size that was given.
@@ -89,7 +89,7 @@ class Trials:
         for parameters in larger:
             try:
                 if parameters != given:
-                    resolve(schedule, parameters)
+                    resolve(schedule, parameters, budget)
                     return Trials(attempt, (given, parameters), count, how, bool(spec.limits))
             except ChimeraError:
                 pass
@@ -98,11 +98,7 @@ class Trials:
     def costs(self, text: str, size: Sizes) -> Tried | None:
         """Return what a text compiles to; None if it is refused, or if too much has been tried."""
         self.spent += self.tasks + A_CHARACTER * len(_COMMENT.sub("", text))
-        if self.spent > MAX_TRIED or self.work > limits.WORK // 4:
-            return None
-        result = self.attempt(text, size)
-        self.work += spent()
-        return result
+        return None if self.spent > MAX_TRIED else self.attempt(text, size)
 
     def best(
         self, edits: Sequence[Iterator[Edit]], first: bool = False, written: Program | None = None, keep: bool = False

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.compiler.format.layout import Writer
-from chimerac.compiler.format.units import TOKEN, tokens_of, units_of
+from chimerac.compiler.format.units import tokens_of, units_of
 from chimerac.compiler.pipeline import parse_source
+from chimerac.compiler.syntax import grammar
 
 
 def format_schedule(source: Source) -> str:
@@ -20,6 +21,6 @@ def format_schedule(source: Source) -> str:
     writer.items(list(units_of(iter(tokens))), 0)
     text = writer.text()
     for comment in (False, True):
-        again = [m[0] for m in TOKEN.finditer(text) if m[0].startswith("#") == comment]
+        again = [t.rstrip() for t in grammar.tokens(text) if (t.type == "COMMENT") == comment]
         assert again == [t.text for t in tokens if t.comment == comment], "formatting changed more than spaces"
     return text

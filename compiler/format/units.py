@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chimerac.chimera_ir.diagnostics import Span
+from chimerac.compiler.syntax import grammar
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.parse import keywords
 
-TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|[^\s]")
+_OPERANDS = ("NAME", "INT", "RPAR", "RSQB")  # terminals that end an operand
 _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 
@@ -67,23 +66,20 @@ class Unit:
 
 
 def tokens_of(text: str, tree: n.Schedule) -> list[Token]:
-    """Return the tokens of a text whose syntax tree is this."""
+    """Return the tokens of a text whose syntax tree is this, comments among them."""
     starts, tasks = set(_unit_starts(tree)), {(s.line, s.column) for s in _task_spans(tree)}
     greedy = deque(s.span for s in tree.statements if isinstance(s, n.Greedy))
     tokens: list[Token] = []
     conditions = 0  # `if`s of expressions that wait for their `then`
-    for number, line in enumerate(text.split("\n"), 1):
-        for found in TOKEN.finditer(line):
-            t = Token(found[0].rstrip(), number, found.start())
-            place = (t.line, t.column + 1)
-            t.unit, t.task = place in starts, place in tasks
-            t.operand = t.text in (")", "]") or bool(re.match(r"\w", t.text) and t.text not in keywords())
-            while greedy and (greedy[0].end_line, greedy[0].end_column) <= place:
-                greedy.popleft()
-            if greedy and (greedy[0].line, greedy[0].column) < place:
-                t.unit |= t.text in ("prefer", "then") and not (conditions and t.text == "then")
-                conditions += (t.text == "if") - (t.text == "then" and not t.unit)
-            tokens.append(t)
+    for found in grammar.tokens(text):
+        place = found.line or 0, found.column or 0
+        t = Token(found.rstrip(), place[0], place[1] - 1, place in starts, place in tasks, found.type in _OPERANDS)
+        while greedy and (greedy[0].end_line, greedy[0].end_column) <= place:
+            greedy.popleft()
+        if greedy and (greedy[0].line, greedy[0].column) < place:
+            t.unit |= t.text in ("prefer", "then") and not (conditions and t.text == "then")
+            conditions += (t.text == "if") - (t.text == "then" and not t.unit)
+        tokens.append(t)
     words = [t for t in tokens if not t.comment]
     for k, t in enumerate(words):
         t.binary = t.text in _SUM and words[k - 1].operand

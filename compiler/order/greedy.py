@@ -25,7 +25,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.order.ordered import Batches, Ordered, task_program
-from chimerac.compiler.resolve.expressions import evaluate, spend, values_at
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.expressions import evaluate, values_at
 from chimerac.compiler.resolve.spec import GreedyOrder, Spec
 
 F, X, W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
@@ -49,6 +50,7 @@ class Scheduler:
 
     spec: Spec
     order: GreedyOrder
+    budget: Budget
     keys: int
     rank: list[int]  # by key
     cell: list[int]  # by key: pipe x stages + stage
@@ -78,10 +80,10 @@ class StuckError(ChimeraError):
         super().__init__([Diagnostic("E305", message, scheduler.order.span)])
 
 
-def order_greedily(spec: Spec, order: GreedyOrder) -> Ordered:
+def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     """Return the order in which the scheduler starts tasks. Raises ChimeraError E305 where it can start nothing."""
     h = spec.header
-    scheduler = scheduler_of(spec, order)
+    scheduler = scheduler_of(spec, order, budget)
     sequence = run(scheduler)
     if sum(map(len, sequence)) < scheduler.tasks:
         raise StuckError(scheduler, sequence)
@@ -109,7 +111,8 @@ def _pipe_of(spec: Spec) -> Ints:
     return pipe
 
 
-def scheduler_of(spec: Spec, order: GreedyOrder) -> Scheduler:
+def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
+    """Return the scheduler before it has started anything."""
     h = spec.header
     keys = h.stages * h.micro_batches
     stage, ids = np.divmod(np.arange(keys), h.micro_batches)
@@ -120,7 +123,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder) -> Scheduler:
     split = Op.BWD_WEIGHT in order.kinds
     parts = [Op.FWD, Op.BWD_INPUT if split else Op.BWD] + ([Op.BWD_WEIGHT] if split else [])
     env = {**order.env, "s": stage, "m": ids - first[pipe], "p": pipe, "r": rank}
-    wanted = [values_at(k.value, env, keys) * (-1 if k.larger else 1) for k in order.keys]
+    wanted = [values_at(k.value, env, keys, budget) * (-1 if k.larger else 1) for k in order.keys]
     place = np.repeat([order.kinds.index(op) for op in parts], keys)
     columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(wanted))]
     priority = np.empty(len(place), np.int64)
@@ -134,13 +137,14 @@ def scheduler_of(spec: Spec, order: GreedyOrder) -> Scheduler:
     return Scheduler(
         spec,
         order,
+        budget,
         keys,
         rank.tolist(),
         cell.tolist(),
         priority.tolist(),
         np.concatenate([costs[op] for op in parts]).tolist(),
         size[: h.micro_batches].tolist(),
-        _counters(spec, order, parts),
+        _counters(spec, order, parts, budget),
         np.bincount(cell, minlength=len(h.pipes) * h.stages).tolist(),
         [0] * (len(h.pipes) * h.stages),
         [order.group if p.micro_batches else 0 for p in h.pipes for _ in range(h.stages)],
@@ -148,7 +152,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder) -> Scheduler:
     )
 
 
-def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[Counter]]:
+def _counters(spec: Spec, order: GreedyOrder, parts: list[Op], budget: Budget) -> list[list[Counter]]:
     """Return, by cell, the counters of every limit that its tasks count in; cells of one scope share one."""
     h = spec.header
     result: list[list[Counter]] = [[] for _ in range(len(h.pipes) * h.stages)]
@@ -159,7 +163,7 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op]) -> list[list[Coun
             for s, r in enumerate(pipe.placement) if pipe.micro_batches else ():
                 scope = {"rank": (r,), "stage": (r, s), "pipe": (r, p)}[bound.scope]
                 if scope not in shared:
-                    value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p})
+                    value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p}, budget)
                     shared[scope] = Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
                 shared[scope].kept += order.group
                 result[p * h.stages + s].append(shared[scope])
@@ -183,7 +187,7 @@ def _pick(x: Scheduler, rank: int) -> int | None:
     best: tuple[int, int] | None = None
     where = -1
     cells = len(x.counters)
-    spend(len(x.heaps[rank]) // 8, x.order.span)
+    x.budget.spend(len(x.heaps[rank]) // 8, x.order.span)
     for index, heap in x.heaps[rank].items():
         if heap and (best is None or heap[0] < best) and not refusing(x, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index

@@ -15,10 +15,12 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimerac.compiler.order.listed import NUMBERS, TURN, WEIGHT, Cell, Rank
 from chimerac.compiler.order.ordered import Batches, Ordered, task_program
-from chimerac.compiler.resolve.expressions import Env, evaluate, names_in, scalar, spend, values_of
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.expressions import Env, evaluate, scalar, values_of
 from chimerac.compiler.resolve.spec import LETTERS, ListingOrder, Spec
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
+from chimerac.compiler.syntax.walk import names_in
 
 _COMPLETE = bytes([0b0011, 0b1101])  # bits of the kinds listed: F and B; F, I and W
 MAX_FOUND = 6  # findings about tasks in full and split: a listing that is wrong somewhere is wrong on many ranks
@@ -39,8 +41,8 @@ def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iter
 
 
 class _Lister:
-    def __init__(self, spec: Spec, order: ListingOrder) -> None:
-        self.spec, self.order, self.turns = spec, order, 0
+    def __init__(self, spec: Spec, order: ListingOrder, budget: Budget) -> None:
+        self.spec, self.order, self.budget, self.turns = spec, order, budget, 0
         self.batches = Batches(spec.header.micro_batches)
         self.varying = frozenset(_bound_in_loops(order.actions))
         self.spans: dict[Span, int] = {}
@@ -48,20 +50,24 @@ class _Lister:
 
     def run(self, rank: Rank, actions: tuple[n.Action, ...], env: Env) -> None:
         env = dict(env)
-        spend(len(env) // 16 + len(actions), self.order.span)
+        self.budget.spend(len(env) // 16 + len(actions), self.order.span)
         for a in actions:
             match a:
                 case n.TaskAction():
                     self._task(rank, a, env)
                 case n.Let():
-                    env[a.name.name] = evaluate(a.value, env)
+                    env[a.name.name] = evaluate(a.value, env, self.budget)
                 case n.Choice():
-                    self.run(rank, a.then if evaluate(a.condition, env) else a.otherwise, env)
+                    self.run(rank, a.then if evaluate(a.condition, env, self.budget) else a.otherwise, env)
                 case n.Repeat():
                     self._repeat(rank, a, env)
 
+    def _scalar(self, e: n.Expr, env: Env) -> int:
+        return scalar(e, env, self.budget)
+
     def _repeat(self, rank: Rank, a: n.Repeat, env: Env) -> None:
-        low, high = (0, scalar(a.count, env) - 1) if a.low is None else (scalar(a.low, env), scalar(a.count, env))
+        low, count = 0 if a.low is None else self._scalar(a.low, env), self._scalar(a.count, env)
+        high = count - 1 if a.low is None else count
         self.turns += max(high - low + 1, 0)
         if self.turns > limits.TURNS:  # an empty loop ends too
             message = f"the listing's loops turn more than {limits.TURNS} times"
@@ -113,12 +119,12 @@ class _Lister:
 
     def _cells(self, rank: Rank, a: n.TaskAction, env: Env) -> list[Cell]:
         """Return the cells of a rank that an action could mean."""
-        spend(len(rank.cells) // 4, a.span)
+        self.budget.spend(len(rank.cells) // 4, a.span)
         cells, used = rank.cells, [e for e in (a.stage, a.pipe and a.pipe.index) if e]
         if a.pipe is not None:
             members = self.order.families[a.pipe.name.name]
             if a.pipe.index is not None:
-                index = scalar(a.pipe.index, env)
+                index = self._scalar(a.pipe.index, env)
                 if index not in members:
                     message = f"there is no pipe {a.pipe.name.name}[{index}]"
                     help = f"known: {', '.join(f'{a.pipe.name.name}[{i}]' for i in sorted(members)[:20])}"
@@ -127,7 +133,7 @@ class _Lister:
             pipes = frozenset(members.values())
             cells = [c for c in cells if c.pipe in pipes]
         if a.stage is not None:
-            stage = scalar(a.stage, env)
+            stage = self._scalar(a.stage, env)
             cells = [c for c in cells if c.stage == stage]
             if not cells:
                 message = f"stage {stage} does not live on rank {rank.number}"
@@ -140,7 +146,7 @@ class _Lister:
 
     def _oldest(self, rank: Rank, a: n.TaskAction, cells: list[Cell]) -> Cell:
         """Return the stage whose weight gradient is pending longest."""
-        spend(len(cells) // 4, a.span)
+        self.budget.spend(len(cells) // 4, a.span)
         pending = [cell for cell in cells if cell.pending]
         if not pending:
             raise refuse("E306", f"no weight gradient is pending on rank {rank.number}", a.span, help="list its I before")
@@ -148,8 +154,8 @@ class _Lister:
 
     def _ids(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, env: Env) -> tuple[int, int]:
         """Return the first and last of a task's micro-batches, counted within the pipe."""
-        first = cell.next[TURN[kind]] if a.first is None else scalar(a.first, env)
-        last = first if a.last is None else scalar(a.last, env)
+        first = cell.next[TURN[kind]] if a.first is None else self._scalar(a.first, env)
+        last = first if a.last is None else self._scalar(a.last, env)
         count = len(cell.micro_batches)
         if not 0 <= first <= last < count:
             name, label = self.spec.header.pipes[cell.pipe].name, "" if a.first is None else values_of(a.first, env)
@@ -175,7 +181,7 @@ class _Lister:
             raise refuse("E302", message, a.span, help="keep one of them")
 
 
-def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
+def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered:
     """Return the tasks that every rank lists. Raises ChimeraError: E301 a task not listed, E302 one listed twice, E306 a
     task that does not exist or is not determined, or loops without end."""
     h = spec.header
@@ -183,7 +189,7 @@ def order_by_listing(spec: Spec, order: ListingOrder) -> Ordered:
     for p, x in enumerate(h.pipes):
         for s, r in enumerate(x.placement):
             ranks[r].cells.append(Cell(p, s, x.micro_batches, bytearray(len(x.micro_batches))))
-    lister = _Lister(spec, order)
+    lister = _Lister(spec, order, budget)
     for rank in ranks:
         lister.run(rank, order.actions, {**order.env, order.rank: rank.number})
     found = _missing(spec, order, ranks)

@@ -10,7 +10,8 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refu
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.order.ordered import Batches, Ordered, formatted, plus, task_program
-from chimerac.compiler.resolve.expressions import evaluate, spend, subset, values_at
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.expressions import evaluate, subset, values_at
 from chimerac.compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.nodes import Range
 
@@ -35,19 +36,19 @@ class _Placed:
     each_id: Ints
 
 
-def order_by_ticks(spec: Spec, order: TicksOrder) -> Ordered:
+def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
     """Return every rank's tasks in the order of their ticks.
 
     Raises ChimeraError: E301 a task without a formula, E302 a task with two, E303 two tasks of one rank on one tick.
     """
-    ordered, tick = order_with_ties(spec, order)
+    ordered, tick = order_with_ties(spec, order, budget)
     same = (np.diff(tick) == 0) & (np.diff(ordered.program.rank_of) == 0)
     if same.any():
         raise ChimeraError(_collisions(ordered, np.flatnonzero(same), tick))
     return ordered
 
 
-def order_with_ties(spec: Spec, order: TicksOrder) -> tuple[Ordered, Ints]:
+def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Ordered, Ints]:
     """Return every rank's tasks in the order of their ticks, and the ticks; of two on one tick one comes first.
 
     Raises ChimeraError: E301 a task without a formula, E302 a task with two.
@@ -55,11 +56,11 @@ def order_with_ties(spec: Spec, order: TicksOrder) -> tuple[Ordered, Ints]:
     h, batches = spec.header, Batches(spec.header.micro_batches)
     placed, room = [], 4 * h.stages * h.micro_batches
     for number, f in enumerate(order.formulas):
-        placed.append(_place(spec, batches, number, f))
+        placed.append(_place(spec, batches, number, f, budget))
         room -= len(placed[-1].each_id)
         if room < 0:  # then some task has been placed twice
             break
-    _complete(spec, order, placed)
+    _complete(spec, order, placed, budget)
     formula = np.concatenate([np.full(len(p.stage), p.formula) for p in placed])
     op = np.concatenate([np.full(len(p.stage), p.op) for p in placed])
     pipe = np.concatenate([np.full(len(p.stage), p.pipe) for p in placed])
@@ -74,40 +75,40 @@ def order_with_ties(spec: Spec, order: TicksOrder) -> tuple[Ordered, Ints]:
     return Ordered(program, formula, tuple(f.span for f in order.formulas)), tick
 
 
-def _place(spec: Spec, batches: Batches, number: int, f: Formula) -> _Placed:
+def _place(spec: Spec, batches: Batches, number: int, f: Formula, budget: Budget) -> _Placed:
     pipe = spec.header.pipes[f.pipe]
-    spend(64 + spec.header.stages * len(pipe.micro_batches) // 16, f.span)
-    low, high, counter = _groups(f, len(pipe.micro_batches))
+    budget.spend(64 + spec.header.stages * len(pipe.micro_batches) // 16, f.span)
+    low, high, counter = _groups(f, len(pipe.micro_batches), budget)
     ids = np.array(pipe.micro_batches, np.int64)
     if f.group is None:
         batch_of = ids[low]
     else:
-        spend(int((high - low + 1).sum()), f.group.span)
+        budget.spend(int((high - low + 1).sum()), f.group.span)
         groups = [pipe.micro_batches[a : b + 1] for a, b in zip(low.tolist(), high.tolist(), strict=True)]
         batch_of = np.array([batches.number(g) for g in groups], np.int64)
     stage = np.repeat(np.arange(spec.header.stages, dtype=np.int64), len(low))
     group = np.tile(np.arange(len(low), dtype=np.int64), spec.header.stages)
     env = {**f.env, f.stage: stage, f.micro_batch: low[group]} | ({f.counter: counter[group]} if f.counter else {})
     for let in f.lets if len(stage) else ():  # a let may have one value for all tasks
-        env[let.name.name] = evaluate(let.value, env)
+        env[let.name.name] = evaluate(let.value, env, budget)
     if f.condition is not None:
-        holds = values_at(f.condition, env, len(stage), bool)
+        holds = values_at(f.condition, env, len(stage), budget, bool)
         env, stage, group = dict(subset(env, holds)), stage[holds], group[holds]
-    tick = values_at(f.tick, env, len(stage))
+    tick = values_at(f.tick, env, len(stage), budget)
     count = (high - low + 1)[group]
-    spend(int(count.sum()) // 2, f.span)
+    budget.spend(int(count.sum()) // 2, f.span)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     each_id = ids[np.repeat(low[group], count) + within]
     return _Placed(number, int(f.kind), f.pipe, stage, batch_of[group], tick, np.repeat(stage, count), each_id)
 
 
-def _groups(f: Formula, count: int) -> tuple[Ints, Ints, Ints]:
+def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
     """Return the first and last micro-batch of every group, cut off at the pipe's last one, and the groups' numbers."""
     every = np.arange(count, dtype=np.int64)
     if f.group is None:
         return every, every, every
     env = {**f.env, f.counter: every}
-    low, high = (values_at(e, env, count) for e in (f.group.low, f.group.high))
+    low, high = (values_at(e, env, count, budget) for e in (f.group.low, f.group.high))
     if (low < 0).any():
         g = int(np.argmax(low < 0))
         raise refuse("E301", f"group {g} begins at micro-batch {low[g]}", f.group.span, help="groups begin at 0 or later")
@@ -115,7 +116,7 @@ def _groups(f: Formula, count: int) -> tuple[Ints, Ints, Ints]:
     return low[kept], np.minimum(high, count - 1)[kept], every[kept]
 
 
-def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
+def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed], budget: Budget) -> None:
     """Check that every (stage, micro-batch) of every pipe has one forward, and one B or one I and one W."""
     h = spec.header
     found: list[Diagnostic] = []
@@ -142,7 +143,7 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed]) -> None:
                 message = f"no formula places {what} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
                 grouped = [f for f in order.formulas if f.pipe == p and f.kind == KINDS[what] and f.group]
                 if grouped:
-                    found.append(_left_out(message, grouped, count, np.flatnonzero(missing[s])))
+                    found.append(_left_out(message, grouped, count, np.flatnonzero(missing[s]), budget))
                 else:
                     found.append(_unplaced(message, order, p, KINDS[what], f"add: {example}"))
         both = full & (inputs | weights)
@@ -167,17 +168,17 @@ def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -
     return Diagnostic("E301", message, mine[0].span, "places others", notes, f"no 'when' holds there: {said}")
 
 
-def _left_out(message: str, formulas: list[Formula], count: int, missing: Ints) -> Diagnostic:
+def _left_out(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
     """Return the finding of groups that leave micro-batches out; groups that would not are tried before they are named."""
     first, group = formulas[0], formulas[0].group
     assert group is not None
     more = ", ..." if len(missing) > MAX_NAMED else ""
     help = f"the groups leave out {first.micro_batch} = {', '.join(map(str, missing[:MAX_NAMED]))}{more}"
-    low, high, _ = _groups(first, count)
+    low, high, _ = _groups(first, count, budget)
     if len(formulas) == 1 and first.condition is None and len(low):
         gap = int((low[1] if len(low) > 1 else count) - high[0]) - 1
         longer = Range(group.low, plus(group.high, gap), span=group.span)
-        low, high, _ = _groups(replace(first, group=longer), count)
+        low, high, _ = _groups(replace(first, group=longer), count, budget)
         if low[0] == 0 and high[-1] == count - 1 and (low[1:] == high[:-1] + 1).all():
             help += f": write {first.micro_batch} = {formatted(longer.low)} .. {formatted(longer.high)}"
     return Diagnostic("E301", message, group.span, "these groups", help=help)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.counts import limit_weights, no_limit
 from chimerac.compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binder, known_elsewhere, local, needed_lets
 from chimerac.compiler.resolve.spec import KINDS
@@ -32,11 +33,11 @@ _IN_LIMIT = {
 }
 
 
-def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> None:
+def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget) -> None:
     """Check every expression of an order block. families: the pipes, by name."""
     match s:
         case n.Ticks():
-            _check_ticks(s, scope, families, found)
+            _check_ticks(s, scope, families, found, budget)
         case n.Greedy():
             _check_greedy(s, scope, found)
         case n.Listing():
@@ -150,7 +151,9 @@ def _check_places(a: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> Non
             return
 
 
-def _check_ticks(ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic]) -> None:
+def _check_ticks(
+    ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
+) -> None:
     used: set[str] = set()
     told: set[tuple[str, Span | None]] = set()
     scope = known_elsewhere(scope, _IN_TICKS)
@@ -175,7 +178,7 @@ def _check_ticks(ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl
         help = f"the first name is the stage, the second the micro-batch: write {rule.kind.name}(s, m)"
         inner = local(scope, [(rule.stage, "stage"), (rule.micro_batch, "micro-batch"), *more], found, help)
         expressions = [e for e in (rule.condition, rule.tick) if e is not None]
-        for let in needed_lets(ticks.lets, expressions):
+        for let in needed_lets(ticks.lets, expressions, budget):
             used.add(let.name.name)
             wrong: list[Diagnostic] = []
             define_let(inner, let, wrong)

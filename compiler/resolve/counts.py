@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.chimera_ir.program import LIMITS
-from chimerac.compiler.resolve.expressions import inside, spine
 from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
+from chimerac.compiler.syntax.walk import inside, spine
 
 
 def no_limit(e: n.Expr, span: Span) -> Diagnostic:

@@ -6,16 +6,17 @@ that a point takes is computed for it, so `if m > 0 then N // m else 0` is safe.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
+from chimerac.chimera_ir.diagnostics import Span, refuse
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.walk import names_in, spine
 
 Array = npt.NDArray[Any]
 Scalar = int | bool
@@ -23,7 +24,6 @@ Variable = int | bool | Array
 Env = Mapping[str, Variable]
 
 LIMIT = limits.MAGNITUDE  # sums of two stay inside 64 bits
-MAX_FOUND = 100  # findings of a pass: each is looked up among all names
 MAX_NAMES = 20  # names whose values a finding shows
 FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]] = {
     "min": (min, np.minimum),
@@ -31,93 +31,50 @@ FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]
 }
 
 
-class Findings(list[Diagnostic]):
-    """The findings of a pass. The pass ends, as an error, where there are too many of them."""
-
-    def append(self, finding: Diagnostic) -> None:
-        super().append(finding)
-        if len(self) >= MAX_FOUND:
-            raise ChimeraError(self)
-
-
-class _Meter(threading.local):
-    """The operations of this compilation, in this thread."""
-
-    spent = 0
-
-
-_meter = _Meter()
-
-
-def start_work() -> None:
-    """Count operations from here on, for one compilation."""
-    _meter.spent = 0
-
-
-def spent() -> int:
-    """Return the operations counted so far."""
-    return _meter.spent
-
-
-def spend(operations: int, span: Span) -> None:
-    """Count operations. Raises ChimeraError E211 where a compilation takes too many. span: what asked for them."""
-    _meter.spent += operations
-    if _meter.spent > limits.WORK:
-        message = f"the schedule's expressions take more than {limits.WORK} operations to evaluate"
-        raise refuse("E211", message, span, "reached here", help="take smaller sizes, or fewer and simpler formulas")
-
-
-def spine(e: n.Expr) -> tuple[n.Expr, list[n.Binary]]:
-    """Return the first operand of a chain a + b + c ..., and the operations that follow it: a chain may be of any length,
-    so nothing may call itself for each of its links."""
-    chain: list[n.Binary] = []
-    while isinstance(e, n.Binary):
-        chain.append(e)
-        e = e.left
-    return e, chain[::-1]
-
-
-def scalar(e: n.Expr, env: Env) -> int:
+def scalar(e: n.Expr, env: Env, budget: Budget) -> int:
     """Return the value of a checked integer expression without point variables."""
-    return int(evaluate(e, env))
+    return int(evaluate(e, env, budget))
 
 
-def values_at(e: n.Expr, env: Env, count: int, kind: npt.DTypeLike = np.int64) -> Array:
+def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLike = np.int64) -> Array:
     """Return the value of a checked expression at each of `count` points. Where there are none nothing is computed."""
-    return np.broadcast_to(np.asarray(evaluate(e, env), kind), count) if count else np.zeros(0, kind)
+    return np.broadcast_to(np.asarray(evaluate(e, env, budget), kind), count) if count else np.zeros(0, kind)
 
 
-def evaluate(e: n.Expr, env: Env) -> Variable:
+def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
     """Return the value of a checked expression.
 
     Raises ChimeraError: E205 division by zero, E206 a value beyond 2^61, each with the values at the first such point;
-    E211 more work than a schedule may ask for.
+    E211 more operations than are left in the budget.
     """
-    spend(1, e.span)
+    budget.spend(1, e.span)
     match e:
         case n.Int():
             return e.value
         case n.Name():
             return env[e.name]
         case n.Unary():
-            value = evaluate(e.operand, env)
-            if e.op == "-":
-                return -value
-            return np.logical_not(value) if isinstance(value, np.ndarray) else not value
+            value = evaluate(e.operand, env, budget)
+            return -value if e.op == "-" else _invert(value)
         case n.Binary():
             first, links = spine(e)
-            value = evaluate(first, env)
+            value = evaluate(first, env, budget)
             for link in links:
-                value = _linked(link, value, env)
+                value = _linked(link, value, env, budget)
             return value
         case n.IfElse():
-            condition = evaluate(e.condition, env)
+            condition = evaluate(e.condition, env, budget)
             return _choose(
-                condition, lambda rest: evaluate(e.then, rest), lambda rest: evaluate(e.otherwise, rest), env, e.span
+                condition,
+                lambda rest: evaluate(e.then, rest, budget),
+                lambda rest: evaluate(e.otherwise, rest, budget),
+                env,
+                budget,
+                e.span,
             )
         case n.Call():
             on_ints, on_arrays = FUNCTIONS[e.function]
-            result, *rest = (evaluate(a, env) for a in e.arguments)
+            result, *rest = (evaluate(a, env, budget) for a in e.arguments)
             for value in rest:
                 result = (
                     on_arrays(result, value)
@@ -127,13 +84,13 @@ def evaluate(e: n.Expr, env: Env) -> Variable:
             return result
 
 
-def _linked(e: n.Binary, left: Variable, env: Env) -> Variable:
+def _linked(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
     """Return the value of an operation whose left side is known."""
-    spend(_points(left), e.span)
+    budget.spend(_points(left), e.span)
     if e.op not in ("and", "or"):
-        return _arithmetic(e, left, evaluate(e.right, env), env)
+        return _arithmetic(e, left, evaluate(e.right, env, budget), env)
     decided = left if e.op == "or" else _invert(left)
-    return _choose(decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest), env, e.span)
+    return _choose(decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
 
 
 def _points(value: Variable) -> int:
@@ -146,7 +103,12 @@ def _invert(value: Variable) -> Variable:
 
 
 def _choose(
-    condition: Variable, then: Callable[[Env], Variable], otherwise: Callable[[Env], Variable], env: Env, span: Span
+    condition: Variable,
+    then: Callable[[Env], Variable],
+    otherwise: Callable[[Env], Variable],
+    env: Env,
+    budget: Budget,
+    span: Span,
 ) -> Variable:
     """Return then(...) where the condition holds and otherwise(...) elsewhere, each computed on its own points only."""
     if not isinstance(condition, np.ndarray):
@@ -155,7 +117,7 @@ def _choose(
         return then(env)
     if not condition.any():
         return otherwise(env)
-    spend(len(env) * _points(condition) // 16, span)
+    budget.spend(len(env) * _points(condition) // 16, span)
     yes, no = then(subset(env, condition)), otherwise(subset(env, ~condition))
     result = np.empty(len(condition), np.asarray(yes).dtype)
     result[condition] = yes
@@ -215,30 +177,6 @@ def _bounded(value: Variable, e: n.Binary, env: Env) -> Variable:
         label = _values(e, env, np.abs(value) > LIMIT)
         raise refuse("E206", f"the value is larger than {LIMIT}", e.span, label, help="take smaller numbers")
     return value
-
-
-def inside(e: n.Expr) -> Iterator[n.Expr]:
-    """Yield an expression and everything in it, in order."""
-    todo = [e]
-    while todo:
-        e = todo.pop()
-        yield e
-        match e:
-            case n.Unary():
-                todo.append(e.operand)
-            case n.Binary():
-                todo += [e.right, e.left]
-            case n.IfElse():
-                todo += [e.otherwise, e.then, e.condition]
-            case n.Call():
-                todo += reversed(e.arguments)
-            case _:
-                pass
-
-
-def names_in(e: n.Expr) -> list[str]:
-    """Return the names an expression uses, each once, in order."""
-    return list(dict.fromkeys(part.name for part in inside(e) if isinstance(part, n.Name)))
 
 
 def _values(e: n.Expr, env: Env, where: Any) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import Span
-from chimerac.compiler.resolve.expressions import inside
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written, shifted
+from chimerac.compiler.syntax.walk import inside
 
 MAX_PARTS = 100  # of a formula in which parts are changed
 _TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}

@@ -7,23 +7,27 @@ from collections.abc import Iterator, Mapping
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.counts import limit_weights
 from chimerac.compiler.resolve.expressions import Env, scalar
+from chimerac.compiler.resolve.placements import Declared
 from chimerac.compiler.resolve.scope import counter_of, index_binder, needed_lets
-from chimerac.compiler.resolve.sizes import Declared, size
+from chimerac.compiler.resolve.sizes import size
 from chimerac.compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
 from chimerac.compiler.syntax import nodes as n
 
 
-def order_of(schedule: n.Schedule, declared: Mapping[str, Declared], env: Env) -> TicksOrder | GreedyOrder | ListingOrder:
+def order_of(
+    schedule: n.Schedule, declared: Mapping[str, Declared], env: Env, budget: Budget
+) -> TicksOrder | GreedyOrder | ListingOrder:
     """Return the order of a checked schedule."""
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
         case n.Ticks():
-            return TicksOrder(tuple(_formulas(order, declared, env)), order.span)
+            return TicksOrder(tuple(_formulas(order, declared, env, budget)), order.span)
         case n.Greedy():
             kinds = tuple(KINDS[b.name] for b in order.prefer)
-            group = size(order.groups[0].size, env, "micro-batches of a group", 1) if order.groups else 1
+            group = size(order.groups[0].size, env, "micro-batches of a group", 1, budget) if order.groups else 1
             return GreedyOrder(kinds, order.keys, group, tuple(map(_bound, order.limits)), env, order.span)
         case n.Listing():
             families = {name: {index: pipe for pipe, index in d.ids.items()} for name, d in declared.items()}
@@ -37,23 +41,25 @@ def _bound(limit: n.Limit) -> Bound:
     return Bound({KINDS[k]: w for k, w in weights.items()}, limit.condition.right, limit.scope, limit.span)
 
 
-def _formulas(ticks: n.Ticks, declared: Mapping[str, Declared], env: Env) -> Iterator[Formula]:
+def _formulas(ticks: n.Ticks, declared: Mapping[str, Declared], env: Env, budget: Budget) -> Iterator[Formula]:
     """Yield one formula per rule and pipe it applies to. Rules that name a pipe replace, for its kind, those that do not."""
     pipes = sum(len(decl.ids) for decl in declared.values())
     if pipes * len(ticks.rules) > limits.FORMULAS:
         message = f"{pipes} pipes x {len(ticks.rules)} rules are too many formulas; at most {limits.FORMULAS}"
         raise refuse("E211", message, ticks.span, help="take fewer pipes, or fewer rules")
-    lets = {id(rule): tuple(needed_lets(ticks.lets, [e for e in (rule.condition, rule.tick) if e])) for rule in ticks.rules}
+    lets = {
+        id(rule): tuple(needed_lets(ticks.lets, [e for e in (rule.condition, rule.tick) if e], budget)) for rule in ticks.rules
+    }
     for decl in declared.values():
         for pipe, index in decl.ids.items():
             for letter, kind in KINDS.items():
-                mine = [(r, _applies(r, decl, index, env)) for r in ticks.rules if r.kind.name == letter]
+                mine = [(r, _applies(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
                 rules = [(r, inner) for r, inner in mine if inner is not None]
                 for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
                     yield _formula(kind, pipe, rule, lets[id(rule)], inner)
 
 
-def _applies(rule: n.Rule, decl: Declared, index: int, env: Env) -> Env | None:
+def _applies(rule: n.Rule, decl: Declared, index: int, env: Env, budget: Budget) -> Env | None:
     """Return the names under which a rule applies to a pipe, or None."""
     if rule.pipe is None:
         return env
@@ -64,7 +70,7 @@ def _applies(rule: n.Rule, decl: Declared, index: int, env: Env) -> Env | None:
     binder = index_binder(rule.pipe, env)
     if binder is not None:
         return {**env, binder.name: index}
-    return env if scalar(rule.pipe.index, env) == index else None
+    return env if scalar(rule.pipe.index, env, budget) == index else None
 
 
 def _formula(kind: Op, pipe: int, rule: n.Rule, lets: tuple[n.Let, ...], env: Env) -> Formula:

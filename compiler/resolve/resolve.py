@@ -6,36 +6,39 @@ from collections.abc import Mapping
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.program import Header
-from chimerac.compiler.resolve.expressions import Findings, start_work
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.findings import Findings
 from chimerac.compiler.resolve.orders import order_of
-from chimerac.compiler.resolve.sizes import Ranks, costs_of, limits_of, micro_batch_size, pipes_of, recompute_of, size, tied_of
+from chimerac.compiler.resolve.placements import Ranks, pipes_of, recompute_of
+from chimerac.compiler.resolve.sizes import costs_of, limits_of, micro_batch_size, size, tied_of
 from chimerac.compiler.resolve.spec import Spec
 from chimerac.compiler.resolve.statements import check_globals, check_parameters, check_settings, check_statements
 from chimerac.compiler.resolve.values import values
 from chimerac.compiler.syntax import nodes as n
 
 
-def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
+def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> Spec:
     """Return the spec of a schedule under these parameters; those not given take their defaults.
+
+    budget: what evaluating its expressions may take.
 
     Raises ChimeraError: E201 unknown name, E202 type, E203 unknown parameter, E204 parameter without value, E205
     division by zero, E206 number too large, E207 name defined twice, E208 statement missing or twice, E209 unused let,
     E210 requirement not met, E211 size out of bounds, or too much to compute, E220 placement outside the ranks, E221 stage
     never placed, E222 stage placed twice.
     """
-    start_work()
     found = Findings()
     settings = check_settings(schedule, found)
     check_parameters(schedule, given, found)
     scope = check_globals(schedule, found)
-    check_statements(schedule, scope, found)
+    check_statements(schedule, scope, found, budget)
     if found:
         raise ChimeraError(found)
-    env = values(schedule, given)
-    ranks = size(settings["ranks"].value, env, "ranks", 1)
-    stages = size(settings["stages"].value, env, "stages", 1)
-    window = size(settings["window"].value, env, "window", 0) if "window" in settings else 2
-    pipes, declared = pipes_of(schedule, env, Ranks(ranks, settings["ranks"].value), stages)
+    env = values(schedule, given, budget)
+    ranks = size(settings["ranks"].value, env, "ranks", 1, budget)
+    stages = size(settings["stages"].value, env, "stages", 1, budget)
+    window = size(settings["window"].value, env, "window", 0, budget) if "window" in settings else 2
+    pipes, declared = pipes_of(schedule, env, Ranks(ranks, settings["ranks"].value), stages, budget)
     micro_batches = sum(len(p.micro_batches) for p in pipes)
     span = next(s.span for s in schedule.statements if isinstance(s, n.PipeDecl))
     if micro_batches == 0:
@@ -47,12 +50,12 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
         stages=stages,
         micro_batches=micro_batches,
         pipes=pipes,
-        costs=costs_of(schedule, env, stages),
+        costs=costs_of(schedule, env, stages, budget),
         window=window,
         micro_batch_size=micro_batch_size(schedule),
-        tied=tied_of(schedule, env, stages),
-        limits=limits_of(schedule, env),
+        tied=tied_of(schedule, env, stages, budget),
+        limits=limits_of(schedule, env, budget),
     )
     sync: n.SyncPolicy = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")
     limits = {s.what.name: s.span for s in schedule.statements if isinstance(s, n.MemoryLimit)}
-    return Spec(header, order_of(schedule, declared, env), recompute_of(declared, env, stages), sync, limits)
+    return Spec(header, order_of(schedule, declared, env, budget), recompute_of(declared, env, stages, budget), sync, limits)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from chimerac.chimera_ir.diagnostics import Diagnostic, Span
-from chimerac.compiler.resolve.expressions import inside, names_in, spend
+from chimerac.chimera_ir.diagnostics import Diagnostic
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.findings import twice
 from chimerac.compiler.resolve.types import Scope, Type, check
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.walk import inside, names_in
 
 # What a reader takes these names for, wherever they stand. A greedy block knows them without being told.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
@@ -17,11 +19,6 @@ _BINDING = {
     "index of a pipe": "number the pipes of a family with another name, such as i",
     "number of a group": "groups are numbered by a name of their own, such as g: m = 2*g .. 2*g + 1",
 }
-
-
-def twice(message: str, span: Span, first: Span, help: str = "choose another name") -> Diagnostic:
-    """Return the finding about what stands once and was given before."""
-    return Diagnostic("E207", message, span, notes=(f"first at {first}",), help=help)
 
 
 def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
@@ -101,7 +98,7 @@ def counter_of(rule: n.Rule, scope: Mapping[str, object]) -> n.Binder | None:
     return n.Binder(new[0].name, span=new[0].span) if new else None
 
 
-def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr]) -> list[n.Let]:
+def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budget) -> list[n.Let]:
     """Return the lets of an order block that these expressions need, in order: a let is read where it is used."""
     names = {name for e in expressions for name in names_in(e)}
     needed: list[n.Let] = []
@@ -109,6 +106,6 @@ def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr]) -> list[n.Le
         if let.name.name in names:
             needed.insert(0, let)
             inner = list(inside(let.value))
-            spend(8 * len(inner), let.span)
+            budget.spend(8 * len(inner), let.span)
             names |= {e.name for e in inner if isinstance(e, n.Name)}
     return needed

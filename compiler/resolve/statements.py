@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimerac.chimera_ir.program import LIMITS
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.check_orders import check_order
 from chimerac.compiler.resolve.expressions import LIMIT
-from chimerac.compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere, local, twice
+from chimerac.compiler.resolve.findings import twice
+from chimerac.compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere, local
 from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
@@ -78,7 +80,7 @@ def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
     return scope
 
 
-def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]) -> None:
+def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic], budget: Budget) -> None:
     """Check every expression that is not a param, let or require of the top level."""
     families: dict[str, n.PipeDecl] = {}
     costs: dict[str, Span] = {}
@@ -139,7 +141,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                 pass
     for s in schedule.statements:
         if isinstance(s, n.Order):
-            check_order(s, scope, families, found)
+            check_order(s, scope, families, found, budget)
 
 
 def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found: list[Diagnostic]) -> None:

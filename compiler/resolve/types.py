@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Literal
 
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
-from chimerac.compiler.resolve.expressions import FUNCTIONS, spine
+from chimerac.compiler.resolve.expressions import FUNCTIONS
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.walk import spine
 
 Type = Literal["integer", "truth value"]
 

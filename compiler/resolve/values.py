@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
-from chimerac.compiler.resolve.expressions import MAX_FOUND, Env, Variable, evaluate, names_in, spent, values_of
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.expressions import Env, Variable, evaluate, values_of
+from chimerac.compiler.resolve.findings import MAX_FOUND
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
+from chimerac.compiler.syntax.walk import names_in
 
 SEARCHED = 64  # how far a help looks for a parameter value that meets a requirement
 SEARCHED_TOGETHER = 8  # how far for two parameters that change at once, added up
@@ -20,13 +23,13 @@ _SHIFTS = sorted(
 )
 
 
-def values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, Variable]:
+def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, Variable]:
     """Return the values of params and lets; every requirement holds."""
     env: dict[str, Variable] = {}
     found: list[Diagnostic] = []
     try:
-        for s in _unmet(schedule, given, env):
-            found.append(_not_met(schedule, s, env, given))
+        for s in _unmet(schedule, given, env, budget):
+            found.append(_not_met(schedule, s, env, given, budget))
             if len(found) == MAX_FOUND:
                 break
     except ChimeraError:
@@ -37,15 +40,15 @@ def values(schedule: n.Schedule, given: Mapping[str, int]) -> dict[str, Variable
     return env
 
 
-def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variable]) -> Iterator[n.Require]:
+def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variable], budget: Budget) -> Iterator[n.Require]:
     """Yield the requirements that do not hold; put the params and lets above each into `env`."""
     for s in schedule.statements:
         match s:
             case n.Param():
-                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env)
+                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env, budget)
             case n.Let():
-                env[s.name.name] = evaluate(s.value, env)
-            case n.Require() if not evaluate(s.condition, env):
+                env[s.name.name] = evaluate(s.value, env, budget)
+            case n.Require() if not evaluate(s.condition, env, budget):
                 yield s
             case _:
                 pass
@@ -56,7 +59,7 @@ def _some(e: n.Expr | None) -> n.Expr:
     return e
 
 
-def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int]) -> Diagnostic:
+def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> Diagnostic:
     names = names_in(s.condition)
     notes = tuple(f"{k} was given: -p {k}={v}" for k, v in given.items() if k in names)
     return Diagnostic(
@@ -65,20 +68,20 @@ def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
         s.span,
         values_of(s.condition, env),
         notes,
-        _mending(schedule, s, env, given),
+        _mending(schedule, s, env, given, budget),
     )
 
 
-def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int]) -> str:
+def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
     """Return the nearest values of one parameter, else of two, that meet every requirement, found by trying."""
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     # The last parameter a requirement names is the one it is about: `N % D == 0` is about N.
-    names, end = set(names_in(s.condition)), spent() + MAX_SEARCH
+    names, least = set(names_in(s.condition)), budget.left - MAX_SEARCH
     about = [p for p in params if p in names][::-1]
     for name in about:
         now = int(env[name])
         near = sorted(range(max(0, now - SEARCHED), now + SEARCHED + 1), key=lambda v: abs(v - now))
-        good = sorted(v for v in near if spent() < end and _holds(schedule, {**given, name: v}))
+        good = sorted(v for v in near if budget.left > least and _holds(schedule, {**given, name: v}, budget))
         lower, higher = [v for v in good if v < now][-1:], [v for v in good if v > now][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
@@ -86,7 +89,8 @@ def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
     for pair in _pairs(about, [name for name in params if name in known]):
         for shift in _SHIFTS:
             changed = {name: int(known[name]) + by for name, by in zip(pair, shift, strict=True)}
-            if spent() < end and min(changed.values()) >= 0 and _holds(schedule, {**given, **changed}):
+            affordable = budget.left > least and min(changed.values()) >= 0
+            if affordable and _holds(schedule, {**given, **changed}, budget):
                 return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
     return ""
 
@@ -98,8 +102,8 @@ def _pairs(about: list[str], params: list[str]) -> list[tuple[str, str]]:
     return [(a, b) if params.index(a) < params.index(b) else (b, a) for a, b in pairs]
 
 
-def _holds(schedule: n.Schedule, given: Mapping[str, int]) -> bool:
+def _holds(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
     try:
-        return next(_unmet(schedule, given, {}), None) is None
+        return next(_unmet(schedule, given, {}, budget), None) is None
     except ChimeraError:
         return False

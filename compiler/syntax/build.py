@@ -6,11 +6,10 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lark import Token, v_args
+from lark import Token, Tree
 from lark.tree import Meta
-from lark.visitors import Transformer_NonRecursive
 
-from chimerac.chimera_ir.diagnostics import Diagnostic, Source, Span
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.kinds import TASKS, kind_meant
 from chimerac.compiler.syntax.printer import as_term
@@ -44,12 +43,23 @@ class _Word:
         return self.index is None and self.stage is None
 
 
-@v_args(meta=True)
-class Builder(Transformer_NonRecursive[Token, Any]):
-    """Build nodes only; whether they make sense is checked later."""
+def build(source: Source, tree: Tree[Token]) -> n.Schedule:
+    """Return the nodes of a tree, of any depth. Raises ChimeraError E102 for tasks and limits that are none."""
+    builder = _Builder(source)
+    built: dict[int, Any] = {}  # by the identity of a tree
+    for t in tree.iter_subtrees():  # children before their parents
+        children = [built[id(c)] if isinstance(c, Tree) else c for c in t.children]
+        built[id(t)] = getattr(builder, t.data)(t.meta, children)
+    if builder.found:
+        raise ChimeraError(sorted(builder.found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))
+    result: n.Schedule = built[id(tree)]
+    return result
+
+
+class _Builder:
+    """One method for each rule of the grammar: from its place and the nodes of its parts to its own node."""
 
     def __init__(self, source: Source):
-        super().__init__()
         self.source = source
         self.found: list[Diagnostic] = []
 

@@ -10,16 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark import Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, refuse
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax import tables
-from chimerac.compiler.syntax.build import Builder, span_of, token_span
+from chimerac.compiler.syntax.build import build, span_of, token_span
+from chimerac.compiler.syntax.grammar import grammar, keywords
 
 
 class ParseError(ChimeraError):
@@ -33,32 +32,15 @@ def parse(source: Source) -> n.Schedule:
     """
     count_tokens(source)
     try:
-        tree = _grammar().parse(source.text)
+        tree = grammar().parse(source.text)
     except UnexpectedInput as error:
         raise _parse_error(source, _stop(source.text, error)) from None
     found = _too_large(source, tree)
     if found:
         raise ChimeraError(found)
-    builder = Builder(source)
-    result: n.Schedule = builder.transform(tree)
-    if builder.found:
-        raise ChimeraError(builder.found)
+    result = build(source, tree)
     _check_names(result)
     return result
-
-
-@cache
-def _grammar() -> Lark:
-    folder = resources.files("chimerac.compiler.syntax")
-    text, stored = folder.joinpath("grammar.lark").read_text(encoding="utf-8"), folder.joinpath(tables.FILE)
-    loaded = tables.load(stored.read_text(encoding="utf-8"), text) if stored.is_file() else None
-    return loaded or tables.build(text)
-
-
-@cache
-def keywords() -> frozenset[str]:
-    """Return the words that cannot be names."""
-    return frozenset(t.pattern.value for t in _grammar().terminals if t.pattern.value.isidentifier())
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -158,7 +140,7 @@ class Stop:
 def stop_of(text: str) -> Stop | None:
     """Return where a text stops being one of the language; None if it does not."""
     try:
-        _grammar().parse(text)
+        grammar().parse(text)
     except UnexpectedInput as error:
         return _stop(text, error)
     return None
@@ -166,7 +148,7 @@ def stop_of(text: str) -> Stop | None:
 
 def terminals_after(text: str, end: int) -> frozenset[str]:
     """Return the names of the terminals that could stand at a position of a text, if it is right up to there."""
-    parser = _grammar().parse_interactive(text)
+    parser = grammar().parse_interactive(text)
     try:
         for token in parser.lexer_thread.lex(parser.parser_state):  # type: ignore[no-untyped-call]
             if (token.start_pos or 0) >= end:
@@ -181,7 +163,7 @@ def terminals_after(text: str, end: int) -> frozenset[str]:
 @cache
 def terminal_texts() -> Mapping[str, str]:
     """Return what each terminal looks like: its pattern, which for a word or sign is its text."""
-    return {t.name: t.pattern.value.replace("\\", "") for t in _grammar().terminals}
+    return {t.name: t.pattern.value.replace("\\", "") for t in grammar().terminals}
 
 
 def _stop(text: str, error: UnexpectedInput) -> Stop:

@@ -12,7 +12,7 @@ import pytest
 from chimerac.compiler.library import find, names
 from chimerac.compiler.resolve.expressions import FUNCTIONS
 from chimerac.compiler.resolve.spec import KINDS
-from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.grammar import keywords
 
 ROOT = Path(__file__).parents[2]
 EDITOR = ROOT / "editor"

@@ -1,45 +1,34 @@
-"""The stored tables of the parser are those of its grammar (tools/figures.py writes them), and parse the same."""
+"""The saved parser is that of the grammar (tools/figures.py writes it), holds plain values, and parses the same."""
 
 from __future__ import annotations
 
-import json
 import logging
-import os
+import pickletools
 import subprocess
 import sys
-from pathlib import Path
 
 import lark
 import pytest
 
-from chimerac.compiler.syntax import tables
-from tools.figures import GRAMMAR, SCHEDULES, TABLES
+from chimerac.compiler.syntax import grammar
+from tools.figures import PARSER, SCHEDULES
 
-TEXT = GRAMMAR.read_text(encoding="utf-8")
-STORED = TABLES.read_text(encoding="utf-8")
+STORED = PARSER.read_bytes()
+FIRST, _, PICKLE = STORED.partition(b"\n")
 WRONG = ["schedule x param", "schedule x ranks (1 ? 2)", "schedule x pipe p { stage s on rank 1 }", "schedule let ranks 1"]
 
 
-def test_tables_are_those_of_the_grammar() -> None:
-    """Made in another process, where lark meets its sets in another order."""
-    code = f"import sys\nfrom compiler.syntax.tables import dump\nsys.stdout.write(dump(open({str(GRAMMAR)!r}).read()))"
-    fresh = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
-    )
-    assert fresh.stdout == STORED, "refresh with: make figures"
-
-
-def test_a_parse_from_the_tables_equals_one_from_the_grammar() -> None:
-    loaded, built = tables.load(STORED, TEXT), tables.build(TEXT)
-    assert loaded is not None
+def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
+    loaded, made = grammar.loaded(STORED), grammar.made()
+    assert loaded is not None, "refresh with: make figures"
     for path in SCHEDULES:
         text = path.read_text(encoding="utf-8")
-        one, other = loaded.parse(text), built.parse(text)
+        one, other = loaded.parse(text), made.parse(text)
         assert one == other and one.pretty() == other.pretty()
         assert [vars(t.meta) for t in one.iter_subtrees()] == [vars(t.meta) for t in other.iter_subtrees()]
     for text in WRONG:
         errors = []
-        for parser in (loaded, built):
+        for parser in (loaded, made):
             with pytest.raises(lark.UnexpectedInput) as error:
                 parser.parse(text)
             errors.append((error.value.pos_in_stream, getattr(error.value, "expected", None)))
@@ -49,33 +38,43 @@ def test_a_parse_from_the_tables_equals_one_from_the_grammar() -> None:
 def test_the_grammar_leaves_nothing_to_choose(caplog: pytest.LogCaptureFixture) -> None:
     """lark tells of a choice that it makes by itself: whether a token is shifted, or a rule reduced before it."""
     lark.logger.setLevel(logging.DEBUG)
+    text = PARSER.with_name("grammar.lark").read_text(encoding="utf-8")
     with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
-        for grammar, told in ((TEXT, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
+        for rules, told in ((text, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
             caplog.clear()
             lark.logger.addHandler(caplog.handler)
-            lark.Lark(grammar, parser="lalr", lexer="basic", debug=True)
+            lark.Lark(rules, parser="lalr", lexer="basic", debug=True)
             lark.logger.removeHandler(caplog.handler)
             assert ("conflict" in caplog.text.lower()) == told, caplog.text
     lark.logger.setLevel(logging.CRITICAL)
 
 
-def test_tables_of_another_grammar_or_lark_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tables.load(STORED, TEXT + "\n") is None
-    assert tables.load("not JSON", TEXT) is None
+def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what follows the first line: it may be anything."""
+    harmful = b"cos\nsystem\n(S'false'\ntR."
+    for stored in (b"", b"\n" + PICKLE, harmful, FIRST[:-1] + b"0\n" + harmful, FIRST):
+        assert grammar.loaded(stored) is None
     monkeypatch.setattr(lark, "__version__", "0.0")
-    assert tables.load(STORED, TEXT) is None
+    assert grammar.loaded(STORED) is None
 
 
-def test_the_parser_is_not_built_where_tables_fit() -> None:
+def test_without_a_saved_parser_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lark, "__version__", "0.0")
+    text = SCHEDULES[0].read_text(encoding="utf-8")
+    assert grammar.grammar.__wrapped__().parse(text) == grammar.grammar().parse(text)
+
+
+def test_the_parser_is_not_made_where_the_saved_one_fits() -> None:
     """In a fresh process: reading a schedule never runs lark's analysis of the grammar."""
-    code = """
-from chimerac.compiler.syntax import parse, tables
-tables.build = None
-parse.keywords()
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(TABLES).parent)
+    code = "from chimerac.compiler.syntax import grammar\ngrammar.made = None\ngrammar.keywords()"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_tables_are_plain_json() -> None:
-    shared = {"terminals", "tokens", "symbols", "options", "followers"}
-    assert set(json.loads(STORED)) == {"made of", "data", "rules", "states"} | shared
+def test_the_saved_parser_holds_plain_values_only() -> None:
+    """Of what a pickle can do, it only fills lists, tuples and dicts: it imports nothing and calls nothing."""
+    used = {operation.name for operation, _, _ in pickletools.genops(PICKLE)}
+    plain = {"PROTO", "FRAME", "MEMOIZE", "BINGET", "LONG_BINGET", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE"}
+    plain |= {"BININT", "BININT1", "BININT2", "LONG1", "SHORT_BINUNICODE", "BINUNICODE"}
+    plain |= {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+    plain |= {"APPEND", "APPENDS", "SETITEM", "SETITEMS"}
+    assert used <= plain

@@ -12,6 +12,7 @@ from chimerac.chimera_ir.model import model_from_json
 from chimerac.compiler import verify
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.order.order import order_tasks
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import parse
 from tests.proof.fuzz_targets import TARGETS, low_limits
@@ -24,7 +25,8 @@ def schedule(text: str) -> None:
     tree = parse(source)
     format_schedule(source)
     with low_limits():
-        order_tasks(resolve(tree, {}))
+        budget = Budget()
+        order_tasks(resolve(tree, {}, budget), budget)
 
 
 def program(text: str) -> None:

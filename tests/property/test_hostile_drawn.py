@@ -16,7 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.effort import examples
 from tests.helpers import program

@@ -15,6 +15,7 @@ from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.order.order import order_tasks
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import print_schedule
@@ -121,7 +122,8 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
 def test_a_loop_lists_what_its_turns_list_one_by_one(case: tuple[str, str]) -> None:
     def listed(text: str) -> object:
         try:
-            return order_tasks(resolve(parse(Source("drawn", text)), {})).program
+            budget = Budget()
+            return order_tasks(resolve(parse(Source("drawn", text)), {}, budget), budget).program
         except ChimeraError as error:
             return [(d.code, d.message) for d in error.diagnostics]
 

@@ -15,7 +15,7 @@ from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source as parse
 from chimerac.compiler.resolve.check_orders import GREEDY_NAMES
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
 from chimerac.compiler.pipeline import parse_source as parse
-from chimerac.compiler.resolve.expressions import LIMIT, evaluate, names_in
+from chimerac.compiler.resolve.budget import Budget
+from chimerac.compiler.resolve.expressions import LIMIT, evaluate
 from chimerac.compiler.resolve.types import check
 from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.syntax.walk import names_in
 
 
 def expression(text: str) -> n.Expr:
@@ -22,7 +24,7 @@ def expression(text: str) -> n.Expr:
 
 
 def value(text: str, **env: object) -> object:
-    return evaluate(expression(text), env)  # type: ignore[arg-type]
+    return evaluate(expression(text), env, Budget())  # type: ignore[arg-type]
 
 
 def finding(text: str, **env: object) -> Diagnostic:

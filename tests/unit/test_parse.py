@@ -9,9 +9,9 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
 from chimerac.compiler.diagnose.texts import MAX_SYNTAX_ERRORS
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source as parse
-from chimerac.compiler.resolve.expressions import names_in
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression, print_schedule
+from chimerac.compiler.syntax.walk import names_in
 from tests.helpers_text import text
 
 

@@ -13,7 +13,7 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
 from chimerac.compiler import compile_text
 from chimerac.compiler.pipeline import parse_source as parse
-from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.grammar import keywords
 from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, slip, table
 
 

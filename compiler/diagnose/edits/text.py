@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from itertools import product
 
 from chimerac.chimera_ir.diagnostics import Span
-from chimerac.compiler.resolve.expressions import inside, names_in
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
+from chimerac.compiler.syntax.walk import inside, names_in
 
 Edit = tuple[tuple[Span, str], ...]  # places, and what to write there
 

@@ -1,0 +1,67 @@
+"""The parser that lark makes of grammar.lark, and the words and tokens of the language.
+
+lark needs 140 ms to make the parser, and 9 ms to load the one that it saved beside the grammar, as grammar.tables: a line
+that says of which grammar and lark it was made, then what Lark.save writes. That is a pickle. It is right here: the file
+is part of this package like the code beside it, holds plain values only (tests/contract/test_grammar_tables.py), and is
+not read where its first line does not fit. `make figures` writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+
+import lark
+from lark import Lark, Token
+
+TABLES = "grammar.tables"
+_HERE = resources.files("chimerac.compiler.syntax")
+
+
+@cache
+def grammar() -> Lark:
+    """Return the parser: loaded if it was saved for this grammar and this lark, else made."""
+    stored = _HERE.joinpath(TABLES)
+    return (loaded(stored.read_bytes()) if stored.is_file() else None) or made()
+
+
+def made() -> Lark:
+    """Return the parser, made of the grammar."""
+    # The basic lexer: the contextual one reports wrong columns (lark 1.3.1).
+    return Lark(_text(), parser="lalr", lexer="basic", propagate_positions=True)
+
+
+def loaded(stored: bytes) -> Lark | None:
+    """Return the parser that was saved, or nothing where it was saved for another grammar or by another lark."""
+    file = io.BytesIO(stored)
+    return Lark.load(file) if file.readline() == _first_line() else None
+
+
+def saved() -> bytes:
+    """Return what grammar.tables holds. Not the same bytes every time: lark numbers its states anew."""
+    file = io.BytesIO()
+    file.write(_first_line())
+    made().save(file)
+    return file.getvalue()
+
+
+@cache
+def keywords() -> frozenset[str]:
+    """Return the words that cannot be names."""
+    return frozenset(t.pattern.value for t in grammar().terminals if t.pattern.value.isidentifier())
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens of a text that parses, comments among them."""
+    return (t for t in grammar().lex(text, dont_ignore=True) if t.type != "WS")
+
+
+def _text() -> str:
+    return _HERE.joinpath("grammar.lark").read_text(encoding="utf-8")
+
+
+def _first_line() -> bytes:
+    return f"lark {lark.__version__}, grammar {hashlib.sha256(_text().encode()).hexdigest()}\n".encode()

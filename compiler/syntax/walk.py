@@ -1,0 +1,40 @@
+"""The parts of an expression: walked in loops, since a chain a + b + c ... may be of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chimerac.compiler.syntax import nodes as n
+
+
+def spine(e: n.Expr) -> tuple[n.Expr, list[n.Binary]]:
+    """Return the first operand of a chain a + b + c ..., and the operations that follow it, from left to right."""
+    chain: list[n.Binary] = []
+    while isinstance(e, n.Binary):
+        chain.append(e)
+        e = e.left
+    return e, chain[::-1]
+
+
+def inside(e: n.Expr) -> Iterator[n.Expr]:
+    """Yield an expression and everything in it, in order."""
+    todo = [e]
+    while todo:
+        e = todo.pop()
+        yield e
+        match e:
+            case n.Unary():
+                todo.append(e.operand)
+            case n.Binary():
+                todo += [e.right, e.left]
+            case n.IfElse():
+                todo += [e.otherwise, e.then, e.condition]
+            case n.Call():
+                todo += reversed(e.arguments)
+            case _:
+                pass
+
+
+def names_in(e: n.Expr) -> list[str]:
+    """Return the names an expression uses, each once, in order."""
+    return list(dict.fromkeys(part.name for part in inside(e) if isinstance(part, n.Name)))

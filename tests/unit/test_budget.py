@@ -1,0 +1,107 @@
+"""Budgets: each compilation counts its own operations, also in threads and inside another compilation."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source
+from chimerac.compiler.diagnose.suggest import Trials
+from chimerac.compiler.library import find
+from chimerac.compiler.pipeline import compile_source
+from chimerac.compiler.resolve.budget import Budget
+
+TICKS = "schedule x ranks 4 stages 4 pipe p {{ stage s on rank s micro_batches 16 }} order ticks {{ {} }}"
+RIGHT = TICKS.format("F(s, m) at s + m  B(s, m) at 100 + 3 - s + m")
+LATE = TICKS.format("F(s, m) at s + m  B(s, m) at 2 - s + 2*m")  # deadlocks or collides: changes of it are tried
+UNMET = "schedule x param N = 3 require N % 4 == 0 " + RIGHT.removeprefix("schedule x")
+
+
+def outcome(source: Source, **given: int) -> tuple[str, int]:
+    """Return the digest of the program, or its findings, and the operations that the compilation took."""
+    budget = Budget()
+    try:
+        result = compile_source(source, given, budget=budget).program.digest
+    except ChimeraError as error:
+        result = "\n".join(f"{d.code} {d.message} {d.help}" for d in error.diagnostics)
+    return result, budget.spent
+
+
+CASES: list[Callable[[], tuple[str, int]]] = [
+    lambda: outcome(find("chimera"), D=4, N=8),
+    lambda: outcome(find("zb_v"), D=4, N=12),
+    lambda: outcome(find("hanayo"), D=4, N=8),
+    lambda: outcome(Source("right", RIGHT)),
+    lambda: outcome(Source("late", LATE)),
+    lambda: outcome(Source("unmet", UNMET)),
+]
+
+
+@pytest.fixture
+def _fast_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_fast_switches")
+def test_compilations_in_threads_take_what_they_take_alone() -> None:
+    alone = [case() for case in CASES]
+    assert all(spent > 0 for _, spent in alone)
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        for together in pool.map(lambda _: [case() for case in CASES], range(2 * len(CASES))):
+            assert together == alone
+
+
+def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a trial, which is where one pass calls others."""
+    alone = outcome(Source("late", LATE))
+    costs, nested = Trials.costs, []
+
+    def compiling_meanwhile(self: Trials, *given: object) -> object:
+        nested.append(outcome(find("chimera"), D=4, N=8))
+        return costs(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trials, "costs", compiling_meanwhile)
+    assert outcome(Source("late", LATE)) == alone
+    assert nested and set(nested) == {CASES[0]()}
+
+
+def test_trials_take_nothing_of_the_budget() -> None:
+    """The text whose changes are tried takes as many operations as its own order does."""
+    said, spent = outcome(Source("late", LATE))
+    assert "tried" in said
+    assert spent <= 1.1 * outcome(Source("right", RIGHT))[1]
+
+
+def test_two_compilations_of_one_budget_share_it() -> None:
+    budget, (_, each) = Budget(), CASES[3]()
+    for _ in range(2):
+        compile_source(Source("right", RIGHT), {}, budget=budget)
+    assert budget.spent == 2 * each
+
+
+@pytest.mark.parametrize("name", ["chimera", "zb_v", "hanayo"])  # ticks, listing, greedy
+def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
+    source, sizes = find(name), {"D": 4, "N": 8}
+    enough = Budget()
+    program = compile_source(source, sizes, budget=enough).program
+    assert compile_source(source, sizes, budget=Budget(enough.spent)).program == program
+    for total in (0, enough.spent // 2, enough.spent - 1):
+        with pytest.raises(ChimeraError) as caught:
+            compile_source(source, sizes, budget=Budget(total))
+        [d] = caught.value.diagnostics
+        assert d.code == "E211" and d.span is not None
+        assert re.search(f"more than {total} operations", d.message)
+        assert d.help == "take smaller sizes, or fewer and simpler formulas"
+
+
+def test_a_share_is_part_of_what_is_left() -> None:
+    budget = Budget(100, 20)
+    assert (budget.share(4).left, budget.share().left, budget.left) == (20, 80, 80)
+    assert Budget(100, 120).share().left == 0

@@ -1,14 +1,14 @@
-"""The JSON form of a program: writing it, its published schema, and reading what may come from a stranger.
+"""The JSON form of a program: its published schema, and reading what may come from a stranger.
 
-One instruction a line, fields in one order: equal programs are equal bytes, and a diff shows what changed.
+`canonical.py` writes it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from json import JSONDecodeError, JSONDecoder
 from typing import Annotated, Any, Literal
@@ -17,20 +17,23 @@ from pydantic import FailFast, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
-from chimerac.chimera_ir.instructions import STRICT, Instruction, Op, Value
-from chimerac.chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program
+from chimerac.chimera_ir.instructions import STRICT, Instruction
+from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Header, Program
 from chimerac.chimera_ir.reading import One, read_part
 from chimerac.chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
 from chimerac.chimera_ir.streams import Streams
 from chimerac.chimera_ir.unfit import Kind, not_json
 
+_NO_COSTS = Costs((), (), (), ())  # of a file that has none
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFile(Header):
-    """A program as JSON: the header's fields, and `streams`, one per global rank (width x ranks)."""
+    """A program as JSON: the header's fields, `costs`, and `streams`, one per global rank (width x ranks)."""
 
     format: Literal["chimera-program"]
     version: One
+    costs: Costs = field(default_factory=lambda: _NO_COSTS)
     streams: Annotated[
         tuple[Annotated[tuple[Annotated[Instruction, Field(discriminator="op")], ...], FailFast()], ...], FailFast()
     ]
@@ -71,54 +74,8 @@ def json_schema() -> str:
 
 
 def program_to_json(program: Program) -> str:
-    """Return the canonical JSON text of a program."""
-    return "".join(_lines(program))
-
-
-def _lines(program: Program) -> Iterator[str]:
-    h = program.header
-    yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
-    for f in fields(Header):
-        value = getattr(h, f.name)
-        if f.name in ("pipes", "tied"):
-            listed = ",\n  ".join(json.dumps({k.name: getattr(row, k.name) for k in fields(row)}) for row in value)
-            yield f'"{f.name}": [{listed}],\n'
-        elif f.name == "costs":
-            yield f'"costs": {json.dumps({k.name: getattr(value, k.name) for k in fields(value)})},\n'
-        else:
-            yield f'"{f.name}": {json.dumps(dict(value) if f.name in ("parameters", "limits") else value)},\n'
-    batches = [json.dumps(b) for b in program.batches]
-    collectives = [json.dumps({"op": c.op, "group": c.group, "stage": c.stage, "ranks": c.ranks}) for c in program.collectives]
-    yield '"streams": [\n'
-    for g in range(program.world):
-        stream = slice(int(program.offsets[g]), int(program.offsets[g + 1]))
-        rows = zip(*(c[stream].tolist() for c in program.table.columns()), strict=True)
-        yield " [" + ",\n  ".join(_row(row, batches, collectives) for row in rows) + "]"
-        yield ",\n" if g + 1 < program.world else "\n"
-    yield "]}\n"
-
-
-_OPS = [op.name for op in Op]
-_VALUES = [v.name for v in Value]
-_FLAGS = {
-    0: "",
-    RECOMPUTE: ', "recompute": true',
-    OVERLAP: ', "overlap": true',
-    RECOMPUTE | OVERLAP: ', "recompute": true, "overlap": true',
-}
-
-
-def _row(row: tuple[int, ...], batches: list[str], collectives: list[str]) -> str:
-    # Written by hand, not from instruction values: a program of a million instructions is written in seconds.
-    op, value, pipe, stage, batch, peer, flags = row
-    if op == Op.ALLREDUCE:
-        return collectives[batch]
-    name, ids = _OPS[op], f'"pipe": {pipe}, "stage": {stage}, "micro_batches": {batches[batch]}'
-    if op < Op.SEND:
-        return f'{{"op": "{name}", {ids}{_FLAGS[flags]}}}'
-    if op == Op.FREE:
-        return f'{{"op": "FREE", "value": "{_VALUES[value]}", {ids}}}'
-    return f'{{"op": "{name}", "value": "{_VALUES[value]}", {ids}, "peer": {peer}}}'
+    """Return the canonical JSON text of a program with its costs."""
+    return program.json(program.costs)
 
 
 def program_from_json(text: str, name: str = "<json>") -> Program:
@@ -158,10 +115,11 @@ def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) ->
         raise ChimeraError([*error.diagnostics, *found]) from None
     if found:
         raise ChimeraError(found)
-    excess = file.excess() or rows.excess()
+    excess = file.excess() or file.costs.excess(file.micro_batches) or rows.excess()
     if excess:
         raise refuse("E604", f"{name} has {excess}", help=SMALLER)
-    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}))
+    costs = Costs.default(file.stages) if file.costs is _NO_COSTS else file.costs
+    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}), costs)
 
 
 def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir.boundary import Tensor, message_bytes
 from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.model import StageSum
-from chimerac.chimera_ir.program import RECOMPUTE, Ints, Machine, Program
+from chimerac.chimera_ir.program import RECOMPUTE, Ints, Program
 
 Amounts = npt.NDArray[Any]  # int64, or Python's integers where a sum may need more
 
@@ -72,11 +73,6 @@ class Lives:
     def is_of(self, *kinds: Kind) -> npt.NDArray[np.bool_]:
         """Return which lives are of these kinds."""
         return np.isin(self.kind, kinds)
-
-
-def open_sends(machine: Machine, window: int) -> int | None:
-    """Return how many sends of a channel may be incomplete on a machine; None for any number."""
-    return {"posted": None, "rendezvous": 0}.get(machine, window)
 
 
 def activations(program: Program) -> Lives:

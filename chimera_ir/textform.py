@@ -24,12 +24,12 @@ from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse
-from chimerac.chimera_ir.instructions import Instruction, Task, instruction_text
+from chimerac.chimera_ir.instructions import Instruction, Task
 from chimerac.chimera_ir.jsonform import SMALLER, program_from, read_instruction
 from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Program
 from chimerac.chimera_ir.scanning import Excerpt
 from chimerac.chimera_ir.streams import Streams
-from chimerac.chimera_ir.textline import NUMBER, UnreadableError, instruction
+from chimerac.chimera_ir.textline import NUMBER, UnreadableError, instruction, instruction_text
 
 _SIZES = ("width", "ranks", "stages", "micro_batches", "window", "machine", "kind")
 
@@ -45,7 +45,7 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"schedule {h.schedule}  {_pairs(h.parameters)}".rstrip()
     sizes = {k: getattr(h, k) for k in _SIZES} | {"micro_batch_size": "/".join(map(str, h.micro_batch_size))}
     yield f"sizes {_pairs(sizes)}"
-    costs = {f.name: getattr(h.costs, f.name) for f in fields(h.costs)}
+    costs = {f.name: getattr(program.costs, f.name) for f in fields(Costs)}
     yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in costs.items()})}"
     if h.limits:
         yield f"limits {_pairs(h.limits)}"

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import get_args
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.forms import is_program, read_program
-from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.machines import MACHINES, Machine
+from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import one_of, whole_number, whole_numbers
 from chimerac.compiler.library import find
@@ -48,7 +48,7 @@ def compile_schedule(
     parameters: values by name, the others take their defaults; width: data-parallel replicas; machine: on which the
     program is proved to end; arrange: order its transfers and collectives for that machine.
     """
-    one_of("machine", machine, get_args(Machine))
+    one_of("machine", machine, MACHINES)
     return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange)
 
 

@@ -78,7 +78,7 @@ def compile_source(
     if width < 1:
         raise refuse("E211", f"a program has at least one replica, and the width is {width}")
     smaller = "take smaller sizes or fewer replicas; docs/language.md lists the limits"
-    excess = replace(spec.header, width=width).excess()
+    excess = replace(spec.header, width=width).excess() or spec.costs.excess(spec.header.micro_batches)
     if excess:
         raise refuse("E211", f"{source.name} asks for {excess}", help=smaller)
     try:
@@ -114,7 +114,7 @@ def compile_source(
 
 
 def _times(tasks: Program) -> Timing:
-    return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.header.costs.hop))
+    return earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), tasks.costs.hop))
 
 
 def _with_ties(spec: Spec, error: ChimeraError) -> Program | None:
@@ -187,12 +187,12 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     if timing.stuck:
         return None
     rank, op = program.rank_of, program.table.op
-    rows, sums = np.flatnonzero(op <= Op.BWD_WEIGHT), np.flatnonzero(op == Op.ALLREDUCE)
+    rows, sums = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
     last = np.zeros(program.world, np.int64)
     np.maximum.at(last, rank[rows], rows)
     at_end = bool((sums > last[rank[sums]]).all())
     result = _lower(tasks, timing, "at end" if at_end else "eager", program.header.width, machine, arrange=True)
-    mine, its = (np.column_stack(p.table.columns())[p.table.op <= Op.BWD_WEIGHT] for p in (program, result))
+    mine, its = (np.column_stack(p.table.columns())[p.table.is_task] for p in (program, result))
     return result if np.array_equal(mine, its) else None
 
 

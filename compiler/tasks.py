@@ -11,6 +11,7 @@ import numpy as np
 
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program
+from chimerac.chimera_ir.timeline import Timeline
 
 
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
@@ -44,7 +45,7 @@ class TaskIndex:
     @staticmethod
     def of(program: Program) -> TaskIndex:
         h, t = program.header, program.table
-        rows = np.flatnonzero(t.op <= Op.BWD_WEIGHT)
+        rows = np.flatnonzero(t.is_task)
         position, ids = expand(program, rows)
         rows = rows[position]
         keys = (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
@@ -102,9 +103,9 @@ def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
 
 def task_costs(program: Program) -> Ints:
     """Return what every row costs: a task over k micro-batches k times its stage's cost, everything else nothing."""
-    t, costs = program.table, program.header.costs
+    t, costs = program.table, program.costs
     by_op = np.array([costs.FWD, costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT], np.int64)
-    task = t.op <= Op.BWD_WEIGHT
+    task = t.is_task
     count = np.array([len(b) for b in program.batches], np.int64)
     result = np.zeros(len(t), np.int64)
     result[task] = by_op[t.op[task], t.stage[task]] * count[t.batch[task]]
@@ -119,7 +120,7 @@ def task_costs(program: Program) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When each row runs. sequence: a total order of the rows that every stream and every wait agrees with.
+    """When each node runs. sequence: a total order of the nodes that every stream and every wait agrees with.
 
     stuck: the first row of each stream that can never start; where there is any, the times of later rows are -1.
     """
@@ -129,12 +130,10 @@ class Timing:
     sequence: Ints
     stuck: tuple[int, ...]
 
-    def of_rows(self, count: int) -> Timing:
-        """Return the times of the rows alone: the first `count` nodes."""
-        if count == len(self.start):
-            return self
-        stuck = tuple(node for node in self.stuck if node < count)
-        return Timing(self.start[:count], self.end[:count], self.sequence[self.sequence < count], stuck)
+    def timeline(self, program: Program, scale: int = 1) -> Timeline:
+        """Return the bars of the rows that run. scale: how many integers of time make one unit of cost."""
+        rows = np.flatnonzero(self.end[: len(program)] >= 0)
+        return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale)
 
 
 def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:

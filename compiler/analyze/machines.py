@@ -6,6 +6,8 @@ message and, on `serial`, one for every collective. The verifier has its own ide
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op, Value
@@ -29,6 +31,17 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
     edges += _direct(program, send, receive, channel, hop)
     edges += [_edges(ends[message], reader, hop) for ends in (send, receive)]
     return Edges.concatenate(*edges), np.zeros(0, np.int64)
+
+
+def _queues_with_transfers(op: Op) -> bool:
+    """Return whether an instruction joins a collective that stands in the queues of `serial`."""
+    match op:
+        case Op.ALLREDUCE:
+            return True
+        case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.SEND | Op.RECV | Op.FREE:
+            return False
+        case _:
+            assert_never(op)
 
 
 def _edges(source: Ints, target: Ints, delay: int = 0) -> Edges:
@@ -73,14 +86,14 @@ def _direct(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int
 
 
 def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple[Ints, Ints]:
-    """Return, by row, the completion that a SEND, a RECV or on `serial` an ALLREDUCE is an end of, else -1; and how long
+    """Return, by row, the completion that a SEND, a RECV or on `serial` a collective is an end of, else -1; and how long
     each completion takes."""
     t, rows, messages = program.table, len(program), len(send)
     number = np.full(rows, -1, np.int64)
     number[send] = number[receive] = rows + np.arange(messages)
     taken = np.full(messages, hop, np.int64)
     if program.header.machine == "serial":
-        sums = np.flatnonzero(t.op == Op.ALLREDUCE)
+        sums = np.flatnonzero(np.isin(t.op, [op for op in Op if _queues_with_transfers(op)]))
         number[sums] = rows + messages + t.batch[sums]
         taken = np.concatenate([taken, np.zeros(len(program.collectives), np.int64)])
     return number, taken

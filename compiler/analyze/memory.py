@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +12,6 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, lifetimes, sizes
 from chimerac.chimera_ir.model import ModelDescription, gradient_bytes
 from chimerac.chimera_ir.program import Program
-
-if TYPE_CHECKING:
-    from chimerac.compiler.pipeline import Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
 
 
 def check_memory(
-    program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Compiled] | None = None
+    program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Program] | None = None
 ) -> None:
     """Raise ChimeraError E461 where a rank needs more bytes than it has.
 
@@ -124,9 +120,9 @@ def check_memory(
     )
 
 
-def _least(compiled: Callable[[], Compiled], model: ModelDescription) -> int | None:
+def _least(recomputed: Callable[[], Program], model: ModelDescription) -> int | None:
     """Return what the worst rank of a program needs; nothing where it cannot be compiled."""
     try:
-        return max(x.peak for x in memory(compiled().program, model))
+        return max(x.peak for x in memory(recomputed(), model))
     except ChimeraError:
         return None

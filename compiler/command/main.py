@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,7 +171,10 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         machine: Machine = options.arrange or options.machine or "window"
         arrange = options.arrange is not None
         program = compile_source(source, parameters, width, machine, arrange).program
-        recomputing = partial(compile_source, source, parameters, width, machine, arrange, recompute=True)
+
+        def recomputing() -> Program:
+            return compile_source(source, parameters, width, machine, arrange, recompute=True).program
+
     model = _model(options.model)
     if model is not None and memory_bytes is not None:
         from chimerac.compiler.analyze.memory import check_memory
@@ -198,7 +200,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
 
             s = simulate(program, costs)
             colour, columns = _colour(options.color, sys.stdout) and not options.output, _columns(options)
-            return draw_timeline(program, s.timing, s.scale, columns=columns, colour=colour)
+            return draw_timeline(program, s.timeline, columns=columns, colour=colour)
         case _:
             from chimerac.compiler.analyze.report import report
             from chimerac.compiler.analyze.simulate import simulate

@@ -9,11 +9,11 @@ from fractions import Fraction
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
+from chimerac.chimera_ir.machines import MACHINES
 from chimerac.compiler.given import cost_from_text
 
 EMITS = ("streams", "json", "schema", "dag", "timeline", "report")
 
-MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")
 
 DESCRIPTION = """\

@@ -66,7 +66,7 @@ def ordering(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Sp
     """Return what ordered these rows of a lowered program: for a transfer or a sum, what ordered the task that it follows
     (a SEND, an ALLREDUCE) or precedes (a RECV)."""
     tasks = ordered.program
-    is_task = program.table.op <= Op.BWD_WEIGHT
+    is_task = program.table.is_task
     spans = []
     for row in rows:
         rank = int(program.rank_of[row])

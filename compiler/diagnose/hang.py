@@ -20,6 +20,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose.circle import closed, shortest_circle
 from chimerac.compiler.draw.timeline import draw_timeline
@@ -28,10 +29,10 @@ from chimerac.compiler.verify.collectives import check_gradient_sync
 from chimerac.compiler.verify.dataflow import check_dataflow
 from chimerac.compiler.verify.matching import check_matching
 from chimerac.compiler.verify.memory import check_limits
-from chimerac.compiler.verify.progress import hang_on, machine_name, machines
+from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.tasks import check_exactly_once
 from chimerac.compiler.verify.view import View
-from chimerac.compiler.verify.waits import END, POST, READ, WINDOW, Hang
+from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, READ, WINDOW, Hang
 from chimerac.compiler.verify.wellformed import check_wellformed
 
 NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
@@ -116,7 +117,7 @@ def _name(view: View, hang: Hang, node: int) -> str:
     p, rows = view.program, _rows(view, hang, node)
     if node < len(p):
         return p.place(node)
-    if p.table.op[rows[0]] == Op.ALLREDUCE:
+    if p.table.op[rows[0]] in COLLECTIVES:
         return f"the completion of {p.text(rows[0])}"
     send = next(row for row in rows if p.table.op[row] == Op.SEND)
     return f"the transfer from rank {view.rank[send]}: {p.text(send)}"
@@ -127,7 +128,7 @@ def _name(view: View, hang: Hang, node: int) -> str:
 
 def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
     p = view.program
-    timing = earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), p.header.costs.hop))
+    timing = earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), p.costs.hop))
     done = hang.done[: len(p)]
     stops = {}
     for rank in ranks:
@@ -135,7 +136,7 @@ def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
         row = a + int(np.count_nonzero(done[a:b]))
         stops[rank] = f"then {p.text(row)}" if row < b else "to the end"
     timing = replace(timing, end=np.where(done, timing.end, -1))
-    return draw_timeline(p, timing, 1, ranks=ranks, columns=100, stops=stops, bands=2).rstrip()
+    return draw_timeline(p, timing.timeline(p), ranks=ranks, columns=100, stops=stops, bands=2).rstrip()
 
 
 # --- a change that was tried ----------------------------------------------------------------------------------------

@@ -122,6 +122,6 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     forced = np.full(count, len(program))
     forced[same] = np.searchsorted(keys, limit)
     slots: Ints = np.minimum(np.minimum(latest, free), forced)
-    if program.header.costs.hop and "receive_buffers" not in program.header.limits:
+    if program.costs.hop and "receive_buffers" not in program.header.limits:
         slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[m.producer]))
     return slots

@@ -47,7 +47,6 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
         stages=stages,
         micro_batches=micro_batches,
         pipes=pipes,
-        costs=costs_of(schedule, env, stages),
         window=window,
         micro_batch_size=micro_batch_size(schedule),
         tied=tied_of(schedule, env, stages),
@@ -55,4 +54,5 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int]) -> Spec:
     )
     sync: n.SyncPolicy = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")
     limits = {s.what.name: s.span for s in schedule.statements if isinstance(s, n.MemoryLimit)}
-    return Spec(header, order_of(schedule, declared, env), recompute_of(declared, env, stages), sync, limits)
+    costs = costs_of(schedule, env, stages)
+    return Spec(header, costs, order_of(schedule, declared, env), recompute_of(declared, env, stages), sync, limits)

@@ -10,17 +10,17 @@ instructions, each as soon as nothing it waits for is left.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.program import Ints, Machine
+from chimerac.chimera_ir.machines import MACHINES, Machine, open_sends
+from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.verify.matching import channels
 from chimerac.compiler.verify.view import View
-from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Hang, Waits
+from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
 def check_progress(view: View) -> list[Diagnostic]:
@@ -35,14 +35,9 @@ def check_progress(view: View) -> list[Diagnostic]:
     return [explain_hang(view, hang)]
 
 
-def machine_name(machine: str, window: int) -> str:
-    """Return what messages call a machine."""
-    return f"window({window})" if machine == "window" else machine
-
-
-def machines(view: View) -> dict[str, bool]:
+def machines(view: View) -> dict[Machine, bool]:
     """Return for every machine whether the program ends on it. The window is the program's own."""
-    return {machine: hang_on(view, machine) is None for machine in get_args(Machine)}
+    return {machine: hang_on(view, machine) is None for machine in MACHINES}
 
 
 def hang_on(view: View, machine: Machine) -> Hang | None:
@@ -56,7 +51,7 @@ def waits_on(view: View, machine: Machine) -> Waits:
     """Return the waits of a program on a machine."""
     if machine in ("paired", "serial"):
         return _queued(view, machine)
-    return _direct(view, {"posted": None, "rendezvous": 0}.get(machine, view.header.window))
+    return _direct(view, open_sends(machine, view.header.window))
 
 
 def executed(view: View, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
@@ -130,9 +125,9 @@ def _queued(view: View, machine: Machine) -> Waits:
     """
     p = view.program
     channel, send, receive = channels(view)
-    number = np.full(len(p), -1, np.int64)  # row of a SEND, RECV or ALLREDUCE -> its completion
+    number = np.full(len(p), -1, np.int64)  # row of an end -> what completes
     number[send] = number[receive] = len(p) + np.arange(len(send))
-    sums = view.rows(Op.ALLREDUCE) if machine == "serial" else view.rows()
+    sums = view.rows(*COLLECTIVES) if machine == "serial" else view.rows()
     number[sums] = len(p) + len(send) + p.table.batch[sums]
     ends = np.flatnonzero(number >= 0)
     queue = view.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)

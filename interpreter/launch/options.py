@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.machines import MACHINES
 
 SCHEDULE = Path("schedules/chimera.sched")
 
@@ -74,7 +75,7 @@ def _add_program(add: Callable[..., object]) -> None:
         help="gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "
              "nccl: a GPU per rank (default: %(default)s)")  # fmt: skip
     add("--loopback", action="store_true", help="run all ranks in this process, one at a time, without torchrun")
-    add("--machine", choices=("posted", "window", "rendezvous", "paired", "serial"),
+    add("--machine", choices=MACHINES,
         help="how instructions wait with --loopback (docs/semantics.md); default: as the program promises")  # fmt: skip
     add("--timed", type=positive_number, metavar="MS",
         help="instead of the model: stages that take this many milliseconds for each unit of the program's costs, "

@@ -11,6 +11,7 @@ from typing import assert_never
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 
@@ -76,10 +77,10 @@ def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 def _direct(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
     """Return what SENDs wait for on the machines whose transfers do not queue."""
-    machine, window = program.header.machine, program.header.window
-    if machine == "posted":
+    window = open_sends(program.header.machine, program.header.window)
+    if window is None:
         return []
-    if machine == "rendezvous" or window == 0:
+    if window == 0:
         return [_edges(receive, send)]
     late, earlier = _full(channel, window)
     return [_edges(ends[earlier], send[late], hop) for ends in (send, receive)]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.compiler.format.layout import Writer
-from chimerac.compiler.format.units import TOKEN, tokens_of, units_of
+from chimerac.compiler.format.units import tokens_of, units_of
 from chimerac.compiler.syntax.parse import parse
+from chimerac.compiler.syntax.tokens import TOKEN
 
 
 def format_schedule(source: Source) -> str:

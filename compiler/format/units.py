@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from chimerac.chimera_ir.diagnostics import Span
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.parse import keywords
+from chimerac.compiler.syntax.tokens import TOKEN
 
-TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|[^\s]")
 _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 

@@ -20,6 +20,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Sp
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax import tables
 from chimerac.compiler.syntax.build import Builder, span_of, token_span
+from chimerac.compiler.syntax.tokens import TOKEN
 
 if TYPE_CHECKING:  # what explains errors is loaded where there is one
     from chimerac.compiler.diagnose.place import Place
@@ -78,8 +79,6 @@ def keywords() -> frozenset[str]:
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|\S")
-
 
 def _count(source: Source) -> int:
     """Return how many tokens a text has, at least 1. Raises ChimeraError: E102 a product without its sign, E104 brackets
@@ -88,7 +87,7 @@ def _count(source: Source) -> int:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
     count = depth = 0
     number, last, before = None, "", ""  # the word before if it is a number, the word before, and the one before that
-    for count, found in enumerate(_TOKEN.finditer(source.text), 1):
+    for count, found in enumerate(TOKEN.finditer(source.text), 1):
         word = found[0]
         if number and number.end() == found.start() and (word == "(" or (word.isidentifier() and word not in keywords())):
             raise _no_sign(source.span(number.start(), found.end()), before)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.chimera_ir.textform import program_from_text
 from chimerac.chimera_ir.timeline import Timeline
@@ -75,7 +74,7 @@ def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[st
         found = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]
         a, b = p.offsets[g], p.offsets[g + 1]
         second = {row + 1 for row in range(a, b) if p.table.flags[row] & OVERLAP}  # drawn with the first of its pair
-        rows = [row for row in range(a, b) if p.table.op[row] <= Op.BWD_WEIGHT and row not in second]
+        rows = [row for row in range(a, b) if p.table.is_task[row] and row not in second]
         assert len(found) == len(rows)
         for (start, stop), row in zip(found, rows, strict=True):
             assert Fraction(start, end) == Fraction(int(s.timeline.start[row]), s.makespan)

@@ -1,7 +1,7 @@
-"""Instructions: one frozen class each, joined by the field `op`. Their meaning is docs/semantics.md.
+"""Instructions: one frozen class per operation, told apart by the field `op`. docs/semantics.md says what they mean.
 
-What an operation is stands here and nowhere else: its class has its fields. `FORMS` collects them, and the readers and
-writers of JSON, text and tables follow it. How to add an instruction is in docs/architecture.md.
+Only this file says which fields an operation has. `FORMS` lists them, and the readers and writers of JSON, text and
+tables follow it. docs/architecture.md says how to add an instruction.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Value(IntEnum):
 
 ValueName = Literal["act", "grad"]
 
-# What a file from outside may say: pydantic checks it when reading (jsonform.py); internal values are not checked.
+# Bounds of the fields: pydantic checks them when a file is read (jsonform.py). Values made by this project are not checked.
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
-# The first wrong entry of a list is told: a finding for each would be a hundred times as large as the file.
+# FailFast: only the first wrong entry of a list is reported. All of them would be a hundred times as long as the file.
 Ids = Annotated[tuple[Id, ...], Field(min_length=1, max_length=limits.RANKS), FailFast()]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?$")]
 GroupName = Annotated[str, Field(pattern=r"^(stage [0-9]{1,10}|[A-Za-z_][A-Za-z0-9_]{0,63})$")]
@@ -162,9 +162,9 @@ FIELDS = ("value", "group", "pipe", "stage", "micro_batches", "peer", "ranks", "
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the instructions of one operation look like. fields: those that they have, in the order of `FIELDS`.
+    """An operation, its class and its fields, in the order of `FIELDS`.
 
-    letter: of a task, in schedules and drawings; arrow: what stands before the peer in the text form. Else empty.
+    letter: of a task, in schedules and drawings, else empty; arrow: what precedes the peer in the text form, else empty.
     """
 
     op: Op

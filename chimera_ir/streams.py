@@ -1,5 +1,7 @@
-"""Streams as they are read: columns that grow by one instruction at a time, so that a program of millions of them takes some
-tens of bytes for each. Nothing is kept by tuples of numbers from a file: their hashes could be made to collide."""
+"""Building a program: columns that grow by one instruction at a time, at some tens of bytes each.
+
+Numbers from a file are looked up as bytes, not as tuples: a file could be written so that hashes of tuples collide.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _INT = {int}
 
 
 class _Shape:
-    """What reading needs to know of an operation, looked up once. required: how many fields it has besides `op` and flags."""
+    """A `Form`, prepared for fast reading. required: the number of fields besides `op` and flags."""
 
     def __init__(self, form: Form) -> None:
         self.op, self.form, self.is_task = int(form.op), form, issubclass(form.cls, Task)
@@ -34,12 +36,12 @@ _SHAPES = {form.op.name: _Shape(form) for form in FORMS}
 
 
 class Streams:
-    """The instructions read so far, rank after rank."""
+    """The instructions added so far, rank after rank."""
 
     def __init__(self) -> None:
-        self._rows = array("q")  # seven numbers for each: the columns of a table
+        self._rows = array("q")  # the seven columns of a table, row after row
         self._offsets = array("q")
-        self._groups: dict[bytes, int] = {}  # micro-batches of a task that has several, or of one that no pipe may have
+        self._groups: dict[bytes, int] = {}  # lists of micro-batches, other than those of one
         self._collectives: dict[tuple[Any, ...], int] = {}  # an op and the values of its fields, ranks as bytes
         self._tasks = self._sums = 0
 
@@ -69,9 +71,9 @@ class Streams:
         return ""
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Add an instruction, given as the fields of its JSON object; or return False where anything about them is wrong.
+        """Add the instruction with these fields of its JSON object; or return False if anything about them is wrong.
 
-        What is accepted here is what the types of `Instruction` say. They are the rule, and say what is wrong.
+        It accepts exactly what pydantic accepts by the types of `Instruction`, only faster. pydantic then says what is wrong.
         """
         try:
             shape = _SHAPES[fields["op"]]
@@ -93,7 +95,7 @@ class Streams:
                         known, flags = known + 1, flags | bit * given
             if len(fields) != known:
                 return False
-        except (KeyError, TypeError):  # a field that is not there, or a value that no field has
+        except (KeyError, TypeError):  # a missing field, or a value of a wrong type
             return False
         self._add(shape, value, pipe, stage, ids, peer, flags)
         return True
@@ -110,13 +112,13 @@ class Streams:
         self._add(shape, value, fields["pipe"], fields["stage"], fields["micro_batches"], fields.get("peer", 0), flags)
 
     def _add(self, shape: _Shape, value: int, pipe: int, stage: int, ids: Any, peer: int, flags: int) -> None:
-        # One micro-batch is its own number; what must be looked up counts down from -1.
+        # A single micro-batch is stored as its id, a list of several as a number from -1 downwards.
         batch = ids[0] if len(ids) == 1 else ~self._groups.setdefault(array("q", ids).tobytes(), len(self._groups))
         self._rows.extend((shape.op, value, pipe, stage, batch, peer, flags))
         self._tasks += shape.is_task
 
     def _collective(self, shape: _Shape, values: list[Any], given: int) -> bool:
-        """Add an instruction with `ranks`, if its values fit. values: in the order of its fields; given: fields there are."""
+        """Add an instruction with `ranks` if these values of its fields fit. given: how many fields the JSON object has."""
         names = shape.form.fields
         fit = given == 1 + len(names) and all(_FITS[name](value) for name, value in zip(names, values, strict=True))
         if fit:

@@ -10,8 +10,8 @@
       RECV grad down[0] s0 m0 <- 1; RECV act up[0] s3 m2 <- 1
       FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1
 
-A line of a stream is a task with the transfers and collectives that follow it. Reading goes through the JSON form, so
-that one reader decides what a program may hold.
+A line of a stream is a task with the transfers and collectives that follow it. Reading makes the fields of the JSON form,
+so that both forms are checked by one reader.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
 class _Reader:
     """Reads a compact text line by line.
 
-    lines: where each field of the header stands, by its name; that of a pipe or a tied set by its number too.
+    lines: number and text of each header line, by its first word and, of pipes and tied sets, their position.
     """
 
     def __init__(self, source: Source) -> None:
@@ -143,7 +143,7 @@ class _Reader:
             self._begin(1, "")
 
     def header(self) -> dict[str, Any]:
-        """Return the header as JSON has it, of a program without instructions."""
+        """Return the JSON object of the header, with empty streams."""
         stages = self.fields.get("stages")
         for kind, costs in self.fields.get("costs", {}).items():
             if kind in _KINDS and len(costs) == 1 and isinstance(stages, int):
@@ -175,7 +175,7 @@ class _Reader:
         self._check()
 
     def _judged(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
-        """Return an instruction that does not simply fit. Raises ChimeraError E603 with its place in the text."""
+        """Return an instruction that `Streams.fits` refused. Raises ChimeraError E603 with its place in the text."""
         rank, nth = len(self.rows) - 1, self.rows.last
         try:
             return read_instruction(Excerpt(json.dumps(fields), self.source), rank, nth)
@@ -243,7 +243,7 @@ class _Reader:
         return replace(d, span=span or _span(self.source, number, line))
 
 
-# The line of the header in which a field stands; the others stand in `sizes`.
+# The first word of the line with a field of the header; the other fields are in the line `sizes`.
 _WORDS = {
     "schedule": "schedule",
     "parameters": "schedule",
@@ -277,7 +277,7 @@ def _split(words: list[str]) -> list[tuple[str, str]]:
 
 
 def _int(text: str) -> int:
-    """Return a number of the text: digits, perhaps with a minus sign, and no more of them than any number has."""
+    """Return an integer of at most 20 characters. Raises UnreadableError for anything else."""
     if not _INT.fullmatch(text) or len(text) > 20:
         raise UnreadableError(f"'{text}' is not a number that a program has")
     return int(text)

@@ -1,6 +1,6 @@
-"""Where each task of a program stands, and what tasks wait for each other. Shared by the passes that build programs.
+"""The tasks of a program by key, what they wait for, and their earliest times. Shared by the passes that build programs.
 
-The verifier has its own idea of both (compiler/verify/), so that a bug must be made twice to get through.
+The verifier (compiler/verify/) computes the same on its own: a bug in one of them is found by the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chimerac.chimera_ir.timeline import Timeline
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
     """Return (position in `rows`, micro-batch id), one entry per micro-batch of each row's batch."""
     batch = program.table.batch[rows]
-    if (batch < program.header.micro_batches).all():  # batch m is (m,) there: the common case, without groups
+    if (batch < program.header.micro_batches).all():  # no groups: batch m is (m,)
         return np.arange(len(rows)), batch
     sizes = np.array([len(b) for b in program.batches], np.int64)
     ids = np.concatenate([np.array(b, np.int64) for b in program.batches])
@@ -62,8 +62,10 @@ class TaskIndex:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Waits: node `target` starts no earlier than `delay` after node `source` ends. Nodes are the rows of a program and,
-    numbered after them, whatever else takes part."""
+    """Waits: node `target` starts no earlier than `delay` after node `source` ends.
+
+    Nodes are the rows of a program and, numbered after them, completions of transfers where these queue.
+    """
 
     source: Ints
     target: Ints
@@ -162,18 +164,18 @@ def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
 def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     """Return the earliest times of all nodes: each rank runs its stream in order, each row as soon as its waits allow.
 
-    cost: by node; those after the program's rows stand in no stream, and run as soon as their own waits allow. An
+    cost: by node; nodes after the program's rows belong to no stream, and run as soon as their own waits allow. An
     overlapped pair runs as one task: it starts when both could, and ends after both costs.
     """
     cost, edges = _fused(program, cost, edges)
     others = np.arange(len(program), len(cost))
-    # What stands earlier in the same stream has ended by then.
+    # Waits for earlier rows of the same stream hold anyway.
     rank_of, after = np.concatenate([program.rank_of, program.world + others]), edges.source >= edges.target
     order = np.flatnonzero((rank_of[edges.source] != rank_of[edges.target]) | after | (edges.source < 0) | (edges.delay > 0))
     order = order[np.argsort(edges.target[order], kind="stable")]
     first = np.searchsorted(edges.target[order], np.arange(len(cost) + 1)).tolist()
     source, delay = edges.source[order].tolist(), edges.delay[order].tolist()
-    # Each of the others is a stream of its own.
+    # Each node after the rows is a stream of its own.
     costs, stops = cost.tolist(), [*program.offsets[1:].tolist(), *(others + 1).tolist()]
     position = [*program.offsets[:-1].tolist(), *others.tolist()]
     clock = [0] * len(position)

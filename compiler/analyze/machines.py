@@ -1,7 +1,7 @@
-"""What a program waits for on its machine, and how long: the machines of docs/semantics.md as edges with delays.
+"""What each instruction waits for on a machine of docs/semantics.md, as edges with delays.
 
-Nodes are the rows of the program and, on the machines whose transfers queue, their completions after them: one for every
-message and, on `serial`, one for every collective. The verifier has its own idea of the same (compiler/verify/progress.py).
+Nodes are the rows of the program. On machines whose transfers queue, completions are nodes after them: one for every
+message and, on `serial`, one for every collective. The verifier computes waits on its own (compiler/verify/progress.py).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class RankMemory:
     """Bytes of one global rank, by the rule of docs/semantics.md, "Buffers".
 
     weights, gradients: of all its stages, once, from the first instruction to the last. activations: what forwards keep
-    for their backwards; buffers: posted or held for received values; values: made here, until they are read or sent;
+    for their backwards; buffers: posted or held for received values; values: outputs, until they are read or sent;
     sends: messages until they are complete; each at its own peak. peak: the most of all at once. Optimizer state and what
     an instruction needs only while it runs are not counted.
     """
@@ -34,7 +34,12 @@ class RankMemory:
 
 
 # What is held at one time, besides weights and gradients.
-_PARTS = {"activations": ACTIVATIONS, "buffers": (Kind.RECEIVED,), "values": (Kind.MADE, Kind.AS_MADE), "sends": (Kind.SENT,)}
+_PARTS = {
+    "activations": ACTIVATIONS,
+    "buffers": (Kind.RECEIVED,),
+    "values": (Kind.OUTPUT, Kind.SENT_ITSELF),
+    "sends": (Kind.SENT,),
+}
 
 
 class _Held:

@@ -1,7 +1,7 @@
 """When everything runs, by the costs: a simulation of a final program on the machine that its header names.
 
-A task takes its cost; a transfer takes `hop` from the moment when both its SEND and its RECV are posted and it stands
-first in its queues, where there are any; docs/semantics.md, "Times", has the rules (compiler/analyze/machines.py). Posting and
+A task takes its cost. A transfer takes `hop` from the moment when its SEND and its RECV are posted and it is first in
+its queues, if there are any; docs/semantics.md, "Times", has the rules (compiler/analyze/machines.py). Posting and
 collectives take no time.
 """
 

@@ -66,7 +66,7 @@ def draw_timeline(
 
 
 def _fused(program: Program, timeline: Timeline) -> Mask:
-    """Return which bars are the second task of an overlapped pair whose time the first bar includes, as simulated."""
+    """Return which bars are the second task of an overlapped pair whose first bar takes the time of both, as simulated."""
     before = np.maximum(timeline.row - 1, 0)
     second = (timeline.row > 0) & ((program.table.flags[before] & OVERLAP) != 0) & (program.rank_of[before] == timeline.rank)
     fused: Mask = second & (timeline.start == timeline.end)

@@ -1,6 +1,6 @@
 """Replicate a program over data-parallel replicas: rank r of replica w is global rank w x ranks + r.
 
-And the way back: the tasks of one replica, or only its forwards.
+`tasks_only` and `forwards_only` are the reverse: the tasks of one replica, or only its forwards.
 """
 
 from __future__ import annotations

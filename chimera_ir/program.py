@@ -86,9 +86,8 @@ class Program:
         form = FORMS[op]
         if "ranks" in form.fields:
             return self.collectives[batch]
-        values: dict[str, Any] = {name: bool(flags & bit) for name, bit in FLAGS.items()}
-        values |= {"value": _VALUES[value], "pipe": pipe, "stage": stage, "micro_batches": self.batches[batch], "peer": peer}
-        return cast(Instruction, form.cls(**{name: values[name] for name in form.fields}))
+        values = {"value": _VALUES[value], "pipe": pipe, "stage": stage, "micro_batches": self.batches[batch], "peer": peer}
+        return cast(Instruction, form.cls(**{k: values[k] if k in values else bool(flags & FLAGS[k]) for k in form.fields}))
 
     def stream(self, rank: int) -> tuple[Instruction, ...]:
         """Return the instructions of one global rank, in order."""

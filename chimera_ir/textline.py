@@ -10,7 +10,7 @@ An instruction is its op and then its fields in the order of `FIELDS`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from chimerac.chimera_ir import limits
@@ -33,26 +33,30 @@ class UnreadableError(ValueError):
 
 def instruction_text(i: Instruction, pipes: tuple[str, ...]) -> str:
     """Return the text of one instruction. pipes: the names of the program's pipes, by id."""
-    words = [_WRITE[name](i, pipes) for name in _FORMS[i.op].fields]
-    return " ".join([i.op, *filter(None, words)])
+    return " ".join([i.op, *filter(None, [write(i, pipes) for write in _WRITERS[i.op]])])
 
 
 def instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     """Return the fields of an instruction, as JSON has them. pipes: their numbers by name. Raises UnreadableError."""
-    form = _FORMS.get(text.split(maxsplit=1)[0] if text else "")
-    found = form and len(text) <= limits.INSTRUCTION and _PATTERNS[form.op.name].fullmatch(text)
-    if not form or not found:
+    op = text.split(maxsplit=1)[0] if text else ""
+    found = op in _FORMS and len(text) <= limits.INSTRUCTION and _PATTERNS[op].fullmatch(text)
+    if not found:
         raise _misspelt(text)
-    flags = found["flags"].split()
-    if len(set(flags)) < len(flags):
-        raise _misspelt(text)
-    if "pipe" in form.fields and found["pipe"] not in pipes:
-        raise UnreadableError(f"unknown pipe '{found['pipe']}': {did_you_mean(found['pipe'], pipes)}")
-    result: dict[str, Any] = {"op": form.op.name}
-    for name in form.fields:
-        if name not in FLAGS:
-            result[name] = _READ[name](found, pipes)
-    return result | dict.fromkeys(flags, True)
+    result: dict[str, Any] = {"op": op}
+    for name, read in _READERS[op]:
+        result[name] = read(found[name])
+    if "pipe" in result:
+        if result["pipe"] not in pipes:
+            raise UnreadableError(f"unknown pipe '{result['pipe']}': {did_you_mean(result['pipe'], pipes)}")
+        result["pipe"] = pipes[result["pipe"]]
+    if "group" in result and result["group"] is None:
+        result["group"] = stage_group(result["stage"])
+    if found["flags"]:
+        flags = found["flags"].split()
+        if len(set(flags)) < len(flags):
+            raise _misspelt(text)
+        result |= dict.fromkeys(flags, True)
+    return result
 
 
 def _numbers(text: str) -> list[int]:
@@ -75,16 +79,24 @@ _WRITE: dict[str, Callable[[Any, tuple[str, ...]], str]] = {
     "recompute": lambda i, pipes: "recompute" if i.recompute else "",
     "overlap": lambda i, pipes: "overlap" if i.overlap else "",
 }
-# How each field is read, from the match of the pattern below.
-_READ: dict[str, Callable[[re.Match[str], Mapping[str, int]], Any]] = {
-    "value": lambda found, pipes: found["value"],
-    "group": lambda found, pipes: found["group"] or stage_group(int(found["stage"])),
-    "pipe": lambda found, pipes: pipes[found["pipe"]],
-    "stage": lambda found, pipes: int(found["stage"]),
-    "micro_batches": lambda found, pipes: _numbers(found["micro_batches"]),
-    "peer": lambda found, pipes: int(found["peer"]),
-    "ranks": lambda found, pipes: _numbers(found["ranks"]),
+_WRITERS = {op: tuple(_WRITE[name] for name in form.fields) for op, form in _FORMS.items()}
+
+
+def _same(word: Any) -> Any:
+    return word
+
+
+# How each field but the flags is read from its group of the pattern below.
+_READ: dict[str, Callable[[str], Any]] = {
+    "value": _same,
+    "group": _same,
+    "pipe": _same,
+    "stage": int,
+    "micro_batches": _numbers,
+    "peer": int,
+    "ranks": _numbers,
 }
+_READERS = {op: tuple((name, _READ[name]) for name in form.fields if name not in FLAGS) for op, form in _FORMS.items()}
 # How each field but the flags is recognized, with the space before it.
 _PATTERN = {
     "value": r"\s+(?P<value>act|grad)",

@@ -34,7 +34,7 @@ class Source:
         return self.text[start : end if end >= 0 else None].rstrip("\r") if number > 0 else ""
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span of the characters start .. end - 1, which stand on one line."""
+        """Return the span of the characters start .. end - 1, which are on one line."""
         line, column = self.text.count("\n", 0, start) + 1, start - self.text.rfind("\n", 0, start)
         return Span(self, line, column, line, column + end - start)
 

@@ -32,7 +32,7 @@ class Pipe:
     micro_batches: Annotated[tuple[Id, ...], FailFast()]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "micro_batches", tuple(sorted(self.micro_batches)))  # in a file they stand in any order
+        object.__setattr__(self, "micro_batches", tuple(sorted(self.micro_batches)))  # a file may list them in any order
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Tied:
     stages: Ids
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(sorted(set(self.stages))))  # in a file they stand in any order
+        object.__setattr__(self, "stages", tuple(sorted(set(self.stages))))  # a file may list them in any order
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,9 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
 
 
 def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) -> Program:
-    """Return the program of a header, as the JSON text of a program without instructions, and of the rows of its streams.
+    """Return the program of a header and its streams. header: the JSON text of a program without instructions.
 
-    found: what is wrong with those; what is wrong with the header is told before it.
+    found: findings about the rows; findings about the header come before them.
     """
     name = header.source.name
     if len(header.text) > limits.HEADER:
@@ -130,15 +130,15 @@ def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
     return read_part(_instruction_adapter(), KIND, part, ("streams", rank, number))
 
 
-# An instruction as it is written as a rule, and what follows it; another, if it is right, is read by its own path.
+# An instruction without objects or braces inside, and the sign behind it. Any other takes the slow path.
 _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \t\n\r]*")
 
 
 class StreamsReader:
-    """Reads the streams of a JSON text, instruction by instruction: no more than one of them is in memory as values.
+    """Reads the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    end: the place behind them; found: what is wrong with the first instruction of which anything is, or with its stream.
-    Raises JSONDecodeError.
+    end: the position behind the streams; found: findings about the first wrong instruction or stream. Raises
+    JSONDecodeError.
     """
 
     def __init__(self, source: Source, begin: int) -> None:
@@ -168,7 +168,7 @@ class StreamsReader:
             at = after(text, at, ",")
 
     def _stream(self, at: int) -> int:
-        """Read the instructions of one stream, of which the first begins here; return the place behind them."""
+        """Read the instructions of one stream, whose first begins here; return the position behind them."""
         text, rows, scan, match = self.text, self.rows, _scan, _ITEM.match
         if text[at : at + 1] == "]":
             return at + 1
@@ -192,13 +192,13 @@ class StreamsReader:
                 self._check()
 
     def _check(self) -> None:
-        """Raise ChimeraError E604 as soon as there is too much."""
+        """Raise ChimeraError E604 if the streams exceed a limit."""
         if excess := self.rows.excess():
             raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object. Raises ValueError where one stands twice."""
+    """Return the fields of an object. Raises ValueError if two have one name."""
     result = dict(pairs)
     if len(result) < len(pairs):
         raise ValueError

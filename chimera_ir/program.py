@@ -98,7 +98,7 @@ class Program:
         return instruction_text(self.instructions([row])[0], self.pipe_names)
 
     def place(self, row: int) -> str:
-        """Return where a row stands, for messages: its rank, its number in the stream and its text."""
+        """Return the place of a row for messages: its rank, its number in the stream and its text."""
         rank = int(self.rank_of[row])
         return f"rank {rank}, instruction {row - int(self.offsets[rank])}: {self.text(row)}"
 

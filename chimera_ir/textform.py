@@ -159,13 +159,13 @@ class _Reader:
     def _rank(self, line: str) -> None:
         found, wanted = _RANK.fullmatch(line), len(self.rows)
         if not found or found[1] != str(wanted):
-            raise UnreadableError(f"expected 'rank {wanted}:', the streams stand in the order of their ranks")
+            raise UnreadableError(f"expected 'rank {wanted}:', streams come in the order of their ranks")
         self.rows.begin()
         self._check()
 
     def _instructions(self, number: int, line: str) -> None:
         if not len(self.rows):
-            raise UnreadableError("instructions stand behind the line 'rank 0:'")
+            raise UnreadableError("instructions come after the line 'rank 0:'")
         parts = line.split(";")
         for k, part in enumerate(parts):
             fields = instruction(part.strip(), self.pipes)
@@ -200,7 +200,7 @@ class _Reader:
         key, *rest = line.split()
         nth = len(self.fields[_LISTS[key]]) if key in _LISTS else 0
         if self.lines.setdefault((key, nth), (number, line))[0] != number:
-            raise UnreadableError(f"the line '{key}' stands twice")
+            raise UnreadableError(f"the line '{key}' appears twice")
         match key:
             case "schedule":
                 self.fields["schedule"] = rest[0]
@@ -272,7 +272,7 @@ def _span(source: Source, number: int, line: str) -> Span:
 def _split(words: list[str]) -> list[tuple[str, str]]:
     pairs = [(k, v) for k, _, v in (word.partition("=") for word in words)]
     if len(dict(pairs)) < len(pairs):
-        raise UnreadableError("a name stands twice in this line")
+        raise UnreadableError("a name appears twice in this line")
     return pairs
 
 

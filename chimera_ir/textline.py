@@ -134,7 +134,7 @@ def _misspelt(text: str) -> UnreadableError:
     """Return what is wrong with the text of an instruction."""
     op = text.split(maxsplit=1)[0] if text else ""
     if not text:
-        return UnreadableError(f"'{text}' does not read as an instruction", "an instruction stands between two ';'")
+        return UnreadableError(f"'{text}' does not read as an instruction", "write an instruction between two ';'")
     if op not in _FORMS:
         return UnreadableError(f"unknown instruction '{op}': {did_you_mean(op, _FORMS)}")
     form = _FORMS[op]
@@ -145,7 +145,7 @@ def _misspelt(text: str) -> UnreadableError:
         )
     if found := _PATTERNS[op].fullmatch(text):
         twice = next(flag for flag in FLAGS if found["flags"].split().count(flag) > 1)
-        return UnreadableError(f"'{twice}' stands twice in '{text}'", help)
+        return UnreadableError(f"'{twice}' appears twice in '{text}'", help)
     if _PATTERNS[op].fullmatch(shorter):
         return UnreadableError(f"a number of '{text}' begins with 0", f"write {shorter}")
     if other := _pattern(op, names | {"peer"}, "").fullmatch(text):

@@ -58,10 +58,7 @@ def _extremes(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
             except json.JSONDecodeError:
                 return
             halves = (m for m in _ESCAPE.finditer(text, start, at) if m[1])
-            yield from (
-                (m.start(), "half of a surrogate pair stands alone, which is no character", "write the character itself")
-                for m in halves
-            )
+            yield from ((m.start(), "half of a surrogate pair is no character", "write the character itself") for m in halves)
         elif len(found[0]) >= MAX_DIGITS:
             yield start, f"a number has {at - start} digits", f"no number of a {kind.what} has more than 19"
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
@@ -142,9 +139,9 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
                 raise refuse(kind.codes[1], message, help=kind.help)
         found = [(field, "missing") for field in missing] + [(field, "unknown") for field in unknown]
         if found and known:
-            code, told = kind.codes[2], found[:MAX_FINDINGS]
+            code, shown = kind.codes[2], found[:MAX_FINDINGS]
             raise ChimeraError(
-                Diagnostic(code, f"{name}: {place_in_words((*path, field))}: this field is {what}") for field, what in told
+                Diagnostic(code, f"{name}: {place_in_words((*path, field))}: this field is {what}") for field, what in shown
             )
 
 
@@ -166,7 +163,7 @@ def _unfit(kind: Kind, part: Excerpt, most: int) -> ChimeraError:
             if part.text[after_space(part.text, at)] != ":":
                 continue
             if key in objects[-1]:
-                message, place = f"{name}: the field '{key}' stands twice in one object", part.span(found.start(), at)
+                message, place = f"{name}: the field '{key}' appears twice in one object", part.span(found.start(), at)
                 return refuse(kind.codes[2], message, place, "the second", help="keep one of them")
             objects[-1].add(key)
             if len(objects[-1]) > most:

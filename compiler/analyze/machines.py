@@ -35,7 +35,7 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
 
 
 def _queues_with_transfers(op: Op) -> bool:
-    """Return whether an instruction joins a collective that stands in the queues of `serial`."""
+    """Return whether an instruction joins a collective that waits in the queues of `serial`."""
     match op:
         case Op.ALLREDUCE:
             return True

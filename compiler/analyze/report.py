@@ -65,7 +65,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
         rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model))]
         yield from _table(["rank", *columns], rows)
         yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
-        yield "values: made here, until read or sent; sends: until complete; peak: the most of all at once"
+        yield "values: outputs, until read or sent; sends: until complete; peak: the most of all at once"
         yield "not counted: optimizer state, and what an instruction needs only while it runs"
 
 

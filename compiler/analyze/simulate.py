@@ -66,7 +66,7 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
     """
     h = program.header
     own, scale = _scaled(program.costs, {} if costs is None else costs_from(costs), h.stages)
-    # Replicas wait for each other only where their sums stand in one queue with transfers.
+    # Replicas wait for each other only if their sums and transfers share a queue.
     if own.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
         unit = scale if scale <= limits.TIME else f"{scale:.1e}"
         message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"

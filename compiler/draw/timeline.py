@@ -136,7 +136,7 @@ def _paint(cells: list[Cell]) -> str:
 
 
 def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
-    """Return the times that stand above a band of characters, a number about every ten."""
+    """Return the times above a band of characters, a number about every ten characters."""
     total, each = Fraction(end, scale), scale * per_unit  # characters for a unit of cost
     step = next(s for k in range(20) for s in (10**k, 2 * 10**k, 5 * 10**k) if s * each >= 10 or s > total)
     line, first = "", ceil(band.start / each / step) * step

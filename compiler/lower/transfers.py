@@ -1,12 +1,12 @@
 """A SEND and a RECV for every value that crosses from one rank to another.
 
-A SEND stands right after the task that makes its value. A RECV is posted as early as its buffer allowance permits: at
+A SEND comes right after the task whose output it sends. A RECV is posted as early as its buffer allowance permits: at
 most `ahead` values of a channel are posted and not yet read, so transfers overlap with the task before their reader:
 
     rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2
 
 Where that alone could hang, a RECV is posted earlier still. On the window machine SEND number i + K of a channel waits
-until RECV number i is posted, so each RECV stands, in one total order of all tasks that every stream agrees with,
+until RECV number i is posted, so each RECV comes, in one total order of all tasks that every stream agrees with,
 before the task whose SEND would wait for it. Then every wait points backwards in that order, and nothing can hang.
 
 Where transfers take time, a RECV is also posted by the time at which that order has its SEND: the hop begins when both

@@ -116,7 +116,7 @@ def test_texts_that_do_not_read(old: str, new: str) -> None:
         ("BWD down[0] s0 m0", "BWD down[0] s0 m0 -> 1", "BWD has no peer, but 'BWD down[0] s0 m0 -> 1' names one",
          "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWD down[0] s0 m0 overlap overlap",
-         "'overlap' stands twice in 'FWD down[0] s0 m0 overlap overlap'",
+         "'overlap' appears twice in 'FWD down[0] s0 m0 overlap overlap'",
          "write FWD PIPE sS mIDS, then recompute or overlap or both"),
         ("FWD down[0] s0 m0", "FWD down[0] s0 m00",
          "a number of 'FWD down[0] s0 m00' begins with 0", "write FWD down[0] s0 m0"),
@@ -128,7 +128,7 @@ def test_texts_that_do_not_read(old: str, new: str) -> None:
          "'BWD act down[0] s0 m0' does not read as an instruction", "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWT down[0] s0 m0", "unknown instruction 'FWT': did you mean 'FWD'?", ""),
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' does not read as an instruction",
-         "an instruction stands between two ';'"),
+         "write an instruction between two ';'"),
         ("on 0 1", "on 00 1", "'00' is not a number that a program has", ""),
     ],
 )  # fmt: skip
@@ -170,7 +170,7 @@ def test_a_wrong_field_is_told_in_the_words_of_json(change: dict[str, object], s
         ("[" * 100_000, "brackets are nested more than 200 deep", 201),
         ('{"a": ' + "[" * 300 + "]" * 300 + "}", "brackets are nested more than 200 deep", 206),
         ('{"a": ' + "1" * 6000 + "}", "a number has 6000 digits", 7),
-        ('{"a": "x\\ud800"}', "half of a surrogate pair stands alone, which is no character", 9),
+        ('{"a": "x\\ud800"}', "half of a surrogate pair is no character", 9),
     ],
 )
 def test_json_that_cannot_be_read_says_why_and_where(text: str, said: str, column: int) -> None:

@@ -1,5 +1,4 @@
-"""The ground floor: what a program, a finding and a model description are, and their text forms.
+"""What compiler and interpreter share: programs, findings, model descriptions, timelines, and their text forms.
 
-Everything here is a frozen value. Compiler and interpreter both stand on it and never import each other; it needs
-numpy and pydantic, and never torch.
+It needs numpy and pydantic, never torch, and imports neither of the two.
 """

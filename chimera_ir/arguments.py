@@ -1,4 +1,4 @@
-"""Command lines: argparse, which also names the option or the choice that was nearly written."""
+"""Command lines: argparse that suggests the option or the choice that was probably meant."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chimerac.chimera_ir.diagnostics import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser with suggestions. verbs: the parsers of other things that the same command does."""
+    """An ArgumentParser with suggestions. verbs: the parsers of the command's other verbs."""
 
     verbs: Sequence[argparse.ArgumentParser] = ()
 
     def format_usage(self) -> str:
-        """Return the usage lines, those of the verbs too."""
+        """Return the usage lines of this parser and of its verbs."""
         others = (verb.format_usage().replace("usage:", "      ", 1) for verb in self.verbs)
         return super().format_usage() + "".join(others)
 
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace(super().format_usage(), self.format_usage(), 1)
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2 and say what is wrong."""
+        """Print what is wrong and end the process with status 2."""
         super().error(message + self._suggestion(message))
 
     def _suggestion(self, message: str) -> str:

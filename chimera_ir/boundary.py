@@ -1,4 +1,4 @@
-"""Boundary values: the tensors that a stage hands on, and how many bytes they are in a message."""
+"""Boundary values: the tensors that a stage passes to the next one, and their size in a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ConfigDict, FailFast, Field
 
 from chimerac.chimera_ir.instructions import STRICT
 
-ALIGNMENT = 16  # bytes: every tensor of a message of several begins at a multiple
+ALIGNMENT = 16  # bytes: in a message of several tensors each begins at a multiple
 
 Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 ITEM_BYTES: dict[str, int] = {
@@ -31,7 +31,8 @@ Size = Annotated[int, Field(ge=0, le=2**31)]
 class Tensor:
     """One tensor of a boundary value. gradient: whether a gradient of the same shape travels back.
 
-    kept: whether its memory is also kept for a backward up to here; a stage that ends here hands on a copy.
+    kept: whether a layer before this boundary keeps the same memory for its backward. A stage that ends here then passes on
+    a copy.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -47,7 +48,7 @@ class Tensor:
 
 
 def aligned_bytes(tensor: Tensor) -> int:
-    """Return the size of a tensor in a message of several: each begins where it can be read."""
+    """Return the size of a tensor in a message of several tensors, with the padding behind it."""
     return -(-tensor.bytes // ALIGNMENT) * ALIGNMENT
 
 

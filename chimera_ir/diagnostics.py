@@ -34,7 +34,7 @@ class Source:
         return self.text[start : end if end >= 0 else None].rstrip("\r") if number > 0 else ""
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span of the characters start .. end - 1, which stand on one line."""
+        """Return the span of the characters start .. end - 1, which are on one line."""
         line, column = self.text.count("\n", 0, start) + 1, start - self.text.rfind("\n", 0, start)
         return Span(self, line, column, line, column + end - start)
 
@@ -55,7 +55,7 @@ class Span:
 
     @property
     def text(self) -> str:
-        """What stands there; of several lines, on one."""
+        """Return the text of the span; several lines are joined by spaces."""
         lines = [self.source.line(number) for number in range(self.line, self.end_line + 1)]
         lines[-1] = lines[-1][: self.end_column - 1]
         lines[0] = lines[0][self.column - 1 :]
@@ -67,8 +67,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. message: the fact, with both numbers; label: what is at `span`; notes: how it came about;
-    help: one change to make; about: rows of the program, or fields of its header, for those who know which text made them."""
+    """One finding.
+
+    message: the fact, with its numbers; label: what is at `span`; notes: how it came about; help: one change to make.
+    about: rows of a program, or a path into a file; callers that know which text made them add a span.
+    """
 
     code: str
     message: str
@@ -96,11 +99,11 @@ def refuse(
 
 
 MAX_LENGTH = 1000  # characters of a line shown
-MAX_KNOWN = 500  # words among which the nearest is looked for
+MAX_KNOWN = 500  # known words that a wrong one is compared with
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a help that names the nearest known word, or all of them where none is near."""
+    """Return a help that names the most similar known word, or all of them if none is similar."""
     names = sorted(set(known))
     same = [name for name in names if name.casefold() == word.casefold()]
     near = same or (difflib.get_close_matches(word, names[:MAX_KNOWN], n=1, cutoff=0.6) if len(word) <= MAX_LENGTH else [])
@@ -110,11 +113,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 MAX_WIDTH = 160  # characters of a source line shown
-MAX_SHOWN = 20  # findings rendered in full; the rest are counted, so that a broken big program stays readable
+MAX_SHOWN = 20  # findings that are printed; the others are only counted
 
 
 def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
-    """Return the findings as the text a person reads, `colour` with ANSI escapes."""
+    """Return the findings as text. colour: with ANSI escapes."""
     shown = [_render_one(d, colour) for d in diagnostics[:MAX_SHOWN]]
     if len(diagnostics) > MAX_SHOWN:
         shown.append(f"... and {len(diagnostics) - MAX_SHOWN} more findings\n")
@@ -122,8 +125,11 @@ def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a line as a terminal may be sent it: what it would obey instead of showing it (control characters, changes of
-    direction, what has no UTF-8) is written as in \\x1b."""
+    """Return a line that is safe to print, shortened if it is very long.
+
+    Characters that the terminal would interpret (controls, changes of direction) are escaped, as in \\x1b, and so are
+    those that UTF-8 cannot express.
+    """
     text = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
     if text.isprintable():
         return text
@@ -144,7 +150,7 @@ def _render_one(d: Diagnostic, colour: bool) -> str:
         column, end, text = d.span.column - first, end - first, text[first : first + MAX_WIDTH]
         end = max(column, min(end, len(text) + 1))
         before, marked, after = visible(text[: column - 1]), visible(text[column - 1 : end - 1]), visible(text[end - 1 :])
-        # Tabs stay tabs, so that the caret stands under its word whatever the terminal's tab width.
+        # Tabs are kept, so that the caret is below its word at any tab width.
         indent = "".join("\t" if c == "\t" else " " for c in before)
         lines += [
             f"{blue}{margin}-->{off} {visible(str(d.span))}",

@@ -17,10 +17,10 @@ MAX_NAME = 300  # characters of a path shown
 
 
 def read(path: str | os.PathLike[str], opened: BinaryIO | None = None) -> str:
-    """Return the text of a file; every line ends with a newline alone, and a byte order mark at its begin is left out.
+    """Return the text of a file, its lines ended by a newline alone, without a byte order mark.
 
-    opened: the file, where it is open already; then `path` is only what findings call it. Raises ChimeraError E001 where
-    it cannot be read.
+    opened: the file if it is open already; `path` is then only its name in findings. Raises ChimeraError E001 if it
+    cannot be read.
     """
     try:
         if opened is None and (size := _size(path)) > limits.FILE:
@@ -38,13 +38,13 @@ def read(path: str | os.PathLike[str], opened: BinaryIO | None = None) -> str:
 
 
 def named(path: str | os.PathLike[str]) -> str:
-    """Return a path as findings name it: of a long one, its ends."""
+    """Return a path for findings, shortened in the middle if it is long."""
     name = os.fspath(path)
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME // 2]}...{name[-MAX_NAME // 2 :]}"
 
 
 def reason(error: Exception) -> str:
-    """Return what the operating system says is wrong."""
+    """Return the operating system's words for an error."""
     return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
@@ -54,9 +54,9 @@ def _size(path: str | os.PathLike[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Write a text to stdout, all of it. Raises ChimeraError E003 where that is not possible.
+    """Write all of a text to stdout. Raises ChimeraError E003 if that fails.
 
-    If stdout has no sign for a character, all is written as UTF-8, as in files.
+    A text that the encoding of stdout cannot express is written as UTF-8, as in files.
     """
     if sys.stdout is None:  # the shell closed it
         raise refuse("E003", "the output cannot be written: stdout is closed")
@@ -74,17 +74,16 @@ def say(text: str) -> None:
 
 
 def hang_up(stream: TextIO) -> None:
-    """Let nothing more be written to a stream, also at the exit: whoever should have it takes no more."""
+    """Send what is still written to a stream, also at exit, to the null device: its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write(text: str, path: str) -> None:
-    """Write a text to a file. Raises ChimeraError E003 where that is not possible; a file that was there is then as it was.
+    """Write a text to a file. Raises ChimeraError E003 if that fails; an existing file is then unchanged.
 
-    The text is written beside the file, under a name that nobody can know before, and takes its place when it is whole. A
-    link stays, and leads to the new text. Owner and permissions stay. A file is written where it is if nothing can stand
-    beside it or take its place: a pipe, a device, a file of several names, of another owner, in a folder that takes no
-    new files.
+    The text is written to a temporary file in the same folder, which then replaces the file. Its name is random, so that
+    nobody can create it first. Links, owner and permissions are kept. Where replacing is not possible, the file is
+    written in place: a pipe, a device, a file with several hard links or another owner, a folder that allows no new files.
     """
     try:
         found = _status(path)
@@ -100,7 +99,7 @@ def write(text: str, path: str) -> None:
 
 
 def _status(path: str) -> os.stat_result | None:
-    """Return what stands at the end of a path and its links, or nothing."""
+    """Return the status of the file that a path leads to; None if there is none."""
     try:
         return os.stat(path)
     except FileNotFoundError:
@@ -115,36 +114,36 @@ def _is_stdout(found: os.stat_result) -> bool:
 
 
 def _is_replaceable(path: str, found: os.stat_result | None) -> bool:
-    """Return whether another file may take the place of what is there."""
+    """Return whether another file may replace what is at a path. found: its status."""
     if found is None:
         return os.path.basename(path) not in ("", ".", "..")
     if not (stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and os.access(path, os.W_OK)):
         return False
-    real = _status(os.path.realpath(path))  # of /dev/fd/3 there may be none
+    real = _status(os.path.realpath(path))  # for /dev/fd/3 there may be none
     return real is not None and os.path.samestat(found, real)
 
 
-_NOTHING_BESIDE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+_NO_TEMPORARY_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
 def _replaced(target: str, data: bytes, found: os.stat_result | None) -> bool:
-    """Write a file beside the target and let it take its place; return whether that was possible."""
-    beside = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}")
+    """Write a temporary file and replace the target with it; return whether that was possible."""
+    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}")
     made = False
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             made = True
             if found is not None:
                 if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(file.fileno(), found.st_uid, found.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
             file.write(data)
-        os.replace(beside, target)
+        os.replace(temporary, target)
     except BaseException as error:
         if made:
             with suppress(OSError):
-                os.unlink(beside)
-        if isinstance(error, OSError) and error.errno in _NOTHING_BESIDE:
+                os.unlink(temporary)
+        if isinstance(error, OSError) and error.errno in _NO_TEMPORARY_FILE:
             return False
         raise
     return True

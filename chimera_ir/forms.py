@@ -1,4 +1,4 @@
-"""The two text forms of a program, told apart."""
+"""Which of its two text forms a program has, and reading it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _JSON, _TEXT = (re.compile(rf"\s*{start}") for start in (r"[{\[]", FORMAT))
 
 
 def is_program(source: Source) -> bool:
-    """Return whether a text is a compiled program, in either form, and no schedule."""
+    """Return whether a text is a compiled program in either form, rather than a schedule."""
     return bool(_JSON.match(source.text) or _TEXT.match(source.text)) or source.name.endswith(".json")
 
 

@@ -1,17 +1,15 @@
-"""Instructions: one frozen class each, joined by the field `op`. Their meaning is docs/semantics.md.
+"""Instructions: one frozen class per operation, told apart by the field `op`. docs/semantics.md says what they mean.
 
-Compact text, one instruction each:
-
-    FWD down[0] s0 m0               BWD_INPUT main s2 m5          SEND act down[0] s1 m0 -> 1
-    FWD main s0 m0,1 recompute      BWD_WEIGHT main s2 m5         RECV grad down[0] s0 m0 <- 1
-    BWD down[0] s3 m0 overlap       ALLREDUCE s3 over 0,3         ALLREDUCE embedding s0 over 0,3
+Only this file says which fields an operation has. `FORMS` lists them, and the readers and writers of JSON, text and
+tables follow it. docs/architecture.md says how to add an instruction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from enum import IntEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, FailFast, Field
 
@@ -38,16 +36,16 @@ class Value(IntEnum):
     grad = 1
 
 
-# What a file from outside may say: pydantic checks it when reading (jsonform.py); internal values are not checked.
+ValueName = Literal["act", "grad"]
+
+# Bounds of the fields: pydantic checks them when a file is read (jsonform.py). Values made by this project are not checked.
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
-# The first wrong entry of a list is told: a finding for each would be a hundred times as large as the file.
+# FailFast: only the first wrong entry of a list is reported. All of them would be a hundred times as long as the file.
 Ids = Annotated[tuple[Id, ...], Field(min_length=1, max_length=limits.RANKS), FailFast()]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}(\[[0-9]{1,9}\])?$")]
 GroupName = Annotated[str, Field(pattern=r"^(stage [0-9]{1,10}|[A-Za-z_][A-Za-z0-9_]{0,63})$")]
 STRICT: ConfigDict = {"extra": "forbid", "strict": True}
-
-COMPUTE = (Op.FWD, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class Fwd(Task):
     """Forward. recompute: keep only the stage's input, run the forward again before the backward."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    letter: ClassVar[str] = "F"
     op: Literal["FWD"] = field(default="FWD", kw_only=True)
     recompute: bool = field(default=False, kw_only=True)
 
@@ -78,6 +77,7 @@ class Bwd(Task):
     """Full backward: input gradient and weight gradient."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    letter: ClassVar[str] = "B"
     op: Literal["BWD"] = field(default="BWD", kw_only=True)
 
 
@@ -86,6 +86,7 @@ class BwdInput(Task):
     """Input-gradient half of a split backward."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    letter: ClassVar[str] = "I"
     op: Literal["BWD_INPUT"] = field(default="BWD_INPUT", kw_only=True)
 
 
@@ -94,6 +95,7 @@ class BwdWeight(Task):
     """Weight-gradient half of a split backward."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    letter: ClassVar[str] = "W"
     op: Literal["BWD_WEIGHT"] = field(default="BWD_WEIGHT", kw_only=True)
 
 
@@ -102,7 +104,8 @@ class Send:
     """Post a value to `peer`. stage: the consumer's; peer: a global rank."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    value: Literal["act", "grad"]
+    arrow: ClassVar[str] = "->"
+    value: ValueName
     pipe: Id
     stage: Id
     micro_batches: Ids
@@ -115,7 +118,8 @@ class Recv:
     """Post a receive of a value from `peer`. stage: the consumer's; peer: a global rank."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    value: Literal["act", "grad"]
+    arrow: ClassVar[str] = "<-"
+    value: ValueName
     pipe: Id
     stage: Id
     micro_batches: Ids
@@ -142,7 +146,7 @@ class Free:
     """Give the buffer of a received value back here, instead of right after its last reader. stage: the consumer's."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    value: Literal["act", "grad"]
+    value: ValueName
     pipe: Id
     stage: Id
     micro_batches: Ids
@@ -150,34 +154,37 @@ class Free:
 
 
 Instruction = Fwd | Bwd | BwdInput | BwdWeight | Send | Recv | AllReduce | Free
-TASK_CLASS: dict[Op, type[Fwd] | type[Bwd] | type[BwdInput] | type[BwdWeight]] = {
-    Op.FWD: Fwd,
-    Op.BWD: Bwd,
-    Op.BWD_INPUT: BwdInput,
-    Op.BWD_WEIGHT: BwdWeight,
-}
+Collective = AllReduce  # the instructions with `ranks`; a program stores each distinct one once
+
+# All fields besides `op`, in the order in which both text forms of a program write them.
+FIELDS = ("value", "group", "pipe", "stage", "micro_batches", "peer", "ranks", "recompute", "overlap")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An operation, its class and its fields, in the order of `FIELDS`.
+
+    letter: of a task, in schedules and drawings, else empty; arrow: what precedes the peer in the text form, else empty.
+    """
+
+    op: Op
+    cls: type[Any]
+    fields: tuple[str, ...]
+    letter: str
+    arrow: str
+
+
+def _form(op: Op) -> Form:
+    defaults = {cls: {f.name: f.default for f in fields_of(cls)} for cls in get_args(Instruction)}
+    cls = next(cls for cls in defaults if defaults[cls]["op"] == op.name)
+    names = set(defaults[cls]) - {"op"}
+    assert names <= set(FIELDS), f"{op.name} has a field that FIELDS does not name"
+    return Form(op, cls, tuple(name for name in FIELDS if name in names), getattr(cls, "letter", ""), getattr(cls, "arrow", ""))
+
+
+FORMS: tuple[Form, ...] = tuple(_form(op) for op in Op)  # by op
 
 
 def stage_group(stage: int) -> str:
     """Return the name of the parameter group that is one stage."""
     return f"stage {stage}"
-
-
-def instruction_text(i: Instruction, pipes: tuple[str, ...]) -> str:
-    """Return the compact text of one instruction. pipes: the names of the program's pipes, by id."""
-    match i:
-        case AllReduce():
-            name = "" if i.group == stage_group(i.stage) else f"{i.group} "
-            return f"ALLREDUCE {name}s{i.stage} over {_ids(i.ranks)}"
-        case Send() | Recv() | Free():
-            arrow = {"SEND": " -> ", "RECV": " <- "}.get(i.op, "")
-            peer = "" if isinstance(i, Free) else str(i.peer)
-            return f"{i.op} {i.value} {pipes[i.pipe]} s{i.stage} m{_ids(i.micro_batches)}{arrow}{peer}"
-        case Fwd() | Bwd() | BwdInput() | BwdWeight():
-            recompute = " recompute" if isinstance(i, Fwd) and i.recompute else ""
-            overlap = " overlap" if i.overlap else ""
-            return f"{i.op} {pipes[i.pipe]} s{i.stage} m{_ids(i.micro_batches)}{recompute}{overlap}"
-
-
-def _ids(numbers: tuple[int, ...]) -> str:
-    return ",".join(map(str, numbers))

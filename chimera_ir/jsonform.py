@@ -1,14 +1,14 @@
-"""The JSON form of a program: writing it, its published schema, and reading what may come from a stranger.
+"""The JSON form of a program: its published schema, and reading what may come from a stranger.
 
-One instruction a line, fields in one order: equal programs are equal bytes, and a diff shows what changed.
+`canonical.py` writes it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from json import JSONDecodeError, JSONDecoder
 from typing import Annotated, Any, Literal
@@ -17,20 +17,23 @@ from pydantic import FailFast, Field, TypeAdapter
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
-from chimerac.chimera_ir.instructions import STRICT, Instruction, Op, Value
-from chimerac.chimera_ir.program import FORMAT, OVERLAP, RECOMPUTE, VERSION, Header, Program
+from chimerac.chimera_ir.instructions import STRICT, Instruction
+from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Header, Program
 from chimerac.chimera_ir.reading import One, read_part
 from chimerac.chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
 from chimerac.chimera_ir.streams import Streams
 from chimerac.chimera_ir.unfit import Kind, not_json
 
+_NO_COSTS = Costs((), (), (), ())  # of a file that has none
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFile(Header):
-    """A program as JSON: the header's fields, and `streams`, one per global rank (width x ranks)."""
+    """A program as JSON: the header's fields, `costs`, and `streams`, one per global rank (width x ranks)."""
 
     format: Literal["chimera-program"]
     version: One
+    costs: Costs = field(default_factory=lambda: _NO_COSTS)
     streams: Annotated[
         tuple[Annotated[tuple[Annotated[Instruction, Field(discriminator="op")], ...], FailFast()], ...], FailFast()
     ]
@@ -71,54 +74,8 @@ def json_schema() -> str:
 
 
 def program_to_json(program: Program) -> str:
-    """Return the canonical JSON text of a program."""
-    return "".join(_lines(program))
-
-
-def _lines(program: Program) -> Iterator[str]:
-    h = program.header
-    yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
-    for f in fields(Header):
-        value = getattr(h, f.name)
-        if f.name in ("pipes", "tied"):
-            listed = ",\n  ".join(json.dumps({k.name: getattr(row, k.name) for k in fields(row)}) for row in value)
-            yield f'"{f.name}": [{listed}],\n'
-        elif f.name == "costs":
-            yield f'"costs": {json.dumps({k.name: getattr(value, k.name) for k in fields(value)})},\n'
-        else:
-            yield f'"{f.name}": {json.dumps(dict(value) if f.name in ("parameters", "limits") else value)},\n'
-    batches = [json.dumps(b) for b in program.batches]
-    collectives = [json.dumps({"op": c.op, "group": c.group, "stage": c.stage, "ranks": c.ranks}) for c in program.collectives]
-    yield '"streams": [\n'
-    for g in range(program.world):
-        stream = slice(int(program.offsets[g]), int(program.offsets[g + 1]))
-        rows = zip(*(c[stream].tolist() for c in program.table.columns()), strict=True)
-        yield " [" + ",\n  ".join(_row(row, batches, collectives) for row in rows) + "]"
-        yield ",\n" if g + 1 < program.world else "\n"
-    yield "]}\n"
-
-
-_OPS = [op.name for op in Op]
-_VALUES = [v.name for v in Value]
-_FLAGS = {
-    0: "",
-    RECOMPUTE: ', "recompute": true',
-    OVERLAP: ', "overlap": true',
-    RECOMPUTE | OVERLAP: ', "recompute": true, "overlap": true',
-}
-
-
-def _row(row: tuple[int, ...], batches: list[str], collectives: list[str]) -> str:
-    # Written by hand, not from instruction values: a program of a million instructions is written in seconds.
-    op, value, pipe, stage, batch, peer, flags = row
-    if op == Op.ALLREDUCE:
-        return collectives[batch]
-    name, ids = _OPS[op], f'"pipe": {pipe}, "stage": {stage}, "micro_batches": {batches[batch]}'
-    if op < Op.SEND:
-        return f'{{"op": "{name}", {ids}{_FLAGS[flags]}}}'
-    if op == Op.FREE:
-        return f'{{"op": "FREE", "value": "{_VALUES[value]}", {ids}}}'
-    return f'{{"op": "{name}", "value": "{_VALUES[value]}", {ids}, "peer": {peer}}}'
+    """Return the canonical JSON text of a program with its costs."""
+    return program.json(program.costs)
 
 
 def program_from_json(text: str, name: str = "<json>") -> Program:
@@ -142,9 +99,9 @@ def program_from_json(text: str, name: str = "<json>") -> Program:
 
 
 def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) -> Program:
-    """Return the program of a header, as the JSON text of a program without instructions, and of the rows of its streams.
+    """Return the program of a header and its streams. header: the JSON text of a program without instructions.
 
-    found: what is wrong with those; what is wrong with the header is told before it.
+    found: findings about the rows; findings about the header come before them.
     """
     name = header.source.name
     if len(header.text) > limits.HEADER:
@@ -158,10 +115,11 @@ def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) ->
         raise ChimeraError([*error.diagnostics, *found]) from None
     if found:
         raise ChimeraError(found)
-    excess = file.excess() or rows.excess()
+    excess = file.excess() or file.costs.excess(file.micro_batches) or rows.excess()
     if excess:
         raise refuse("E604", f"{name} has {excess}", help=SMALLER)
-    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}))
+    costs = Costs.default(file.stages) if file.costs is _NO_COSTS else file.costs
+    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}), costs)
 
 
 def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
@@ -172,15 +130,15 @@ def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
     return read_part(_instruction_adapter(), KIND, part, ("streams", rank, number))
 
 
-# An instruction as it is written as a rule, and what follows it; another, if it is right, is read by its own path.
+# An instruction without objects or braces inside, and the sign behind it. Any other takes the slow path.
 _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \t\n\r]*")
 
 
 class StreamsReader:
-    """Reads the streams of a JSON text, instruction by instruction: no more than one of them is in memory as values.
+    """Reads the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    end: the place behind them; found: what is wrong with the first instruction of which anything is, or with its stream.
-    Raises JSONDecodeError.
+    end: the position behind the streams; found: findings about the first wrong instruction or stream. Raises
+    JSONDecodeError.
     """
 
     def __init__(self, source: Source, begin: int) -> None:
@@ -210,7 +168,7 @@ class StreamsReader:
             at = after(text, at, ",")
 
     def _stream(self, at: int) -> int:
-        """Read the instructions of one stream, of which the first begins here; return the place behind them."""
+        """Read the instructions of one stream, whose first begins here; return the position behind them."""
         text, rows, scan, match = self.text, self.rows, _scan, _ITEM.match
         if text[at : at + 1] == "]":
             return at + 1
@@ -234,13 +192,13 @@ class StreamsReader:
                 self._check()
 
     def _check(self) -> None:
-        """Raise ChimeraError E604 as soon as there is too much."""
+        """Raise ChimeraError E604 if the streams exceed a limit."""
         if excess := self.rows.excess():
             raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object. Raises ValueError where one stands twice."""
+    """Return the fields of an object. Raises ValueError if two have one name."""
     result = dict(pairs)
     if len(result) < len(pairs):
         raise ValueError

@@ -1,7 +1,7 @@
 """Lifetimes: what a rank holds besides its weights and gradients, from which instruction to which.
 
-The one place of the rule of docs/semantics.md, "Buffers". Counts (a header's limits, the report) and bytes (`--memory`, the
-report) are sums over the same columns. The interpreter knows nothing of them, and holds just what they say: tests measure it.
+This is the rule of docs/semantics.md, "Buffers". Counts (a header's limits, the report) and bytes (`--memory`, the report)
+are sums over the same columns. The interpreter does not read them; tests measure that it holds exactly this.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir.boundary import Tensor, message_bytes
 from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.model import StageSum
-from chimerac.chimera_ir.program import RECOMPUTE, Ints, Machine, Program
+from chimerac.chimera_ir.program import RECOMPUTE, Ints, Program
 
-Amounts = npt.NDArray[Any]  # int64, or Python's integers where a sum may need more
+Amounts = npt.NDArray[Any]  # int64, or Python integers if a sum may exceed them
 
 
 class Kind(IntEnum):
-    """What is held. Activations are of a stage's work on one micro-batch, the others of a value; all but ALIVE have bytes."""
+    """What is held. The first six are activations: of one stage and one micro-batch. The others belong to a value."""
 
-    ALIVE = 0  # an activation, as limits count it
+    ALIVE = 0  # an activation as limits count it; it has no bytes
     KEPT = 1  # what a BWD needs
     FOR_INPUT = 2  # what only the BWD_INPUT of a split backward needs: held before it
-    FOR_BOTH = 3  # as many bytes as are held before it and after it
-    FOR_WEIGHT = 4  # what only the BWD_WEIGHT needs: held after it
-    LEFT = 5  # all that the BWD_WEIGHT needs: where the BWD_INPUT runs the forward again
+    FOR_BOTH = 3  # what both halves of a split backward need: held before the BWD_INPUT and after it
+    FOR_WEIGHT = 4  # what only the BWD_WEIGHT needs: held after the BWD_INPUT
+    LEFT = 5  # all that the BWD_WEIGHT needs, if the BWD_INPUT runs the forward again
     RECEIVED = 6  # the buffer of a message
-    MADE = 7  # a value where it was made, until its last reader on this rank or its SEND
+    OUTPUT = 7  # an output of a task, until its last reader on this rank or its SEND
     SENT = 8  # a message, until its send is complete
-    AS_MADE = 9  # less than nothing: a message of a single tensor is that tensor, which the SEND must not count twice
+    SENT_ITSELF = 9  # negative: a message of one tensor is the output itself, which SENT counts again
 
 
 ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.LEFT)
@@ -42,10 +43,10 @@ ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.L
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """What is held, as columns of equal length: it is there while rows `born` to `freed` run, and gone after `freed`.
+    """What is held, as columns of equal length: each entry is held while rows `born` to `freed` run.
 
-    value, stage: of what it is; a value's stage is its reader's. count: values of a message, else 1. freed: for what the
-    epilogue frees, the row after the stream's last.
+    stage: of an activation; of a value, that of its reader. count: the number of values of a message, else 1. freed: the
+    row after the stream's last for what is freed at the end of the iteration.
     """
 
     kind: Ints
@@ -74,13 +75,8 @@ class Lives:
         return np.isin(self.kind, kinds)
 
 
-def open_sends(machine: Machine, window: int) -> int | None:
-    """Return how many sends of a channel may be incomplete on a machine; None for any number."""
-    return {"posted": None, "rendezvous": 0}.get(machine, window)
-
-
 def activations(program: Program) -> Lives:
-    """Return the activations of a verified program. A FWD with recompute keeps nothing: its backward makes it anew."""
+    """Return the activations of a verified program. A FWD with recompute keeps nothing: its backward runs it again."""
     h, t, at = program.header, program.table, _Places(program)
     rows, keys = at.entries(np.flatnonzero(t.op == Op.FWD))
     stage = t.stage[rows]
@@ -105,28 +101,28 @@ def activations(program: Program) -> Lives:
 
 
 def received(program: Program) -> Lives:
-    """Return the buffers of received messages: all of a message until the last of its values is given up."""
+    """Return the buffers of received messages: a whole message is held until its last value is freed."""
     at = _Places(program)
     return Lives.concatenate([_received(program, at, value) for value in Value])
 
 
 def values(program: Program) -> Lives:
-    """Return the values that a rank makes itself, and its sends."""
+    """Return the outputs of each rank's own tasks, and its sends."""
     t, at = program.table, _Places(program)
     sends, complete = _sends(program)
     lives = []
     for value in Value:
-        made = at.made(value)  # by the reader's key
-        sent = np.full(len(made), -1, np.int64)
+        producer = at.producer(value)
+        sent = np.full(len(producer), -1, np.int64)
         here = t.value[sends] == value
         rows, keys = at.entries(sends[here])
         sent[keys] = rows
-        keys = np.flatnonzero(made >= 0)
-        freed = np.where(sent[keys] >= 0, sent[keys], at.given_up(value)[keys])
-        lives.append(Lives.of(Kind.MADE, at.stage(keys), made[keys], freed, value))
+        keys = np.flatnonzero(producer >= 0)
+        freed = np.where(sent[keys] >= 0, sent[keys], at.last_use(value)[keys])
+        lives.append(Lives.of(Kind.OUTPUT, at.stage(keys), producer[keys], freed, value))
         rows, count = sends[here], at.count(sends[here])
         lives.append(Lives.of(Kind.SENT, t.stage[rows], rows, complete[here], value, count))
-        lives.append(Lives.of(Kind.AS_MADE, t.stage[rows], rows, rows, value, count))
+        lives.append(Lives.of(Kind.SENT_ITSELF, t.stage[rows], rows, rows, value, count))
     return Lives.concatenate(lives)
 
 
@@ -136,7 +132,7 @@ def lifetimes(program: Program) -> Lives:
 
 
 def held(program: Program, lives: Lives, amounts: Amounts) -> Amounts:
-    """Return the sum of the amounts of what is held while each row of the program runs."""
+    """Return for each row of the program the sum of the amounts that are held while it runs."""
     ends = program.offsets[1:][program.rank_of[lives.born]] if len(program) else lives.born
     change = np.zeros(len(program) + 1, amounts.dtype)
     np.add.at(change, lives.born, amounts)
@@ -145,9 +141,9 @@ def held(program: Program, lives: Lives, amounts: Amounts) -> Amounts:
 
 
 def sizes(lives: Lives, stages: Sequence[StageSum]) -> Amounts:
-    """Return the bytes of each life; as Python's integers where their sum might not fit into 64 bits."""
+    """Return the bytes of each entry, as Python integers if their sum might exceed 64 bits."""
     table = np.stack([lives.kind, lives.value, lives.stage, lives.count])
-    # One number for each combination: there are few.
+    # There are few combinations: the bytes of each are computed once.
     combined, base = table[0], 1
     for column in table[1:]:
         base = int(column.max(initial=0)) + 1
@@ -173,9 +169,9 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
             return left - min(kept, left)
         case Kind.LEFT:
             return left
-        case Kind.MADE:
+        case Kind.OUTPUT:
             return stages[stage - 1].act_bytes if value == Value.act else stages[stage].grad_bytes
-        case Kind.AS_MADE:
+        case Kind.SENT_ITSELF:
             tensors = _tensors(stages, value, stage)
             return -tensors[0].bytes if len(tensors) * count == 1 else 0
         case _:
@@ -183,7 +179,7 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
 
 
 def _tensors(stages: Sequence[StageSum], value: Value, stage: int) -> tuple[Tensor, ...]:
-    """Return the tensors of a value; of a grad, those that carry one. stage: its reader's; an act comes from the one before."""
+    """Return the tensors of a value; a grad has only those with a gradient. stage: the reader's."""
     if value == Value.act:
         return stages[stage - 1].boundary
     return tuple(t for t in stages[stage].boundary if t.gradient)
@@ -194,12 +190,12 @@ def _received(program: Program, at: _Places, value: Value) -> Lives:
     messages = np.flatnonzero((t.op == Op.RECV) & (t.value == value))
     rows, keys = at.entries(messages)
     freed = np.full(len(program), -1, np.int64)
-    np.maximum.at(freed, rows, at.given_up(value)[keys])
+    np.maximum.at(freed, rows, at.last_use(value)[keys])
     return Lives.of(Kind.RECEIVED, t.stage[messages], messages, freed[messages], value, at.count(messages))
 
 
 def _sends(program: Program) -> tuple[Ints, Ints]:
-    """Return the rows of all SENDs, and by which row each is complete."""
+    """Return the rows of all SENDs, and for each the row by which it is complete."""
     h, t = program.header, program.table
     rows = np.flatnonzero(t.op == Op.SEND)
     rank = program.rank_of[rows]
@@ -208,7 +204,7 @@ def _sends(program: Program) -> tuple[Ints, Ints]:
     if window is not None:
         channel = rank * program.world + t.peer[rows]
         order = np.argsort(channel, kind="stable")
-        ahead = order[window:]  # of two SENDs of one channel, the one that is so many later waits for the other
+        ahead = order[window:]  # a SEND waits for the one that is `window` before it in its channel
         order = order[: len(ahead)]
         same = channel[order] == channel[ahead]
         complete[order[same]] = rows[ahead[same]]
@@ -246,8 +242,8 @@ class _Places:
         h = self.program.header
         return keys // h.micro_batches % h.stages
 
-    def made(self, value: Value) -> Ints:
-        """Return the task that makes each value."""
+    def producer(self, value: Value) -> Ints:
+        """Return by key of the reader the task whose output each value is."""
         by_maker, step = (self.forward, 1) if value == Value.act else (self.input, -1)
         h, result = self.program.header, np.full(self._total, -1, np.int64)
         makers = np.flatnonzero(by_maker >= 0)
@@ -255,8 +251,8 @@ class _Places:
         result[makers + step * h.micro_batches] = by_maker[makers]
         return result
 
-    def given_up(self, value: Value) -> Ints:
-        """Return the row after which each value is needed no more: its FREE, or the last task that reads it."""
+    def last_use(self, value: Value) -> Ints:
+        """Return the row of the last use of each value: its FREE, or the last task that reads it."""
         t = self.program.table
         readers = self.weight if self.program.header.kind == "training" else self.forward
         free = self._rows((t.op == Op.FREE) & (t.value == value))

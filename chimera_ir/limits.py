@@ -1,7 +1,7 @@
-"""Limits: the most that a text or a file from a stranger may ask for, so that it wastes a bounded amount of time and memory.
+"""Limits of texts, files and programs. They bound the time and memory that an untrusted input can take.
 
-Each stands where the largest program that anybody runs has room, and the worst that fits within it takes seconds to a
-minute, and some gigabytes. The comment of each is its line in docs/language.md.
+The largest programs in use are within them. The worst input within them takes up to a minute and some gigabytes.
+docs/language.md lists each limit with the comment that it has here.
 """
 
 # of a schedule's text

@@ -1,4 +1,4 @@
-"""Files from outside: read strictly through pydantic, and what is wrong with one said in this project's words."""
+"""Reading untrusted files: pydantic checks them strictly, and its errors become findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 from chimerac.chimera_ir.unfit import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
 
 T = TypeVar("T")
-# What a file says of its version. Literal[1] would take true and 1.0 for it.
+# The version of a file. Literal[1] would accept true and 1.0 too.
 One = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
@@ -26,7 +26,7 @@ def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
 
 
 def read_part(adapter: TypeAdapter[T], kind: Kind, part: Excerpt, path: Path = ()) -> T:
-    """Return the value that a part of a JSON text holds. path: where it stands; findings are about what lies below."""
+    """Return the value that a part of a JSON text holds. path: where this part is in the file, for findings."""
     schema = _schema(adapter)
     check_objects(kind, part, path, set(schema.get("properties", ())), set(schema.get("required", ())))
     try:
@@ -47,7 +47,7 @@ def _fields(schema: dict[str, Any]) -> set[str]:
 
 
 def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
-    # pydantic makes Python values of what stands at every error, which for a missing field is the whole object around it.
+    # For every error pydantic makes Python values of its input. For a missing field that is the whole object around it.
     found = error.errors(include_url=False, include_input=len(part.text) <= MAX_SHOWN)
     name = part.source.name
     if found[0]["type"] == "json_invalid":
@@ -65,7 +65,7 @@ def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, know
             return refuse(kind.codes[1], message, help=kind.help)
     if () in by_place:
         return refuse(kind.codes[1], f"{name} is not a {kind.what}: {_reason(by_place[()])}", help=kind.help)
-    # What is wrong with a list as a whole may only follow from what is wrong with one of its items.
+    # An error of a whole list may only follow from an error of one of its items.
     around = {loc[:k] for loc in by_place for k in range(len(loc))}
     own = [(loc, e) for loc, e in by_place.items() if loc not in around]
     return ChimeraError(
@@ -75,7 +75,7 @@ def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, know
 
 
 def _near(e: Any, known: set[str]) -> str:
-    """Return a help that names the field or the op that was nearly written."""
+    """Return a help that names the field or the op that was probably meant."""
     word, names = "", set[str]()
     if e["type"] in _UNKNOWN:
         word, names = str(e["loc"][-1]), known - {e["loc"][-1]}
@@ -115,7 +115,7 @@ def _found(e: Any) -> str:
     return f", found {_short(e['input'])}" if "input" in e else ""
 
 
-# What was expected, by pydantic's name of the error, in JSON's words.
+# What was expected, in terms of JSON, by pydantic's name of the error.
 _EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",

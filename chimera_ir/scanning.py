@@ -1,4 +1,4 @@
-"""Parts of a JSON text, found without making values of it: a text may be a gigabyte, and its values fifty times as large."""
+"""Finding parts of a JSON text without parsing them: a text may be a gigabyte, and its values fifty times as large."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 
 from chimerac.chimera_ir.diagnostics import Source, Span
 
-Path = tuple[int | str, ...]  # where a value stands in a file: fields and indices
+Path = tuple[int | str, ...]  # to a value in a file: fields and indices
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _MARK = re.compile(r'["\[\]{}]')
@@ -19,7 +19,7 @@ _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A part of a text that is read on its own. moved: (place in it, how much further on in the source), by place."""
+    """A text made of parts of a source. moved: (position in this text, its distance from that in the source), ascending."""
 
     text: str
     source: Source
@@ -27,7 +27,7 @@ class Excerpt:
 
     @staticmethod
     def of(source: Source, *parts: tuple[int, int] | str) -> Excerpt:
-        """Return these parts of a source, one after another, and texts that stand between them."""
+        """Return these parts of a source, given as (start, end), joined with the texts given between them."""
         text, moved, length = [], [], 0
         for part in parts:
             if isinstance(part, str):
@@ -39,27 +39,27 @@ class Excerpt:
         return Excerpt("".join(text), source, tuple(moved))
 
     def span(self, start: int, end: int) -> Span:
-        """Return where a place of this text stands in the source."""
-        by = next((by for place, by in reversed(self.moved) if place <= start), 0)
+        """Return the span in the source of the characters start .. end - 1 of this text."""
+        by = next((by for position, by in reversed(self.moved) if position <= start), 0)
         return self.source.span(start + by, end + by)
 
 
 def after_space(text: str, at: int) -> int:
-    """Return the place of what follows white space."""
+    """Return the position behind white space."""
     found = _SPACE.match(text, at)
     assert found
     return found.end()
 
 
 def after(text: str, at: int, sign: str) -> int:
-    """Return the place behind a sign, one of these, and behind white space. Raises JSONDecodeError where none stands here."""
+    """Return the position behind one of these signs and white space. Raises JSONDecodeError if none is here."""
     if text[at : at + 1] not in (*sign,):
         raise JSONDecodeError(f"Expecting '{sign[0]}' delimiter", text, at)
     return after_space(text, at + 1)
 
 
 def string(text: str, at: int) -> tuple[str, int]:
-    """Return the string that begins here, and the place behind it. Raises JSONDecodeError where there is none."""
+    """Return the string that begins here, and the position behind it. Raises JSONDecodeError if there is none."""
     if text[at : at + 1] != '"':
         raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
     value, end = scanstring(text, at + 1, True)
@@ -67,9 +67,9 @@ def string(text: str, at: int) -> tuple[str, int]:
 
 
 def end_of(text: str, at: int, depth: int = 0) -> int:
-    """Return the place behind the value that begins here; or, within brackets, behind the last of `depth` that close.
+    """Return the position behind the value that begins here. depth: or behind so many brackets that are open here.
 
-    Raises JSONDecodeError where it has no end. What stands within is looked at no further.
+    What is inside is not checked. Raises JSONDecodeError if the value has no end.
     """
     if not depth and text[at : at + 1] not in ('"', "[", "{"):
         found = _SCALAR.match(text, at)
@@ -87,9 +87,9 @@ def end_of(text: str, at: int, depth: int = 0) -> int:
 
 
 def place_of(text: str, field: str) -> int | None:
-    """Return where the value of a field of the outermost object begins; None where it has none, or is no object.
+    """Return the position of the value of a field of the outermost object; None if there is no such field or no object.
 
-    Raises JSONDecodeError where the text makes no sense before that.
+    Raises JSONDecodeError if the text before it is not JSON.
     """
     at = after_space(text, 0)
     if text[at : at + 1] != "{":
@@ -107,12 +107,12 @@ def place_of(text: str, field: str) -> int | None:
 
 
 def place_in_words(loc: Path) -> str:
-    """Return a path into the file. The value of a discriminator, which pydantic adds to a path, is left out."""
+    """Return a path as text. The value of a discriminator, which pydantic adds to a path, is left out."""
     return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in _path(loc)).lstrip(".")
 
 
 def _path(loc: Path) -> Iterator[int | str]:
     for k, p in enumerate(loc):
-        # An instruction stands at two indices, and its op after them. What pydantic says of a key ends in [key].
+        # pydantic puts the op behind the two indices of an instruction, and [key] behind a key.
         if p != "[key]" and not (k > 2 and isinstance(loc[k - 1], int) and isinstance(loc[k - 2], int) and str(p).isupper()):
             yield p

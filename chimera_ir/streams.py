@@ -1,35 +1,48 @@
-"""Streams as they are read: columns that grow by one instruction at a time, so that a program of millions of them takes some
-tens of bytes for each. Nothing is kept by tuples of numbers from a file: their hashes could be made to collide."""
+"""Building a program: columns that grow by one instruction at a time, at some tens of bytes each.
+
+Numbers from a file are looked up as bytes, not as tuples: a file could be written so that hashes of tuples collide.
+"""
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 import numpy as np
 
 from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.instructions import MAX_ID, AllReduce, Free, Instruction, Op, Recv, Send, Task, Value
-from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Header, Program, Table
+from chimerac.chimera_ir.instructions import FORMS, MAX_ID, Collective, Form, Instruction, Task, Value
+from chimerac.chimera_ir.program import Costs, Header, Program, Table
+from chimerac.chimera_ir.table import FLAGS
 
-_OPS: dict[str, int] = {op.name: int(op) for op in Op}
 _VALUES: dict[str, int] = {value.name: int(value) for value in Value}
-_FLAGS = {"overlap": OVERLAP, "recompute": RECOMPUTE}
 _GROUP = re.compile(r"(?:stage [0-9]{1,10}|[A-Za-z_][A-Za-z0-9_]{0,63})")
 _INT = {int}
-SEND, RECV, ALLREDUCE, FREE = int(Op.SEND), int(Op.RECV), int(Op.ALLREDUCE), int(Op.FREE)
+
+
+class _Shape:
+    """A `Form`, prepared for fast reading. required: the number of fields besides `op` and flags."""
+
+    def __init__(self, form: Form) -> None:
+        self.op, self.form, self.is_task = int(form.op), form, issubclass(form.cls, Task)
+        self.value, self.peer, self.collective = (name in form.fields for name in ("value", "peer", "ranks"))
+        self.flags = {name: bit for name, bit in FLAGS.items() if name in form.fields}
+        self.required = len(form.fields) - len(self.flags)
+
+
+_SHAPES = {form.op.name: _Shape(form) for form in FORMS}
 
 
 class Streams:
-    """The instructions read so far, rank after rank."""
+    """The instructions added so far, rank after rank."""
 
     def __init__(self) -> None:
-        self._rows = array("q")  # seven numbers for each: the columns of a table
+        self._rows = array("q")  # the seven columns of a table, row after row
         self._offsets = array("q")
-        self._groups: dict[bytes, int] = {}  # micro-batches of a task that has several, or of one that no pipe may have
-        self._collectives: dict[tuple[str, int, bytes], int] = {}
+        self._groups: dict[bytes, int] = {}  # lists of micro-batches, other than those of one
+        self._collectives: dict[tuple[Any, ...], int] = {}  # an op and the values of its fields, ranks as bytes
         self._tasks = self._sums = 0
 
     def __len__(self) -> int:
@@ -58,92 +71,125 @@ class Streams:
         return ""
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Add an instruction, given as the fields of its JSON object; or return False where anything about them is wrong.
+        """Add the instruction with these fields of its JSON object; or return False if anything about them is wrong.
 
-        What is accepted here is what the types of `Instruction` say. They are the rule, and say what is wrong.
+        It accepts exactly what pydantic accepts by the types of `Instruction`, only faster. pydantic then says what is wrong.
         """
         try:
-            op, stage = _OPS[fields["op"]], fields["stage"]
-            if type(stage) is not int or not 0 <= stage <= MAX_ID:
+            shape = _SHAPES[fields["op"]]
+            if shape.collective:
+                return self._collective(shape, [fields[name] for name in shape.form.fields], len(fields))
+            pipe, stage, ids = fields["pipe"], fields["stage"], fields["micro_batches"]
+            value = peer = flags = 0
+            if not (_is_id(pipe) and _is_id(stage) and type(ids) is list and _are_ids(ids)):
                 return False
-            if op == ALLREDUCE:
-                return len(fields) == 4 and self._sum(fields["group"], stage, fields["ranks"])
-            pipe, ids = fields["pipe"], fields["micro_batches"]
-            if type(pipe) is not int or not 0 <= pipe <= MAX_ID:
+            if shape.value:
+                value = _VALUES[fields["value"]]
+            if shape.peer and not _is_id(peer := fields["peer"]):
                 return False
-            known, value, peer, flags = 4, 0, 0, 0
-            if op >= SEND:
-                known, value = 5, _VALUES[fields["value"]]
-                if op != FREE:
-                    known, peer = 6, fields["peer"]
-                    if type(peer) is not int or not 0 <= peer <= MAX_ID:
-                        return False
-            elif len(fields) > 4:
-                for name, bit in _FLAGS.items():
+            known = 1 + shape.required
+            if len(fields) > known:
+                for name, bit in shape.flags.items():
                     given = fields.get(name)
-                    if given is None or (type(given) is not bool) or (bit == RECOMPUTE and op):
-                        continue
-                    known, flags = known + 1, flags | bit * given
-            if len(fields) != known or type(ids) is not list or not _are_ids(ids):
+                    if type(given) is bool:
+                        known, flags = known + 1, flags | bit * given
+            if len(fields) != known:
                 return False
-        except (KeyError, TypeError):  # a field that is not there, or a value that no field has
+        except (KeyError, TypeError):  # a missing field, or a value of a wrong type
             return False
-        self._add(op, value, pipe, stage, ids, peer, flags)
+        self._add(shape, value, pipe, stage, ids, peer, flags)
         return True
 
     def add(self, i: Instruction) -> None:
         """Add an instruction."""
-        match i:
-            case AllReduce():
-                self._collective(i.group, i.stage, array("q", i.ranks))
-            case Send() | Recv():
-                self._add(_OPS[i.op], _VALUES[i.value], i.pipe, i.stage, i.micro_batches, i.peer, 0)
-            case Free():
-                self._add(FREE, _VALUES[i.value], i.pipe, i.stage, i.micro_batches, 0, 0)
-            case Task():
-                flags = RECOMPUTE * getattr(i, "recompute", False) + OVERLAP * i.overlap
-                self._add(_OPS[i.op], 0, i.pipe, i.stage, i.micro_batches, 0, flags)
+        shape = _SHAPES[i.op]
+        fields = {name: getattr(i, name) for name in shape.form.fields}
+        if shape.collective:
+            self._number(shape, list(fields.values()))
+            return
+        value = _VALUES[fields["value"]] if shape.value else 0
+        flags = sum(bit * fields[name] for name, bit in shape.flags.items())
+        self._add(shape, value, fields["pipe"], fields["stage"], fields["micro_batches"], fields.get("peer", 0), flags)
 
-    def _add(self, op: int, value: int, pipe: int, stage: int, ids: Any, peer: int, flags: int) -> None:
-        # One micro-batch is its own number; what must be looked up counts down from -1.
+    def _add(self, shape: _Shape, value: int, pipe: int, stage: int, ids: Any, peer: int, flags: int) -> None:
+        # A single micro-batch is stored as its id, a list of several as a number from -1 downwards.
         batch = ids[0] if len(ids) == 1 else ~self._groups.setdefault(array("q", ids).tobytes(), len(self._groups))
-        self._rows.extend((op, value, pipe, stage, batch, peer, flags))
-        self._tasks += op < SEND
+        self._rows.extend((shape.op, value, pipe, stage, batch, peer, flags))
+        self._tasks += shape.is_task
 
-    def _sum(self, group: Any, stage: int, ranks: Any) -> bool:
-        fit = type(group) is str and _GROUP.fullmatch(group) and type(ranks) is list and _are_ids(ranks)
+    def _collective(self, shape: _Shape, values: list[Any], given: int) -> bool:
+        """Add an instruction with `ranks` if these values of its fields fit. given: how many fields the JSON object has."""
+        names = shape.form.fields
+        fit = given == 1 + len(names) and all(_FITS[name](value) for name, value in zip(names, values, strict=True))
         if fit:
-            self._collective(group, stage, array("q", ranks))
-        return bool(fit)
+            self._number(shape, values)
+        return fit
 
-    def _collective(self, group: str, stage: int, ranks: array[int]) -> None:
-        number = self._collectives.setdefault((group, stage, ranks.tobytes()), len(self._collectives))
-        self._rows.extend((ALLREDUCE, 0, 0, stage, number, 0, 0))
+    def _number(self, shape: _Shape, values: list[Any]) -> None:
+        names = shape.form.fields
+        key = (shape.op, *(array("q", v).tobytes() if k == "ranks" else v for k, v in zip(names, values, strict=True)))
+        number = self._collectives.setdefault(key, len(self._collectives))
+        stage = values[names.index("stage")] if "stage" in names else 0
+        self._rows.extend((shape.op, 0, 0, stage, number, 0, 0))
         self._sums += 1
 
-    def program(self, header: Header) -> Program:
+    def program(self, header: Header, costs: Costs) -> Program:
         """Return the program of these streams. Ids are stored as they are; whether they exist is for the verifier to say."""
         rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, 7)
-        columns = [column.copy() for column in rows.T]
+        table = Table(*(column.copy() for column in rows.T))
         # Single micro-batches come first, so that batch m is (m,) in every program that the compiler makes.
-        batch, known = columns[4], header.micro_batches
-        single = columns[0] != ALLREDUCE
-        unknown = np.unique(batch[single & (batch >= known)])
-        groups = [tuple(np.frombuffer(ids, np.int64).tolist()) for ids in self._groups]
+        batch, known, single = table.batch, header.micro_batches, table.has("micro_batches")
         alone = single & (batch >= known)
+        unknown = np.unique(batch[alone])
+        groups = [_ids_of(ids) for ids in self._groups]
         batch[alone] = known + len(groups) + np.searchsorted(unknown, batch[alone])
         batch[single & (batch < 0)] = known + ~batch[single & (batch < 0)]
-        collectives = tuple(AllReduce(g, s, tuple(np.frombuffer(r, np.int64).tolist())) for g, s, r in self._collectives)
         return Program(
             header,
-            Table(*columns),
+            costs,
+            table,
             np.array([*self._offsets, len(rows)], np.int64),
             (*((m,) for m in range(known)), *groups, *((m,) for m in unknown.tolist())),
-            collectives,
+            tuple(_collective_of(*key) for key in self._collectives),
         )
+
+
+def program_of(header: Header, streams: Iterable[Iterable[Instruction]], costs: Costs | None = None) -> Program:
+    """Return the program of these streams, one per global rank. costs: by default those of a program that names none.
+
+    Ids are stored as they are; whether they exist is for the verifier to say.
+    """
+    rows = Streams()
+    for stream in streams:
+        rows.begin()
+        for i in stream:
+            rows.add(i)
+    return rows.program(header, Costs.default(header.stages) if costs is None else costs)
+
+
+def _collective_of(op: int, *values: Any) -> Collective:
+    names = FORMS[op].fields
+    fields = {k: _ids_of(v) if k == "ranks" else v for k, v in zip(names, values, strict=True)}
+    return cast(Collective, FORMS[op].cls(**fields))
+
+
+def _ids_of(stored: bytes) -> tuple[int, ...]:
+    return tuple(np.frombuffer(stored, np.int64).tolist())
+
+
+def _is_id(number: Any) -> bool:
+    return type(number) is int and 0 <= number <= MAX_ID
 
 
 def _are_ids(numbers: list[Any]) -> bool:
     if len(numbers) == 1:
         return type(numbers[0]) is int and 0 <= numbers[0] <= MAX_ID
     return 0 < len(numbers) <= limits.RANKS and set(map(type, numbers)) == _INT and min(numbers) >= 0 and max(numbers) <= MAX_ID
+
+
+# What the fields of an instruction with `ranks` may hold.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "group": lambda name: type(name) is str and _GROUP.fullmatch(name) is not None,
+    "stage": _is_id,
+    "ranks": lambda ranks: type(ranks) is list and _are_ids(ranks),
+}

@@ -10,8 +10,8 @@
       RECV grad down[0] s0 m0 <- 1; RECV act up[0] s3 m2 <- 1
       FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1
 
-A line of a stream is a task with the transfers and collectives that follow it. Reading goes through the JSON form, so
-that one reader decides what a program may hold.
+A line of a stream is a task with the transfers and collectives that follow it. Reading makes the fields of the JSON form,
+so that both forms are checked by one reader.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse
-from chimerac.chimera_ir.instructions import Instruction, Task, instruction_text
+from chimerac.chimera_ir.instructions import Instruction, Task
 from chimerac.chimera_ir.jsonform import SMALLER, program_from, read_instruction
 from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Program
 from chimerac.chimera_ir.scanning import Excerpt
 from chimerac.chimera_ir.streams import Streams
-from chimerac.chimera_ir.textline import NUMBER, UnreadableError, instruction
+from chimerac.chimera_ir.textline import NUMBER, UnreadableError, instruction, instruction_text
 
 _SIZES = ("width", "ranks", "stages", "micro_batches", "window", "machine", "kind")
 
@@ -45,7 +45,7 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"schedule {h.schedule}  {_pairs(h.parameters)}".rstrip()
     sizes = {k: getattr(h, k) for k in _SIZES} | {"micro_batch_size": "/".join(map(str, h.micro_batch_size))}
     yield f"sizes {_pairs(sizes)}"
-    costs = {f.name: getattr(h.costs, f.name) for f in fields(h.costs)}
+    costs = {f.name: getattr(program.costs, f.name) for f in fields(Costs)}
     yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in costs.items()})}"
     if h.limits:
         yield f"limits {_pairs(h.limits)}"
@@ -108,7 +108,7 @@ def program_from_text(text: str, name: str = "<streams>") -> Program:
 class _Reader:
     """Reads a compact text line by line.
 
-    lines: where each field of the header stands, by its name; that of a pipe or a tied set by its number too.
+    lines: number and text of each header line, by its first word and, of pipes and tied sets, their position.
     """
 
     def __init__(self, source: Source) -> None:
@@ -143,7 +143,7 @@ class _Reader:
             self._begin(1, "")
 
     def header(self) -> dict[str, Any]:
-        """Return the header as JSON has it, of a program without instructions."""
+        """Return the JSON object of the header, with empty streams."""
         stages = self.fields.get("stages")
         for kind, costs in self.fields.get("costs", {}).items():
             if kind in _KINDS and len(costs) == 1 and isinstance(stages, int):
@@ -159,13 +159,13 @@ class _Reader:
     def _rank(self, line: str) -> None:
         found, wanted = _RANK.fullmatch(line), len(self.rows)
         if not found or found[1] != str(wanted):
-            raise UnreadableError(f"expected 'rank {wanted}:', the streams stand in the order of their ranks")
+            raise UnreadableError(f"expected 'rank {wanted}:', streams come in the order of their ranks")
         self.rows.begin()
         self._check()
 
     def _instructions(self, number: int, line: str) -> None:
         if not len(self.rows):
-            raise UnreadableError("instructions stand behind the line 'rank 0:'")
+            raise UnreadableError("instructions come after the line 'rank 0:'")
         parts = line.split(";")
         for k, part in enumerate(parts):
             fields = instruction(part.strip(), self.pipes)
@@ -175,7 +175,7 @@ class _Reader:
         self._check()
 
     def _judged(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
-        """Return an instruction that does not simply fit. Raises ChimeraError E603 with its place in the text."""
+        """Return an instruction that `Streams.fits` refused. Raises ChimeraError E603 with its place in the text."""
         rank, nth = len(self.rows) - 1, self.rows.last
         try:
             return read_instruction(Excerpt(json.dumps(fields), self.source), rank, nth)
@@ -200,7 +200,7 @@ class _Reader:
         key, *rest = line.split()
         nth = len(self.fields[_LISTS[key]]) if key in _LISTS else 0
         if self.lines.setdefault((key, nth), (number, line))[0] != number:
-            raise UnreadableError(f"the line '{key}' stands twice")
+            raise UnreadableError(f"the line '{key}' appears twice")
         match key:
             case "schedule":
                 self.fields["schedule"] = rest[0]
@@ -243,7 +243,7 @@ class _Reader:
         return replace(d, span=span or _span(self.source, number, line))
 
 
-# The line of the header in which a field stands; the others stand in `sizes`.
+# The first word of the line with a field of the header; the other fields are in the line `sizes`.
 _WORDS = {
     "schedule": "schedule",
     "parameters": "schedule",
@@ -272,12 +272,12 @@ def _span(source: Source, number: int, line: str) -> Span:
 def _split(words: list[str]) -> list[tuple[str, str]]:
     pairs = [(k, v) for k, _, v in (word.partition("=") for word in words)]
     if len(dict(pairs)) < len(pairs):
-        raise UnreadableError("a name stands twice in this line")
+        raise UnreadableError("a name appears twice in this line")
     return pairs
 
 
 def _int(text: str) -> int:
-    """Return a number of the text: digits, perhaps with a minus sign, and no more of them than any number has."""
+    """Return an integer of at most 20 characters. Raises UnreadableError for anything else."""
     if not _INT.fullmatch(text) or len(text) > 20:
         raise UnreadableError(f"'{text}' is not a number that a program has")
     return int(text)

@@ -1,91 +1,157 @@
-"""The text of one instruction, read: its fields as the JSON form has them, or what is wrong with it (E605)."""
+"""The text of one instruction: writing it, and reading it as the fields that its JSON object has.
+
+    FWD down[0] s0 m0               BWD_INPUT main s2 m5          SEND act down[0] s1 m0 -> 1
+    FWD main s0 m0,1 recompute      BWD_WEIGHT main s2 m5         RECV grad down[0] s0 m0 <- 1
+    BWD down[0] s3 m0 overlap       ALLREDUCE s3 over 0,3         ALLREDUCE embedding s0 over 0,3
+
+An instruction is its op and then its fields in the order of `FIELDS`.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import did_you_mean
-from chimerac.chimera_ir.instructions import Op, stage_group
+from chimerac.chimera_ir.instructions import FIELDS, FORMS, Form, Instruction, stage_group
+from chimerac.chimera_ir.table import FLAGS
 
 NUMBER = r"(?:0|[1-9]\d*)"  # one way to write a number
 _LIST = rf"{NUMBER}(?:,{NUMBER})*"
-_INSTRUCTION = re.compile(
-    rf"""(?P<op>[A-Z_]+)\s+(?:
-      (?:(?P<value>act|grad)\s+)? (?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?) \s+ s(?P<stage>{NUMBER}) \s+ m(?P<ids>{_LIST})
-      (?:\s*(?P<arrow>->|<-)\s*(?P<peer>{NUMBER}))? (?P<flags>(?:\s+(?:recompute|overlap))*)
-    | (?:(?P<group>[A-Za-z_]\w*)\s+)? s(?P<gstage>{NUMBER}) \s+ over \s+ (?P<ranks>{_LIST})
-    )""",
-    re.VERBOSE | re.ASCII,
-)
-_ARROWS = {"SEND": "->", "RECV": "<-"}
-_FLAGS = {"FWD": {"recompute", "overlap"}} | {op: {"overlap"} for op in ("BWD", "BWD_INPUT", "BWD_WEIGHT")}
-# Whether an instruction has a value, which arrow, and whether it has ranks.
-_SHAPES = {op: (op in ("SEND", "RECV", "FREE"), _ARROWS.get(op), op == "ALLREDUCE") for op in Op.__members__}
-_FORMS = {op: f"{op} PIPE sS mIDS" for op in Op.__members__} | {
-    "FWD": "FWD PIPE sS mIDS, then recompute or overlap or both",
-    "SEND": "SEND act PIPE sS mIDS -> PEER",
-    "RECV": "RECV act PIPE sS mIDS <- PEER",
-    "ALLREDUCE": "ALLREDUCE sS over RANKS",
-    "FREE": "FREE act PIPE sS mIDS",
-}
+_FORMS: dict[str, Form] = {form.op.name: form for form in FORMS}
 
 
 class UnreadableError(ValueError):
-    """A line whose fault is known better than that it does not read. help: how to mend it."""
+    """A line with a specific diagnosis (E605). help: how to mend it."""
 
     def __init__(self, message: str, help: str = ""):
         super().__init__(message)
         self.help = help
 
 
+def instruction_text(i: Instruction, pipes: tuple[str, ...]) -> str:
+    """Return the text of one instruction. pipes: the names of the program's pipes, by id."""
+    return " ".join([i.op, *filter(None, [write(i, pipes) for write in _WRITERS[i.op]])])
+
+
 def instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     """Return the fields of an instruction, as JSON has them. pipes: their numbers by name. Raises UnreadableError."""
-    found = len(text) <= limits.INSTRUCTION and _INSTRUCTION.fullmatch(text)
+    op = text.split(maxsplit=1)[0] if text else ""
+    found = op in _FORMS and len(text) <= limits.INSTRUCTION and _PATTERNS[op].fullmatch(text)
     if not found:
         raise _misspelt(text)
-    op, value, pipe, stage, ids, arrow, peer, flags, group, group_stage, ranks = found.groups()
-    if _SHAPES.get(op) != (value is not None, arrow, ranks is not None) or (flags and not _fit(op, flags.split())):
-        raise _misspelt(text)
-    if ranks:
-        number = int(group_stage)
-        return {"op": op, "group": group or stage_group(number), "stage": number, "ranks": _numbers(ranks)}
-    if pipe not in pipes:
-        raise UnreadableError(f"unknown pipe '{pipe}': {did_you_mean(pipe, pipes)}")
-    result: dict[str, Any] = {"op": op, "pipe": pipes[pipe], "stage": int(stage), "micro_batches": _numbers(ids)}
-    if value:
-        result["value"] = value
-    if peer:
-        result["peer"] = int(peer)
-    return result | dict.fromkeys(flags.split(), True) if flags else result
+    result: dict[str, Any] = {"op": op}
+    for name, read in _READERS[op]:
+        result[name] = read(found[name])
+    if "pipe" in result:
+        if result["pipe"] not in pipes:
+            raise UnreadableError(f"unknown pipe '{result['pipe']}': {did_you_mean(result['pipe'], pipes)}")
+        result["pipe"] = pipes[result["pipe"]]
+    if "group" in result and result["group"] is None:
+        result["group"] = stage_group(result["stage"])
+    if found["flags"]:
+        flags = found["flags"].split()
+        if len(set(flags)) < len(flags):
+            raise _misspelt(text)
+        result |= dict.fromkeys(flags, True)
+    return result
 
 
 def _numbers(text: str) -> list[int]:
     return [int(x) for x in text.split(",")] if "," in text else [int(text)]
 
 
-def _fit(op: str, flags: list[str]) -> bool:
-    return not flags or (len(set(flags)) == len(flags) and _FLAGS.get(op, set()).issuperset(flags))
+def _ids(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
+# How each field is written. The group of a single stage is left out.
+_WRITE: dict[str, Callable[[Any, tuple[str, ...]], str]] = {
+    "value": lambda i, pipes: i.value,
+    "group": lambda i, pipes: "" if i.group == stage_group(i.stage) else i.group,
+    "pipe": lambda i, pipes: pipes[i.pipe],
+    "stage": lambda i, pipes: f"s{i.stage}",
+    "micro_batches": lambda i, pipes: f"m{_ids(i.micro_batches)}",
+    "peer": lambda i, pipes: f"{i.arrow} {i.peer}",
+    "ranks": lambda i, pipes: f"over {_ids(i.ranks)}",
+    "recompute": lambda i, pipes: "recompute" if i.recompute else "",
+    "overlap": lambda i, pipes: "overlap" if i.overlap else "",
+}
+_WRITERS = {op: tuple(_WRITE[name] for name in form.fields) for op, form in _FORMS.items()}
+
+
+def _same(word: Any) -> Any:
+    return word
+
+
+# How each field but the flags is read from its group of the pattern below.
+_READ: dict[str, Callable[[str], Any]] = {
+    "value": _same,
+    "group": _same,
+    "pipe": _same,
+    "stage": int,
+    "micro_batches": _numbers,
+    "peer": int,
+    "ranks": _numbers,
+}
+_READERS = {op: tuple((name, _READ[name]) for name in form.fields if name not in FLAGS) for op, form in _FORMS.items()}
+# How each field but the flags is recognized, with the space before it.
+_PATTERN = {
+    "value": r"\s+(?P<value>act|grad)",
+    "group": r"(?:\s+(?P<group>[A-Za-z_]\w*))?",
+    "pipe": r"\s+(?P<pipe>[A-Za-z_]\w*(?:\[\d+\])?)",
+    "stage": rf"\s+s(?P<stage>{NUMBER})",
+    "micro_batches": rf"\s+m(?P<micro_batches>{_LIST})",
+    "peer": rf"\s*(?P<arrow>->|<-)\s*(?P<peer>{NUMBER})",
+    "ranks": rf"\s+over\s+(?P<ranks>{_LIST})",
+}
+# What a help calls each field.
+_HELP = {"value": "act", "pipe": "PIPE", "stage": "sS", "micro_batches": "mIDS", "ranks": "over RANKS"}
+
+
+def _pattern(op: str, names: Collection[str], arrow: str) -> re.Pattern[str]:
+    """Return the pattern of an op with these fields. arrow: of its peer."""
+    parts = [_PATTERN[name] for name in FIELDS if name in names and name in _PATTERN]
+    flags = "|".join(name for name in FLAGS if name in names) or "(?!)"
+    text = rf"{op}{''.join(parts)}(?P<flags>(?:\s+(?:{flags}))*)"
+    return re.compile(text.replace("->|<-", arrow) if arrow else text, re.ASCII)
+
+
+_PATTERNS = {op: _pattern(op, form.fields, form.arrow) for op, form in _FORMS.items()}
+
+
+def _usage(form: Form) -> str:
+    """Return how to write an instruction of this form."""
+    words = [f"{form.arrow} PEER" if name == "peer" else _HELP.get(name, "") for name in form.fields]
+    flags = [name for name in FLAGS if name in form.fields]
+    more = f", then {' or '.join(flags)} or both" if len(flags) > 1 else ""
+    return " ".join([form.op.name, *filter(None, words)]) + more
 
 
 def _misspelt(text: str) -> UnreadableError:
     """Return what is wrong with the text of an instruction."""
     op = text.split(maxsplit=1)[0] if text else ""
-    if text and op not in _FORMS:
+    if not text:
+        return UnreadableError(f"'{text}' does not read as an instruction", "write an instruction between two ';'")
+    if op not in _FORMS:
         return UnreadableError(f"unknown instruction '{op}': {did_you_mean(op, _FORMS)}")
-    help = f"write {_FORMS[op]}" if op else "an instruction stands between two ';'"
-    found = _INSTRUCTION.fullmatch(text)
-    if not found:
-        shorter = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text)
-        if _INSTRUCTION.fullmatch(shorter):
-            return UnreadableError(f"a number of '{text}' begins with 0", f"write {shorter}")
-        return UnreadableError(f"'{text}' does not read as an instruction", help)
-    arrow, wanted = found["arrow"], _ARROWS.get(op)
-    if arrow == wanted:
-        twice = next((flag for flag in ("recompute", "overlap") if text.split().count(flag) > 1), "")
-        fault = f"'{twice}' stands twice in '{text}'" if twice else f"'{text}' does not read as an instruction"
-        return UnreadableError(fault, help)
-    if arrow and wanted:
-        return UnreadableError(f"the arrow of {op} is '{wanted}', not '{arrow}'", help)
-    return UnreadableError(f"'{text}' names no peer" if wanted else f"{op} has no peer, but '{text}' names one", help)
+    form = _FORMS[op]
+    shorter, names, help = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text), {*form.fields}, f"write {_usage(form)}"
+    if len(text) > limits.INSTRUCTION:
+        return UnreadableError(
+            f"an instruction of {op} has {len(text)} characters, at most {limits.INSTRUCTION} are read", help
+        )
+    if found := _PATTERNS[op].fullmatch(text):
+        twice = next(flag for flag in FLAGS if found["flags"].split().count(flag) > 1)
+        return UnreadableError(f"'{twice}' appears twice in '{text}'", help)
+    if _PATTERNS[op].fullmatch(shorter):
+        return UnreadableError(f"a number of '{text}' begins with 0", f"write {shorter}")
+    if other := _pattern(op, names | {"peer"}, "").fullmatch(text):
+        if form.arrow:
+            return UnreadableError(f"the arrow of {op} is '{form.arrow}', not '{other['arrow']}'", help)
+        return UnreadableError(f"{op} has no peer, but '{text}' names one", help)
+    if form.arrow and _pattern(op, names - {"peer"}, "").fullmatch(text):
+        return UnreadableError(f"'{text}' names no peer", help)
+    return UnreadableError(f"'{text}' does not read as an instruction", help)

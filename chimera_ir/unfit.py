@@ -1,4 +1,4 @@
-"""JSON that no reader should take: what is no JSON or nests too deep, and objects with a field twice, too many or too large."""
+"""JSON that is refused before pydantic sees it: invalid or too deeply nested, or objects with duplicate or too many fields."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.scanning import Excerpt, Path, after_space, place_in_words, string
 
 MAX_FINDINGS = 100
-MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object within another: a pipe has most
-MAX_SHOWN = 2**20  # characters of a file of which a finding shows the value that is wrong
+MAX_WEIGHT = limits.TASKS + limits.RANKS  # values in an object inside another; a pipe has the most
+MAX_SHOWN = 2**20  # characters of a file whose wrong values findings show
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file. what: its name in messages; codes: not JSON, not this kind or version, a field that is wrong."""
+    """A kind of file. what: its name in messages; codes: for no JSON, for another kind or version, for a wrong field."""
 
     what: str
     format: str
@@ -29,7 +29,7 @@ class Kind:
 
 
 def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = None) -> ChimeraError:
-    """Return the finding about a text that is no JSON, or that is but cannot be read. error: where it is known already."""
+    """Return the finding about a text that is no JSON, or JSON that cannot be read. error: the decoder's, if it is known."""
     name = part.source.name
     try:
         if error is None:
@@ -48,7 +48,7 @@ def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = Non
 
 
 def _extremes(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
-    """Yield what JSON allows and no reader here bears: where, what, and the way out."""
+    """Yield (position, fault, help) for what JSON allows and this project refuses."""
     depth = at = 0
     while found := _EXTREME.search(text, at):
         start, at = found.span()
@@ -58,10 +58,7 @@ def _extremes(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
             except json.JSONDecodeError:
                 return
             halves = (m for m in _ESCAPE.finditer(text, start, at) if m[1])
-            yield from (
-                (m.start(), "half of a surrogate pair stands alone, which is no character", "write the character itself")
-                for m in halves
-            )
+            yield from ((m.start(), "half of a surrogate pair is no character", "write the character itself") for m in halves)
         elif len(found[0]) >= MAX_DIGITS:
             yield start, f"a number has {at - start} digits", f"no number of a {kind.what} has more than 19"
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
@@ -76,7 +73,7 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)
 
 
 class _UnfitError(ValueError):
-    """An object has a field twice or too many fields, or is too large: then `fields` is empty, else how many may stand."""
+    """An object is refused. fields: the most fields that it may have; None if it is too large as a whole."""
 
     def __init__(self, fields: int | None = None) -> None:
         super().__init__()
@@ -84,15 +81,15 @@ class _UnfitError(ValueError):
 
 
 class _Objects:
-    """Looks at every object of a JSON text, as it ends. keys: of the outermost one, once all are seen.
+    """Checks every object of a JSON text at its end. keys: those of the outermost object, after the last call.
 
-    A field that stands twice is refused, since readers would disagree which of them counts. And a large object within
-    another is: pydantic makes Python values of what stands at every error, for a missing field of the object around it.
+    Two fields of one name are refused: readers would disagree which one counts. A large object inside another is refused
+    too: for a missing field pydantic would make Python values of all of it.
     """
 
     def __init__(self) -> None:
         self.keys: Iterable[str] = ()
-        self.weight = 0  # values in the object that ended last
+        self.weight = 0  # number of values in the object that ended last
 
     def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
         if self.weight > MAX_WEIGHT:
@@ -110,11 +107,11 @@ class _Objects:
         return _WEIGHTS.get(weight) or (weight,)
 
 
-_WEIGHTS = {weight: (weight,) for weight in range(64)}  # what stands for an object: most are small
+_WEIGHTS = {weight: (weight,) for weight in range(64)}  # the results for small objects, made once
 
 
 def _weight(values: list[Any]) -> int:
-    """Return how many values stand in a list, and in what stands in it."""
+    """Return the number of values in a list and in its items."""
     weight, todo = 0, [values]
     while todo:
         values = todo.pop()
@@ -124,7 +121,7 @@ def _weight(values: list[Any]) -> int:
 
 
 def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], required: set[str]) -> None:
-    """Refuse objects that pydantic should not see. What is no JSON is left to it."""
+    """Raise ChimeraError for objects that pydantic should not see. Text that is no JSON is left to pydantic."""
     objects, name = _Objects(), part.source.name
     try:
         outermost = json.loads(part.text, object_pairs_hook=objects)
@@ -142,16 +139,16 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
                 raise refuse(kind.codes[1], message, help=kind.help)
         found = [(field, "missing") for field in missing] + [(field, "unknown") for field in unknown]
         if found and known:
-            code, told = kind.codes[2], found[:MAX_FINDINGS]
+            code, shown = kind.codes[2], found[:MAX_FINDINGS]
             raise ChimeraError(
-                Diagnostic(code, f"{name}: {place_in_words((*path, field))}: this field is {what}") for field, what in told
+                Diagnostic(code, f"{name}: {place_in_words((*path, field))}: this field is {what}") for field, what in shown
             )
 
 
 def _unfit(kind: Kind, part: Excerpt, most: int) -> ChimeraError:
     """Return the finding for the first object that has a field twice or more than `most` fields, with its place.
 
-    All is JSON up to the end of that object: a reader of JSON has just come so far.
+    The text up to the end of that object is valid JSON: the decoder has read it.
     """
     objects: list[set[str]] = []
     name, at = part.source.name, 0
@@ -166,7 +163,7 @@ def _unfit(kind: Kind, part: Excerpt, most: int) -> ChimeraError:
             if part.text[after_space(part.text, at)] != ":":
                 continue
             if key in objects[-1]:
-                message, place = f"{name}: the field '{key}' stands twice in one object", part.span(found.start(), at)
+                message, place = f"{name}: the field '{key}' appears twice in one object", part.span(found.start(), at)
                 return refuse(kind.codes[2], message, place, "the second", help="keep one of them")
             objects[-1].add(key)
             if len(objects[-1]) > most:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.forms import is_program, read_program
-from chimerac.chimera_ir.program import MACHINES, Machine, Program
+from chimerac.chimera_ir.machines import MACHINES, Machine
+from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import one_of, whole_number, whole_numbers
 from chimerac.compiler.library import find

@@ -70,7 +70,7 @@ def compile_source(
         schedule = reached.schedule = parse(source)
         resolved = resolve(schedule, parameters, reached.budget)
         spec = reached.spec = resolved.recomputing() if recompute else resolved
-        check_sizes(source.name, spec.header, width)
+        check_sizes(source.name, spec.header, spec.costs, width)
         ordered = reached.ordered = order_tasks(spec, reached.budget)
         check_tasks(source.name, ordered.program, width)
         timing = checked_times(ordered.program)

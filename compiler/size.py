@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.costs import Costs
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.program import Header, Program
 
 _SMALLER = "take smaller sizes or fewer replicas; docs/language.md lists the limits"
 
 
-def check_sizes(name: str, header: Header, width: int) -> None:
+def check_sizes(name: str, header: Header, costs: Costs, width: int) -> None:
     """Raise ChimeraError E211 if a program of this header has no replica, or more of anything than is allowed.
 
     name: of the schedule's source.
     """
     if width < 1:
         raise refuse("E211", f"a program has at least one replica, and the width is {width}")
-    excess = replace(header, width=width).excess()
+    excess = replace(header, width=width).excess() or costs.excess(header.micro_batches)
     if excess:
         raise refuse("E211", f"{name} asks for {excess}", help=_SMALLER)
 

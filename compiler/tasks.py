@@ -1,6 +1,6 @@
-"""Where each task of a program stands, and what tasks wait for each other. Shared by the passes that build programs.
+"""The tasks of a program by key, what they wait for, and their earliest times. Shared by the passes that build programs.
 
-The verifier has its own idea of both (compiler/verify/), so that a bug must be made twice to get through.
+The verifier (compiler/verify/) computes the same on its own: a bug in one of them is found by the other.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program
+from chimerac.chimera_ir.timeline import Timeline
 
 
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
     """Return (position in `rows`, micro-batch id), one entry per micro-batch of each row's batch."""
     batch = program.table.batch[rows]
-    if (batch < program.header.micro_batches).all():  # batch m is (m,) there: the common case, without groups
+    if (batch < program.header.micro_batches).all():  # no groups: batch m is (m,)
         return np.arange(len(rows)), batch
     sizes = np.array([len(b) for b in program.batches], np.int64)
     ids = np.concatenate([np.array(b, np.int64) for b in program.batches])
@@ -45,7 +46,7 @@ class TaskIndex:
     @staticmethod
     def of(program: Program) -> TaskIndex:
         h, t = program.header, program.table
-        rows = np.flatnonzero(t.op <= Op.BWD_WEIGHT)
+        rows = np.flatnonzero(t.is_task)
         position, ids = expand(program, rows)
         rows = rows[position]
         keys = (program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches + ids
@@ -62,8 +63,10 @@ class TaskIndex:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Waits: node `target` starts no earlier than `delay` after node `source` ends. Nodes are the rows of a program and,
-    numbered after them, whatever else takes part."""
+    """Waits: node `target` starts no earlier than `delay` after node `source` ends.
+
+    Nodes are the rows of a program and, numbered after them, completions of transfers where these queue.
+    """
 
     source: Ints
     target: Ints
@@ -103,9 +106,9 @@ def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
 
 def task_costs(program: Program) -> Ints:
     """Return what every row costs: a task over k micro-batches k times its stage's cost, everything else nothing."""
-    t, costs = program.table, program.header.costs
+    t, costs = program.table, program.costs
     by_op = np.array([costs.FWD, costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT], np.int64)
-    task = t.op <= Op.BWD_WEIGHT
+    task = t.is_task
     count = np.array([len(b) for b in program.batches], np.int64)
     result = np.zeros(len(t), np.int64)
     result[task] = by_op[t.op[task], t.stage[task]] * count[t.batch[task]]
@@ -120,7 +123,7 @@ def task_costs(program: Program) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When each row runs. sequence: a total order of the rows that every stream and every wait agrees with.
+    """When each node runs. sequence: a total order of the nodes that every stream and every wait agrees with.
 
     stuck: the first row of each stream that can never start; where there is any, the times of later rows are -1.
     """
@@ -130,12 +133,10 @@ class Timing:
     sequence: Ints
     stuck: tuple[int, ...]
 
-    def of_rows(self, count: int) -> Timing:
-        """Return the times of the rows alone: the first `count` nodes."""
-        if count == len(self.start):
-            return self
-        stuck = tuple(node for node in self.stuck if node < count)
-        return Timing(self.start[:count], self.end[:count], self.sequence[self.sequence < count], stuck)
+    def timeline(self, program: Program, scale: int = 1) -> Timeline:
+        """Return the bars of the rows that run. scale: how many integers of time make one unit of cost."""
+        rows = np.flatnonzero(self.end[: len(program)] >= 0)
+        return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale)
 
 
 def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
@@ -164,18 +165,18 @@ def total_order(program: Program, timing: Timing) -> tuple[Ints, Ints]:
 def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     """Return the earliest times of all nodes: each rank runs its stream in order, each row as soon as its waits allow.
 
-    cost: by node; those after the program's rows stand in no stream, and run as soon as their own waits allow. An
+    cost: by node; nodes after the program's rows belong to no stream, and run as soon as their own waits allow. An
     overlapped pair runs as one task: it starts when both could, and ends after both costs.
     """
     cost, edges = _fused(program, cost, edges)
     others = np.arange(len(program), len(cost))
-    # What stands earlier in the same stream has ended by then.
+    # Waits for earlier rows of the same stream hold anyway.
     rank_of, after = np.concatenate([program.rank_of, program.world + others]), edges.source >= edges.target
     order = np.flatnonzero((rank_of[edges.source] != rank_of[edges.target]) | after | (edges.source < 0) | (edges.delay > 0))
     order = order[np.argsort(edges.target[order], kind="stable")]
     first = np.searchsorted(edges.target[order], np.arange(len(cost) + 1)).tolist()
     source, delay = edges.source[order].tolist(), edges.delay[order].tolist()
-    # Each of the others is a stream of its own.
+    # Each node after the rows is a stream of its own.
     costs, stops = cost.tolist(), [*program.offsets[1:].tolist(), *(others + 1).tolist()]
     position = [*program.offsets[:-1].tolist(), *others.tolist()]
     clock = [0] * len(position)
@@ -215,7 +216,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
 
 def task_times(program: Program) -> Timing:
     """Return the earliest times of a program's tasks; its transfers and sums take no time here."""
-    return earliest(program, task_costs(program), data_edges(program, TaskIndex.of(program), program.header.costs.hop))
+    return earliest(program, task_costs(program), data_edges(program, TaskIndex.of(program), program.costs.hop))
 
 
 def checked_times(tasks: Program) -> Timing:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Instruction
-from chimerac.chimera_ir.program import Program, program_of
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import compile_schedule
 
 Streams = list[list[Instruction]]
@@ -58,7 +59,7 @@ def streams(program: Program) -> Streams:
 
 def with_streams(program: Program, changed: Sequence[Iterable[Instruction]]) -> Program:
     """Return the program with other streams under the same header."""
-    return program_of(program.header, changed)
+    return program_of(program.header, changed, program.costs)
 
 
 def moved(stream: Sequence[Instruction], source: int, target: int) -> list[Instruction]:

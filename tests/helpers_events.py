@@ -26,7 +26,7 @@ def makespan(program: Program, costs: dict[str, Time] | None = None, hop: Time |
     costs: by operation, the same for every stage; without them, and without a hop, the program's own. Raises
     AssertionError where nobody can move.
     """
-    return _World(program, costs, program.header.costs.hop if hop is None else hop).run()
+    return _World(program, costs, program.costs.hop if hop is None else hop).run()
 
 
 @dataclass(eq=False)
@@ -182,7 +182,7 @@ class _World:
         return True
 
     def _cost(self, g: int, i: Task) -> Time:
-        own, op = self.program.header.costs, i.op  # type: ignore[attr-defined]
+        own, op = self.program.costs, i.op  # type: ignore[attr-defined]
 
         def once(kind: str) -> Time:
             return getattr(own, kind)[i.stage] if self.costs is None else self.costs[kind]  # type: ignore[no-any-return]

@@ -18,7 +18,8 @@ from chimerac.chimera_ir.instructions import (
     Send,
     stage_group,
 )
-from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.build import TASKS
 from chimerac.compiler.syntax.grammar import keywords
@@ -198,7 +199,6 @@ def programs(draw: DrawFn) -> Program:
         stages=stages,
         micro_batches=total,
         pipes=tuple(pipes),
-        costs=Costs(*costs, hop=draw(st.integers(0, 3))),
         width=width,
         window=draw(st.integers(0, 3)),
         machine=draw(st.sampled_from(["posted", "window", "rendezvous", "paired", "serial"])),
@@ -219,4 +219,5 @@ def programs(draw: DrawFn) -> Program:
         st.tuples(stage, members).map(lambda x: AllReduce(stage_group(x[0]), *x)),
         members.map(lambda ranks: AllReduce("shared", 0, ranks)),
     )
-    return program_of(header, [draw(st.lists(instruction, max_size=6)) for _ in range(width * ranks)])
+    streams = [draw(st.lists(instruction, max_size=6)) for _ in range(width * ranks)]
+    return program_of(header, streams, Costs(*costs, hop=draw(st.integers(0, 3))))

@@ -92,20 +92,20 @@ def _said(c: Claim) -> str:
 
 
 def _costs_of(program: Program) -> str:
-    c, used = program.header.costs, set(program.table.op.tolist())
+    c, used = program.costs, set(program.table.op.tolist())
     values = {"F": (Op.FWD, c.FWD), "B": (Op.BWD, c.BWD), "I": (Op.BWD_INPUT, c.BWD_INPUT), "W": (Op.BWD_WEIGHT, c.BWD_WEIGHT)}
     return ", ".join(f"{k} = {cost[0]}" for k, (op, cost) in values.items() if op in used)
 
 
 def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
     """Return a row: makespan and bubbles for each hop cost, activations, and what the claims say."""
-    h, top = program.header, peaks(program)
-    at = [simulate(program, {"hop": hop * h.costs.FWD[0]}) for hop in HOPS]
+    h, c, top = program.header, program.costs, peaks(program)
+    at = [simulate(program, {"hop": hop * c.FWD[0]}) for hop in HOPS]
     free = at[0]
     measured = {"wall": max(free.wall_bubbles), "own": max(free.own_bubbles)}
     measured |= {"least": min(top.activations), "most": max(top.activations)}
     measured["activations"] = measured["most"] if len(set(top.activations)) == 1 else -1
-    env = {**h.parameters, "F": h.costs.FWD[0], "B": h.costs.BWD[0], "I": h.costs.BWD_INPUT[0], "W": h.costs.BWD_WEIGHT[0]}
+    env = {**h.parameters, "F": c.FWD[0], "B": c.BWD[0], "I": c.BWD_INPUT[0], "W": c.BWD_WEIGHT[0]}
     env["makespan"] = free.makespan
     for name, value in lets:
         env[name] = int(evaluate(expression(value), env, Budget()))

@@ -1,1 +1,1 @@
-"""What is known of a right program without running it: times, memory, graph, report."""
+"""Analyses of a verified program: times, memory, dependency graph, report."""

@@ -13,8 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from chimerac.chimera_ir.instructions import Op, Task, instruction_text
+from chimerac.chimera_ir.instructions import Task
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program
+from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, earliest, task_costs
 
 
@@ -53,10 +54,10 @@ def names(program: Program, rows: Ints) -> list[str]:
 
 def dependency_graph(program: Program) -> Graph:
     """Return the graph of a verified program's tasks."""
-    rows = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
+    rows = np.flatnonzero(program.table.is_task)
     node = np.full(len(program), -1, np.int64)
     node[rows] = np.arange(len(rows))
-    data = _between_pairs(program, data_edges(program, TaskIndex.of(program), program.header.costs.hop))
+    data = _between_pairs(program, data_edges(program, TaskIndex.of(program), program.costs.hop))
     follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
     source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
     delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])

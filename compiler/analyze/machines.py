@@ -1,14 +1,17 @@
-"""What a program waits for on its machine, and how long: the machines of docs/semantics.md as edges with delays.
+"""What each instruction waits for on a machine of docs/semantics.md, as edges with delays.
 
-Nodes are the rows of the program and, on the machines whose transfers queue, their completions after them: one for every
-message and, on `serial`, one for every collective. The verifier has its own idea of the same (compiler/verify/progress.py).
+Nodes are the rows of the program. On machines whose transfers queue, completions are nodes after them: one for every
+message and, on `serial`, one for every collective. The verifier computes waits on its own (compiler/verify/progress.py).
 """
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 
@@ -29,6 +32,17 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
     edges += _direct(program, send, receive, channel, hop)
     edges += [_edges(ends[message], reader, hop) for ends in (send, receive)]
     return Edges.concatenate(*edges), np.zeros(0, np.int64)
+
+
+def _queues_with_transfers(op: Op) -> bool:
+    """Return whether an instruction joins a collective that waits in the queues of `serial`."""
+    match op:
+        case Op.ALLREDUCE:
+            return True
+        case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.SEND | Op.RECV | Op.FREE:
+            return False
+        case _:
+            assert_never(op)
 
 
 def _edges(source: Ints, target: Ints, delay: int = 0) -> Edges:
@@ -63,24 +77,24 @@ def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 def _direct(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
     """Return what SENDs wait for on the machines whose transfers do not queue."""
-    machine, window = program.header.machine, program.header.window
-    if machine == "posted":
+    window = open_sends(program.header.machine, program.header.window)
+    if window is None:
         return []
-    if machine == "rendezvous" or window == 0:
+    if window == 0:
         return [_edges(receive, send)]
     late, earlier = _full(channel, window)
     return [_edges(ends[earlier], send[late], hop) for ends in (send, receive)]
 
 
 def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple[Ints, Ints]:
-    """Return, by row, the completion that a SEND, a RECV or on `serial` an ALLREDUCE is an end of, else -1; and how long
+    """Return, by row, the completion that a SEND, a RECV or on `serial` a collective is an end of, else -1; and how long
     each completion takes."""
     t, rows, messages = program.table, len(program), len(send)
     number = np.full(rows, -1, np.int64)
     number[send] = number[receive] = rows + np.arange(messages)
     taken = np.full(messages, hop, np.int64)
     if program.header.machine == "serial":
-        sums = np.flatnonzero(t.op == Op.ALLREDUCE)
+        sums = np.flatnonzero(np.isin(t.op, [op for op in Op if _queues_with_transfers(op)]))
         number[sums] = rows + messages + t.batch[sums]
         taken = np.concatenate([taken, np.zeros(len(program.collectives), np.int64)])
     return number, taken

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,16 +13,13 @@ from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, life
 from chimerac.chimera_ir.model import ModelDescription, gradient_bytes
 from chimerac.chimera_ir.program import Program
 
-if TYPE_CHECKING:
-    from chimerac.compiler.pipeline import Compiled
-
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
     """Bytes of one global rank, by the rule of docs/semantics.md, "Buffers".
 
     weights, gradients: of all its stages, once, from the first instruction to the last. activations: what forwards keep
-    for their backwards; buffers: posted or held for received values; values: made here, until they are read or sent;
+    for their backwards; buffers: posted or held for received values; values: outputs, until they are read or sent;
     sends: messages until they are complete; each at its own peak. peak: the most of all at once. Optimizer state and what
     an instruction needs only while it runs are not counted.
     """
@@ -38,7 +34,12 @@ class RankMemory:
 
 
 # What is held at one time, besides weights and gradients.
-_PARTS = {"activations": ACTIVATIONS, "buffers": (Kind.RECEIVED,), "values": (Kind.MADE, Kind.AS_MADE), "sends": (Kind.SENT,)}
+_PARTS = {
+    "activations": ACTIVATIONS,
+    "buffers": (Kind.RECEIVED,),
+    "values": (Kind.OUTPUT, Kind.SENT_ITSELF),
+    "sends": (Kind.SENT,),
+}
 
 
 class _Held:
@@ -92,7 +93,7 @@ def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
 
 
 def check_memory(
-    program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Compiled] | None = None
+    program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Program] | None = None
 ) -> None:
     """Raise ChimeraError E461 where a rank needs more bytes than it has.
 
@@ -124,9 +125,9 @@ def check_memory(
     )
 
 
-def _least(compiled: Callable[[], Compiled], model: ModelDescription) -> int | None:
+def _least(recomputed: Callable[[], Program], model: ModelDescription) -> int | None:
     """Return what the worst rank of a program needs; nothing where it cannot be compiled."""
     try:
-        return max(x.peak for x in memory(compiled().program, model))
+        return max(x.peak for x in memory(recomputed(), model))
     except ChimeraError:
         return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.instructions import FORMS
+from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
-from chimerac.chimera_ir.program import Ints, Program, machine_name
+from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.analyze.graph import critical_path, dependency_graph, names
 from chimerac.compiler.analyze.memory import RankMemory, memory
 from chimerac.compiler.analyze.simulate import Simulation
@@ -36,7 +37,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     yield f"bubble ratio    {s.bubble_ratio:.4f}   (idle over total: sum of wall bubbles / (ranks x makespan))"
     yield f"wall bubble     {_span(s, s.wall_bubbles)}   (makespan - busy)"
     yield f"own bubble      {_span(s, s.own_bubbles)}   (last end - first start - busy)"
-    path, length = critical_path(dependency_graph(program.with_header(costs=s.costs)))
+    path, length = critical_path(dependency_graph(replace(program, costs=s.costs)))
     yield f"critical path   {s.time(length)}   {len(path)} tasks: {_short(program, path)}"
     ends = ", ".join(f"{stage.removeprefix('stage ')} at {s.time(t)}" for stage, t in list(s.synced.items())[:16])
     more = ", ..." if len(s.synced) > 16 else ""
@@ -64,17 +65,15 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
         rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model))]
         yield from _table(["rank", *columns], rows)
         yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
-        yield "values: made here, until read or sent; sends: until complete; peak: the most of all at once"
+        yield "values: outputs, until read or sent; sends: until complete; peak: the most of all at once"
         yield "not counted: optimizer state, and what an instruction needs only while it runs"
 
 
 def _costs(s: Simulation) -> str:
     c = s.costs
-    parts = {"F": c.FWD, "B": c.BWD, "I": c.BWD_INPUT, "W": c.BWD_WEIGHT, "hop": (c.hop,)}
-    used = {"F": Op.FWD, "B": Op.BWD, "I": Op.BWD_INPUT, "W": Op.BWD_WEIGHT}
-    op = s.program.table.op
-    shown = {k: v for k, v in parts.items() if k == "hop" or (op == used[k]).any()}
-    return "  ".join(f"{k}={_span(s, v)}" for k, v in shown.items())
+    used = [form for form in FORMS if form.letter and (s.program.table.op == form.op).any()]
+    parts = [f"{form.letter}={_span(s, getattr(c, form.op.name))}" for form in used]
+    return "  ".join([*parts, f"hop={s.time(c.hop)}"])
 
 
 def _span(s: Simulation, values: tuple[int, ...]) -> str:

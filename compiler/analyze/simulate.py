@@ -1,14 +1,14 @@
 """When everything runs, by the costs: a simulation of a final program on the machine that its header names.
 
-A task takes its cost; a transfer takes `hop` from the moment when both its SEND and its RECV are posted and it stands
-first in its queues, where there are any; docs/semantics.md, "Times", has the rules (compiler/analyze/machines.py). Posting and
+A task takes its cost. A transfer takes `hop` from the moment when its SEND and its RECV are posted and it is first in
+its queues, if there are any; docs/semantics.md, "Times", has the rules (compiler/analyze/machines.py). Posting and
 collectives take no time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import lcm
@@ -19,28 +19,34 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import Op, stage_group
 from chimerac.chimera_ir.program import Costs, Program
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.machines import waits
 from chimerac.compiler.given import costs_from
-from chimerac.compiler.tasks import Timing, earliest, task_costs
+from chimerac.compiler.tasks import earliest, task_costs
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """Times and `costs` are integers in units of 1 / `scale` of a cost; per global rank where plural.
 
+    timeline: a bar for every row of the program, in their order;
     busy: time spent computing; wall_bubbles: makespan - busy, what the optimizer step sees; own_bubbles: last end -
     first start - busy, what the zero-bubble papers count; synced: when the last copy of each stage has its gradient.
     """
 
     program: Program
     costs: Costs
-    timing: Timing
-    scale: int
+    timeline: Timeline
     makespan: int
     busy: tuple[int, ...]
     wall_bubbles: tuple[int, ...]
     own_bubbles: tuple[int, ...]
     synced: Mapping[str, int]
+
+    @property
+    def scale(self) -> int:
+        """Return how many integers of time make one unit of cost."""
+        return self.timeline.scale
 
     @property
     def bubble_ratio(self) -> float:
@@ -59,32 +65,31 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
     A float is the number that is written for it: 0.1 is 1/10. Raises ChimeraError E002 for what is no cost.
     """
     h = program.header
-    own, scale = _scaled(h.costs, {} if costs is None else costs_from(costs), h.stages)
-    # Replicas wait for each other only where their sums stand in one queue with transfers.
+    own, scale = _scaled(program.costs, {} if costs is None else costs_from(costs), h.stages)
+    # Replicas wait for each other only if their sums and transfers share a queue.
     if own.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
         unit = scale if scale <= limits.TIME else f"{scale:.1e}"
         message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
         raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
-    costed = program.with_header(costs=own)
+    costed = replace(program, costs=own)
     edges, taken = waits(costed, own.hop)
-    timing = earliest(costed, np.concatenate([task_costs(costed), taken]), edges).of_rows(len(program))
+    timing = earliest(costed, np.concatenate([task_costs(costed), taken]), edges)
     assert not timing.stuck, "a verified program ends"
-    ends = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
-    makespan = int(timing.end[ends].max(initial=0))
-    length = np.where(program.table.op <= Op.BWD_WEIGHT, timing.end - timing.start, 0)
+    timeline, is_task = timing.timeline(program, scale), program.table.is_task
+    makespan = int(timeline.end[is_task].max(initial=0))
+    length = np.where(is_task, timeline.end - timeline.start, 0)
     busy, own_bubbles = [], []
     for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
         rows = np.arange(a, b)[length[a:b] > 0]
         busy.append(int(length[a:b].sum()))
-        own_bubbles.append(int(timing.end[rows].max() - timing.start[rows].min()) - busy[-1] if len(rows) else 0)
+        own_bubbles.append(int(timeline.end[rows].max() - timeline.start[rows].min()) - busy[-1] if len(rows) else 0)
     weight = np.flatnonzero((program.table.op == Op.BWD) | (program.table.op == Op.BWD_WEIGHT))
     synced = np.zeros(program.header.stages, np.int64)
-    np.maximum.at(synced, program.table.stage[weight], timing.end[weight])
+    np.maximum.at(synced, program.table.stage[weight], timeline.end[weight])
     return Simulation(
         program,
         own,
-        timing,
-        scale,
+        timeline,
         makespan,
         tuple(busy),
         tuple(makespan - x for x in busy),

@@ -18,7 +18,7 @@ from chimerac.compiler.command.files import coloured, columns, put, refused, std
 from chimerac.compiler.command.usage import costs_of, integer, make_parser, number_of_bytes, pairs
 from chimerac.compiler.library import find, listed
 from chimerac.compiler.lower.again import arranged
-from chimerac.compiler.pipeline import Compiled, compile_source, verify_program
+from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.verify import about_order, findings
 
 
@@ -74,14 +74,17 @@ def _check_output(options: argparse.Namespace) -> None:
 
 def _program(
     options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]
-) -> tuple[Program, Callable[[], Compiled] | None]:
+) -> tuple[Program, Callable[[], Program] | None]:
     """Return the verified program. For a schedule also return a function that compiles it with every forward run again."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
     if not is_program(source):
         machine: Machine = options.arrange or options.machine or "window"
         width = 1 if options.width is None else options.width
-        compiling = partial(compile_source, source, parameters, width, machine, options.arrange is not None)
-        return compiling().program, partial(compiling, recompute=True)
+
+        def compiled(recompute: bool) -> Program:
+            return compile_source(source, parameters, width, machine, options.arrange is not None, recompute).program
+
+        return compiled(False), partial(compiled, True)
     if parameters or options.width is not None:
         raise refuse("E002", "a compiled program is as it is; -p and --width are for schedules")
     program = read_program(source)

@@ -61,7 +61,7 @@ def _timeline(program: Program, wanted: Wanted) -> str:
     from chimerac.compiler.draw.timeline import draw_timeline  # start-up: 3 ms, for this product only
 
     s = simulate(program, wanted.costs)
-    return draw_timeline(program, s.timing, s.scale, columns=wanted.columns, colour=wanted.colour)
+    return draw_timeline(program, s.timeline, columns=wanted.columns, colour=wanted.colour)
 
 
 def _report(program: Program, wanted: Wanted) -> str:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
-from chimerac.chimera_ir.program import MACHINES
+from chimerac.chimera_ir.machines import MACHINES
 from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.given import cost_from_text
 

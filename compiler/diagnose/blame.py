@@ -66,7 +66,7 @@ def ordering(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Sp
     A SEND or ALLREDUCE has the place of the task before it, a RECV that of the task after it.
     """
     tasks = ordered.program
-    is_task = program.table.op <= Op.BWD_WEIGHT
+    is_task = program.table.is_task
     spans = []
     for row in rows:
         rank = int(program.rank_of[row])

@@ -49,7 +49,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
         who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
     concerned = sorted(set(ranks))[:MAX_SHOWN]
     stops = {rank: f"then {name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
-    far = draw_timeline(program, timing, 1, ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
+    far = draw_timeline(program, timing.timeline(program), ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
     help = suggest_edit(schedule, spans[1::2], trials, program) or _another_order(program)
     return ChimeraError(
         [

@@ -20,14 +20,15 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import Program, machine_name
+from chimerac.chimera_ir.machines import machine_name
+from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose.circle import closed, shortest_circle
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.view import View
-from chimerac.compiler.verify.waits import END, POST, READ, WINDOW, Hang
+from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, READ, WINDOW, Hang
 
 NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
 MAX_SHOWN = 12  # instructions of a circle, and ranks of a drawing
@@ -113,7 +114,7 @@ def _name(view: View, hang: Hang, node: int) -> str:
     p, rows = view.program, _rows(view, hang, node)
     if node < len(p):
         return p.place(node)
-    if p.table.op[rows[0]] == Op.ALLREDUCE:
+    if p.table.op[rows[0]] in COLLECTIVES:
         return f"the completion of {p.text(rows[0])}"
     send = next(row for row in rows if p.table.op[row] == Op.SEND)
     return f"the transfer from rank {view.rank[send]}: {p.text(send)}"
@@ -132,7 +133,7 @@ def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
         row = a + int(np.count_nonzero(done[a:b]))
         stops[rank] = f"then {p.text(row)}" if row < b else "to the end"
     timing = replace(timing, end=np.where(done, timing.end, -1))
-    return draw_timeline(p, timing, 1, ranks=ranks, columns=100, stops=stops, bands=2).rstrip()
+    return draw_timeline(p, timing.timeline(p), ranks=ranks, columns=100, stops=stops, bands=2).rstrip()
 
 
 # --- a change that was tried ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The timeline of a program for the terminal: a row per rank, time to the right, in colour or plain.
+"""The timeline of a program for the terminal, predicted or measured: a row per rank, time to the right, in colour or plain.
 
 rank 0 |F0 F1 F2 B2--- F3 B3--- B0--- B1---|
 """
@@ -12,11 +12,10 @@ from math import ceil, gcd
 
 import numpy as np
 
-from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import OVERLAP, Ints, Program
-from chimerac.compiler.tasks import Timing
+from chimerac.chimera_ir.instructions import FORMS
+from chimerac.chimera_ir.program import OVERLAP, Mask, Program
+from chimerac.chimera_ir.timeline import Timeline
 
-_LETTER = {Op.FWD: "F", Op.BWD: "B", Op.BWD_INPUT: "I", Op.BWD_WEIGHT: "W"}
 # Background colours (256-colour palette) per pipe: forward, backward, input gradient, weight gradient.
 _PALETTE = ((117, 32, 38, 66), (222, 172, 178, 137), (157, 34, 71, 65), (218, 162, 169, 132), (189, 98, 104, 60))
 
@@ -27,8 +26,7 @@ Cell = tuple[str, int]  # a character and its background colour, 0 for none
 
 def draw_timeline(
     program: Program,
-    timing: Timing,
-    scale: int,
+    timeline: Timeline,
     *,
     ranks: Sequence[int] | None = None,
     columns: int | None = None,
@@ -36,17 +34,20 @@ def draw_timeline(
     stops: Mapping[int, str] | None = None,
     bands: int | None = None,
 ) -> str:
-    """Return the drawing. scale: units of time per unit of cost; ranks: those to draw, default all; columns: the most
-    characters of a line, where a longer timeline goes on below; stops: by rank, what to say at its end; bands: show
-    only so many of the last lines of each rank. Tasks that never start are not drawn."""
+    """Return the drawing of the tasks of a timeline, from time 0 on.
+
+    ranks: those to draw, default all. columns: the most characters of a line; a longer timeline goes on below. stops: by
+    rank, what to say at its end. bands: show only so many of the last lines of each rank.
+    """
     chosen = range(program.world) if ranks is None else ranks
-    rows = {r: _rows(program, timing, r) for r in chosen}
-    labels = _labels(program, np.concatenate([*rows.values(), np.zeros(0, np.int64)]))
+    fused = _fused(program, timeline)
+    bars = timeline.take(program.table.is_task[timeline.row] & ~fused & np.isin(timeline.rank, list(chosen)))
+    labels = _labels(program, bars, set(timeline.row[fused].tolist()))
     margin = len(f"rank {max(chosen, default=0)} |")
-    end = max((int(timing.end[x].max(initial=0)) for x in rows.values()), default=0)
-    per_unit, step = _scale(timing, rows, labels, end)
+    end = int(bars.end.max(initial=0))
+    per_unit, step = _scale(bars, labels, end)
     width = int(end * per_unit)
-    lines = {r: _line(program, timing, x, labels, per_unit, width, colour) for r, x in rows.items()}
+    lines = {r: _line(program, bars.take(bars.rank == r), labels, per_unit, width, colour) for r in chosen}
     room = width if columns is None else max(columns - margin - 1, 20)
     if stops and not width:
         return "".join(f"rank {r} |{stops[r]}\n" for r in chosen)
@@ -57,33 +58,32 @@ def draw_timeline(
         text.append(f"... {(len(starts) - bands) * band} characters of each rank before")
         starts = starts[-bands:]
     for a in starts:
-        text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, scale, per_unit)).rstrip())
+        text.append((" " * margin + _ruler(range(a, min(a + band, width)), end, timeline.scale, per_unit)).rstrip())
         for r, cells in lines.items():
             end_of_rank = f" {stops[r]}" if stops and a + band >= width else ""
             text.append(f"{f'rank {r} |':>{margin}}{_paint(cells[a : a + band])}|{end_of_rank}")
-    return "\n".join([*text, _legend(program, colour)]) + "\n"
+    return "\n".join([*text, _legend(program, timeline.unit, colour)]) + "\n"
 
 
-def _rows(program: Program, timing: Timing, rank: int) -> Ints:
-    a, b = program.offsets[rank], program.offsets[rank + 1]
-    # The second task of an overlapped pair takes no time of its own: it is drawn with the first.
-    second = np.concatenate([[0], program.table.flags[a : b - 1] & OVERLAP]) if b > a else np.zeros(0, np.int64)
-    started = (program.table.op[a:b] <= Op.BWD_WEIGHT) & (timing.end[a:b] >= 0) & (second == 0)
-    rows: Ints = a + np.flatnonzero(started)
-    return rows
+def _fused(program: Program, timeline: Timeline) -> Mask:
+    """Return which bars are the second task of an overlapped pair whose first bar takes the time of both, as simulated."""
+    before = np.maximum(timeline.row - 1, 0)
+    second = (timeline.row > 0) & ((program.table.flags[before] & OVERLAP) != 0) & (program.rank_of[before] == timeline.rank)
+    fused: Mask = second & (timeline.start == timeline.end)
+    return fused
 
 
-def _labels(program: Program, rows: Ints) -> dict[int, str]:
+def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]:
     """Return 'F3' for the forward of micro-batch 3, 'F3.5' with its stage where a pipe puts several on one rank, 'F3&B1' for
-    an overlapped pair."""
+    an overlapped pair. fused: rows that are drawn with the row before them."""
     several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
     t = program.table
 
     def label(row: int) -> str:
         name = _span(program.batches[int(t.batch[row])])
-        return f"{_LETTER[Op(t.op[row])]}{name}" + (f".{t.stage[row]}" if several else "")
+        return f"{FORMS[t.op[row]].letter}{name}" + (f".{t.stage[row]}" if several else "")
 
-    return {row: label(row) + (f"&{label(row + 1)}" if t.flags[row] & OVERLAP else "") for row in rows.tolist()}
+    return {row: label(row) + (f"&{label(row + 1)}" if row + 1 in fused else "") for row in bars.row.tolist()}
 
 
 def _span(ids: Sequence[int]) -> str:
@@ -93,17 +93,16 @@ def _span(ids: Sequence[int]) -> str:
     return ",".join(parts + ["..."] * (len(cuts) > 4))
 
 
-def _scale(timing: Timing, rows: dict[int, Ints], labels: dict[int, str], end: int) -> tuple[Fraction, int]:
+def _scale(bars: Timeline, labels: dict[int, str], end: int) -> tuple[Fraction, int]:
     """Return the characters per unit of time, and the characters of the longest time that divides all starts and ends.
 
     They are the fewest at which every label fits and every task has whole ones. Where that makes a drawing too wide,
     since costs have no common measure, tasks are rounded to whole characters, and labels may be cut.
     """
-    every = np.concatenate([*rows.values(), np.zeros(0, np.int64)])
-    step = gcd(*timing.start[every].tolist(), *timing.end[every].tolist()) or 1
-    length = (timing.end[every] - timing.start[every]).tolist()
+    step = gcd(*bars.start.tolist(), *bars.end.tolist()) or 1
+    length = (bars.end - bars.start).tolist()
     fits = max(
-        (Fraction(len(labels[row]) + 1, n) for row, n in zip(every.tolist(), length, strict=True) if n), default=Fraction(1)
+        (Fraction(len(labels[row]) + 1, n) for row, n in zip(bars.row.tolist(), length, strict=True) if n), default=Fraction(1)
     )
     exact = Fraction(ceil(fits * step), step)
     if exact <= 3 * fits and end * exact <= MAX_WIDTH:
@@ -111,13 +110,11 @@ def _scale(timing: Timing, rows: dict[int, Ints], labels: dict[int, str], end: i
     return min(fits, Fraction(MAX_WIDTH, end)), 1
 
 
-def _line(
-    program: Program, timing: Timing, rows: Ints, labels: dict[int, str], per_unit: Fraction, width: int, colour: bool
-) -> list[Cell]:
+def _line(program: Program, bars: Timeline, labels: dict[int, str], per_unit: Fraction, width: int, colour: bool) -> list[Cell]:
     """Return a rank's characters. Idle time is dotted, in colour left empty; a task's end is left empty."""
     cells: list[Cell] = []
     characters, units = per_unit.as_integer_ratio()
-    for row, start, end in zip(rows.tolist(), timing.start[rows].tolist(), timing.end[rows].tolist(), strict=True):
+    for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):
         first, last = start * characters // units, end * characters // units
         cells += _idle(first - len(cells), colour)
         shade = _PALETTE[program.table.pipe[row] % len(_PALETTE)][program.table.op[row]] if colour else 0
@@ -139,7 +136,7 @@ def _paint(cells: list[Cell]) -> str:
 
 
 def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
-    """Return the times that stand above a band of characters, a number about every ten."""
+    """Return the times above a band of characters, a number about every ten characters."""
     total, each = Fraction(end, scale), scale * per_unit  # characters for a unit of cost
     step = next(s for k in range(20) for s in (10**k, 2 * 10**k, 5 * 10**k) if s * each >= 10 or s > total)
     line, first = "", ceil(band.start / each / step) * step
@@ -150,11 +147,12 @@ def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
     return line
 
 
-def _legend(program: Program, colour: bool) -> str:
+def _legend(program: Program, unit: str, colour: bool) -> str:
     several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
-    used = [letter for op, letter in _LETTER.items() if (program.table.op == op).any()]
+    used = [form.letter for form in FORMS if form.letter and (program.table.op == form.op).any()]
     words = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient"}
     parts = [words[x] for x in used] + ["numbers are micro-batches" + (", then the stage" if several else "")]
+    parts += [f"times in {unit}"] if unit else []
     pipes = []
     for k, pipe in enumerate(program.header.pipes[:8]):
         which = _span(pipe.micro_batches) or "none"

@@ -23,12 +23,12 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     if timing.stuck:
         return None
     rank, op = program.rank_of, program.table.op
-    rows, sums = np.flatnonzero(op <= Op.BWD_WEIGHT), np.flatnonzero(op == Op.ALLREDUCE)
+    rows, sums = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
     last = np.zeros(program.world, np.int64)
     np.maximum.at(last, rank[rows], rows)
     at_end = bool((sums > last[rank[sums]]).all())
     result = lower(tasks, timing, "at end" if at_end else "eager", program.header.width, machine, arrange=True)
-    before, after = (np.column_stack(p.table.columns())[p.table.op <= Op.BWD_WEIGHT] for p in (program, result))
+    before, after = (np.column_stack(p.table.columns())[p.table.is_task] for p in (program, result))
     return result if np.array_equal(before, after) else None
 
 

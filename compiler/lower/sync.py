@@ -5,8 +5,8 @@
     eager where idle   the same where the rank idles between then and its last task, in the first such gap; else at the
                        end (Chimera's eager-sync-opt: Li and Hoefler, SC'21, section 3.2)
 
-All collectives follow one total order, by the moment at which their last member launches them. On every rank each waits
-its turn, so two ranks never meet them in different orders. Groups of a single rank are dropped later, when the width is
+All collectives follow one total order, by the moment at which their last member launches them. Every rank
+launches them in this order. Groups of a single rank are dropped later, when the width is
 known (width.py).
 """
 
@@ -37,16 +37,15 @@ def gradient_sync(
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
     """Return the gradient sync of a program of tasks, and the collectives that its batches number.
 
-    timing: of this program, as `earliest` gives it; in_one_order: each collective stands at one place of the order that
-    transfers obey (transfers.py), on every rank: after the task that its last member waits for.
+    timing: of this program, as `earliest` gives it. in_one_order: on every rank each collective has one place in the order
+    that transfers follow (transfers.py): after the task that its last member waits for.
     """
     h = program.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
     members = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
     launches = _launches(program, timing, policy, [stages for stages, _ in groups], members)
     group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
-    # A collective runs when its last member has launched it: by the times, or by the places of tasks in their one order.
-    # Several may run at one time, and where transfers queue with them it matters which of them is first.
+    # A collective runs when its last member has launched it. `complete` says when: a time, or a place in the one order.
     place, keys = total_order(program, timing) if in_one_order else (None, None)
     moment = np.concatenate([[0], timing.end if place is None else place + 1])
     complete = np.zeros(len(groups), np.int64)
@@ -57,7 +56,7 @@ def gradient_sync(
         slot = np.searchsorted(keys, rank * len(program) + complete[group])
         tie = 2 * complete[group] - 1  # right after the transfer of the task at place `complete` - 1: twice that place
     else:
-        # Each waits its turn: on its rank. Ranks are kept apart by an offset larger than any slot.
+        # On each rank a collective waits for those before it. An offset larger than any slot keeps ranks apart.
         by_rank, apart = np.argsort(rank, kind="stable"), rank * (len(program) + 1)
         slot[by_rank] = np.maximum.accumulate((slot + apart)[by_rank]) - apart[by_rank]
         tie = np.arange(len(order))

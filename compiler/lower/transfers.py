@@ -1,12 +1,12 @@
 """A SEND and a RECV for every value that crosses from one rank to another.
 
-A SEND stands right after the task that makes its value. A RECV is posted as early as its buffer allowance permits: at
+A SEND comes right after the task whose output it sends. A RECV is posted as early as its buffer allowance permits: at
 most `ahead` values of a channel are posted and not yet read, so transfers overlap with the task before their reader:
 
     rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2
 
 Where that alone could hang, a RECV is posted earlier still. On the window machine SEND number i + K of a channel waits
-until RECV number i is posted, so each RECV stands, in one total order of all tasks that every stream agrees with,
+until RECV number i is posted, so each RECV comes, in one total order of all tasks that every stream agrees with,
 before the task whose SEND would wait for it. Then every wait points backwards in that order, and nothing can hang.
 
 Where transfers take time, a RECV is also posted by the time at which that order has its SEND: the hop begins when both
@@ -31,7 +31,7 @@ AHEAD = 2
 class _Messages:
     """One entry per message, sorted by channel and, within it, by the order of sending.
 
-    producer: row of the task that makes the value; reader: the first row that reads it; channel: source x ranks +
+    producer: row of the task whose output the value is; reader: the first row that reads it; channel: source x ranks +
     target; number: place in the channel, from 0.
     """
 
@@ -46,8 +46,8 @@ class _Messages:
 def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahead: int = AHEAD) -> Insertion:
     """Return the transfers of a program of tasks. timing: of this program, as `earliest` gives it.
 
-    in_one_order: every rank has its transfers in one order common to all, that of the tasks that make the values. Then
-    they may queue behind each other (the machines `paired` and `serial`); values are received later.
+    in_one_order: every rank has its transfers in the order of the tasks that produce the values. Then they may queue
+    behind each other (the machines `paired` and `serial`), but values are received later.
     """
     m = _messages(program)
     pipe, batch = program.table.pipe[m.producer], program.table.batch[m.producer]
@@ -62,7 +62,7 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
     else:
         posted = _receive_slots(program, place, keys, m, ahead)
         tie = m.channel * len(program) + m.number
-    # An overlapped pair stays together: what would stand between its tasks is received before and sent after both.
+    # An overlapped pair stays together: what would come between its tasks is received before both and sent after both.
     paired = np.zeros(len(program) + 1, np.int64)
     paired[np.flatnonzero(program.table.flags & OVERLAP) + 1] = 1
     sent = m.producer + 1
@@ -70,7 +70,7 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
         Table.concatenate([receive, send]),
         rank=np.concatenate([target, source]),
         slot=np.concatenate([posted - paired[posted], sent + paired[sent]]),
-        # In one place receives come first: what is posted there may be what another rank's SEND waits for.
+        # In one slot receives come first: another rank's SEND may wait for them.
         priority=np.repeat([0, 0 if in_one_order else 1], len(pipe)),
         tie=np.tile(tie, 2),
     )
@@ -85,7 +85,7 @@ def _messages(program: Program) -> _Messages:
     rows, forward, stage = (x[(stage >= 0) & (stage < h.stages)] for x in (rows, forward, stage))
     source, target = program.rank_of[rows], placement[t.pipe[rows], stage]
     rows, forward, stage, source, target = (x[source != target] for x in (rows, forward, stage, source, target))
-    # A message to a group's tasks is read first by the earliest of them.
+    # The first reader of a message to several tasks is the earliest of them.
     position, ids = expand(program, rows)
     keys = stage[position] * h.micro_batches + ids
     reader = np.full(len(rows), len(t))
@@ -104,8 +104,8 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     place, keys: of `total_order`.
     """
     count, target = len(m.channel), m.channel % program.header.ranks
-    # A RECV stands before its reader and before those of all later messages of its channel. Channels are kept apart by
-    # an offset larger than any row, so that one running minimum serves all of them.
+    # A RECV comes before its reader and before the readers of all later messages of its channel. An offset larger than
+    # any row keeps channels apart, so that one running minimum serves all of them.
     apart = m.channel * (len(program) + 1)
     latest = np.minimum.accumulate((m.reader + apart)[::-1])[::-1] - apart
     # As early as the allowance permits: when all but `ahead` - 1 of the values before it have been read.
@@ -122,6 +122,6 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     forced = np.full(count, len(program))
     forced[same] = np.searchsorted(keys, limit)
     slots: Ints = np.minimum(np.minimum(latest, free), forced)
-    if program.header.costs.hop and "receive_buffers" not in program.header.limits:
+    if program.costs.hop and "receive_buffers" not in program.header.limits:
         slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[m.producer]))
     return slots

@@ -1,6 +1,6 @@
-"""Weave new instructions into a program of tasks.
+"""Insert instructions into a program of tasks.
 
-Transfers and gradient sync are both planned on the program of tasks, each for itself, and woven in together.
+Transfers and gradient sync are planned independently on the program of tasks, and inserted together.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from chimerac.chimera_ir.program import Ints, Program, Table
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Instructions to insert, one entry each: on `rank`, before row `slot` of the program; in one slot the lower
-    `priority` first, then the lower `tie`."""
+    """Instructions to insert: each on `rank`, before row `slot` of the program.
+
+    In one slot they are ordered by `priority`, then by `tie`.
+    """
 
     table: Table
     rank: Ints
@@ -32,7 +34,7 @@ def weave(program: Program, insertions: list[Insertion]) -> Program:
     # A slot at the end of a stream is also the first row of the next one: the rank tells them apart.
     order = np.lexsort((tie, priority, rank, slot))
     inserted = Table.concatenate([i.table for i in insertions]).take(order)
-    # Insertion number i stands behind i others, and behind all rows before its slot.
+    # Insertion number i comes after i other insertions and all rows before its slot.
     place = slot[order] + np.arange(len(order))
     old = np.ones(len(program) + len(order), bool)
     old[place] = False

@@ -1,6 +1,6 @@
 """Replicate a program over data-parallel replicas: rank r of replica w is global rank w x ranks + r.
 
-And the way back: the tasks of one replica, or only its forwards.
+`tasks_only` and `forwards_only` are the reverse: the tasks of one replica, or only its forwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def widen(program: Program, width: int) -> Program:
     renumbered = np.full(len(collectives), -1, np.int64)
     renumbered[kept] = np.arange(len(kept))
     t = program.table
-    collective = t.op == Op.ALLREDUCE
+    collective = t.has("ranks")
     keep = np.ones(len(t), bool)
     keep[collective] = renumbered[t.batch[collective]] >= 0
     batch = t.batch.copy()
@@ -32,8 +32,7 @@ def widen(program: Program, width: int) -> Program:
     if not keep.all():
         one = one.take(keep)
     counts = np.bincount(program.rank_of[keep], minlength=program.world)
-    transfer = (one.op == Op.SEND) | (one.op == Op.RECV)
-    replicas = [replace(one, peer=np.where(transfer, one.peer + w * h.ranks, 0)) for w in range(width)]
+    replicas = [replace(one, peer=np.where(one.has("peer"), one.peer + w * h.ranks, 0)) for w in range(width)]
     offsets = np.concatenate([[0], np.cumsum(np.tile(counts, width))])
     return replace(
         program,
@@ -46,10 +45,11 @@ def widen(program: Program, width: int) -> Program:
 
 def tasks_only(program: Program) -> Program:
     """Return the tasks of the first replica, without transfers and sums."""
-    rows = np.flatnonzero(program.table.op <= Op.BWD_WEIGHT)
+    rows = np.flatnonzero(program.table.is_task)
     rows = rows[program.rank_of[rows] < program.header.ranks]
     offsets = np.searchsorted(program.rank_of[rows], np.arange(program.header.ranks + 1))
-    return Program(replace(program.header, width=1), program.table.take(rows), offsets, program.batches, ())
+    header = replace(program.header, width=1)
+    return replace(program, header=header, table=program.table.take(rows), offsets=offsets, collectives=())
 
 
 def forwards_only(program: Program) -> Program:
@@ -59,4 +59,4 @@ def forwards_only(program: Program) -> Program:
     table = tasks.table.take(rows)
     offsets = np.searchsorted(tasks.rank_of[rows], np.arange(tasks.world + 1))
     header = replace(tasks.header, kind="evaluation", limits={})
-    return Program(header, replace(table, flags=np.zeros(len(table), np.int64)), offsets, tasks.batches, ())
+    return replace(tasks, header=header, table=replace(table, flags=np.zeros(len(table), np.int64)), offsets=offsets)

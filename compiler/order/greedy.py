@@ -128,7 +128,7 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
     columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(wanted))]
     priority = np.empty(len(place), np.int64)
     priority[np.lexsort((*columns, place))] = np.arange(len(place))
-    costs = {op: np.array(getattr(h.costs, op.name), np.int64)[stage] for op in parts}
+    costs = {op: np.array(getattr(spec.costs, op.name), np.int64)[stage] for op in parts}
     local = ids - first[pipe]
     count = np.array([len(p.micro_batches) for p in h.pipes], np.int64)[pipe]
     size = np.where(local % order.group == 0, np.minimum(order.group, count - local), 0)
@@ -227,7 +227,7 @@ def run(x: Scheduler) -> list[list[int]]:
     heapq.heapify(events)
     busy = [False] * h.ranks
     sequence: list[list[int]] = [[] for _ in range(h.ranks)]
-    cells, hop = len(x.counters), h.costs.hop
+    cells, hop = len(x.counters), x.spec.costs.hop
     while events:
         now = events[0][0]
         concerned: set[int] = set()

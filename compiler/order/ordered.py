@@ -50,7 +50,7 @@ def task_program(
     """Return the program of these tasks, given rank after rank."""
     again = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
     table = Table.of(op, pipe=pipe, stage=stage, batch=batch, flags=again * RECOMPUTE + overlap * OVERLAP)
-    return Program(spec.header, table, offsets, batches.all(), ())
+    return Program(spec.header, spec.costs, table, offsets, batches.all(), ())
 
 
 def plus(e: n.Expr, amount: int) -> n.Expr:

@@ -50,7 +50,6 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> S
         stages=stages,
         micro_batches=micro_batches,
         pipes=pipes,
-        costs=costs_of(schedule, env, stages, budget),
         window=window,
         micro_batch_size=micro_batch_size(schedule),
         tied=tied_of(schedule, env, stages, budget),
@@ -58,4 +57,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> S
     )
     sync: n.SyncPolicy = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")
     limits = {s.what.name: s.span for s in schedule.statements if isinstance(s, n.MemoryLimit)}
-    return Spec(header, order_of(schedule, declared, env, budget), recompute_of(declared, env, stages, budget), sync, limits)
+    costs = costs_of(schedule, env, stages, budget)
+    return Spec(
+        header, costs, order_of(schedule, declared, env, budget), recompute_of(declared, env, stages, budget), sync, limits
+    )

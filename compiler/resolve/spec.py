@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import Span
-from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import Header
+from chimerac.chimera_ir.instructions import FORMS, Op
+from chimerac.chimera_ir.program import Costs, Header
 from chimerac.compiler.resolve.expressions import Env
 from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPolicy
 
-KINDS = {"F": Op.FWD, "B": Op.BWD, "I": Op.BWD_INPUT, "W": Op.BWD_WEIGHT}
+KINDS = {form.letter: form.op for form in FORMS if form.letter}
 LETTERS = {op: letter for letter, op in KINDS.items()}
 
 
@@ -86,6 +86,7 @@ class Spec:
     gives those of the header."""
 
     header: Header
+    costs: Costs
     order: TicksOrder | GreedyOrder | ListingOrder
     recompute: tuple[tuple[bool, ...], ...]
     sync: SyncPolicy

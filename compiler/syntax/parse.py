@@ -19,6 +19,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Sp
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.build import build, span_of, token_span
 from chimerac.compiler.syntax.grammar import grammar, keywords
+from chimerac.compiler.syntax.tokens import TOKEN
 
 
 class ParseError(ChimeraError):
@@ -45,8 +46,6 @@ def parse(source: Source) -> n.Schedule:
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|\S")
-
 
 def count_tokens(source: Source) -> int:
     """Return how many tokens a text has, at least 1. Raises ChimeraError: E102 a product without its sign, E104 brackets
@@ -55,7 +54,7 @@ def count_tokens(source: Source) -> int:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
     count = depth = 0
     number, last, before = None, "", ""  # the word before if it is a number, the word before, and the one before that
-    for count, found in enumerate(_TOKEN.finditer(source.text), 1):
+    for count, found in enumerate(TOKEN.finditer(source.text), 1):
         word = found[0]
         if number and number.end() == found.start() and (word == "(" or (word.isidentifier() and word not in keywords())):
             raise _no_sign(source.span(number.start(), found.end()), before)
@@ -182,7 +181,7 @@ def _parse_error(source: Source, stop: Stop) -> ParseError:
     span = source.span(stop.position, stop.position + 1)
     if stop.meaningless:
         return ParseError([Diagnostic("E101", f"the character {stop.meaningless!r} has no meaning here", span)])
-    word = _TOKEN.match(source.text, stop.position)
+    word = TOKEN.match(source.text, stop.position)
     end = word.end() if word else stop.position + 1
     span = source.span(stop.position, end)
     return ParseError([Diagnostic("E102", f"unexpected '{span.text}'", span)])

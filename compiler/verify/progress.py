@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.program import MACHINES, Ints, Machine, machine_name
+from chimerac.chimera_ir.machines import MACHINES, Machine, machine_name, open_sends
+from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.verify.matching import channels
 from chimerac.compiler.verify.view import MAX_FOUND, View
-from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Hang, Waits
+from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
 def check_progress(view: View) -> list[Diagnostic]:
@@ -51,7 +52,7 @@ def waits_on(view: View, machine: Machine) -> Waits:
     """Return the waits of a program on a machine."""
     if machine in ("paired", "serial"):
         return _queued(view, machine)
-    return _direct(view, {"posted": None, "rendezvous": 0}.get(machine, view.header.window))
+    return _direct(view, open_sends(machine, view.header.window))
 
 
 def executed(view: View, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
@@ -125,9 +126,9 @@ def _queued(view: View, machine: Machine) -> Waits:
     """
     p = view.program
     channel, send, receive = channels(view)
-    number = np.full(len(p), -1, np.int64)  # row of a SEND, RECV or ALLREDUCE -> its completion
+    number = np.full(len(p), -1, np.int64)  # row of an end -> what completes
     number[send] = number[receive] = len(p) + np.arange(len(send))
-    sums = view.rows(Op.ALLREDUCE) if machine == "serial" else view.rows()
+    sums = view.rows(*COLLECTIVES) if machine == "serial" else view.rows()
     number[sums] = len(p) + len(send) + p.table.batch[sums]
     ends = np.flatnonzero(number >= 0)
     queue = view.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)

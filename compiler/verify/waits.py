@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Machine
 
 # Why a node waits for another. READ: for a value; POST: a SEND for a RECV of its channel; END: a completion for one of
 # its ends to be posted; QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.
 READ, POST, END, QUEUE, WINDOW = range(5)
+
+
+def end_of(op: Op) -> Literal["", "message", "collective"]:
+    """Return what an instruction is an end of, which completes some time after all its ends are posted; often nothing."""
+    match op:
+        case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.FREE:
+            return ""
+        case Op.SEND | Op.RECV:
+            return "message"
+        case Op.ALLREDUCE:
+            return "collective"
+        case _:
+            assert_never(op)
+
+
+COLLECTIVES = tuple(op for op in Op if end_of(op) == "collective")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice, pairwise
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import Diagnostic, did_you_mean
-from chimerac.chimera_ir.instructions import Op, Value, stage_group
+from chimerac.chimera_ir.instructions import AllReduce, Op, Value, stage_group
 from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from chimerac.compiler.verify.view import MAX_FOUND
 
@@ -49,7 +50,7 @@ def _header(program: Program) -> Iterator[str]:
     if twice is not None:
         yield f"pipe {twice} is defined twice"
     for kind in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT"):
-        costs = getattr(h.costs, kind)
+        costs = getattr(program.costs, kind)
         if len(costs) != h.stages:
             yield f"the costs of {kind} are given for {len(costs)} stages, but the program has {h.stages}"
     groups = [stage_group(s) for s in range(h.stages)] + [t.name for t in h.tied]
@@ -64,8 +65,7 @@ def _header(program: Program) -> Iterator[str]:
 def _of_training(program: Program) -> list[Diagnostic]:
     """Return the finding about an evaluation program with instructions that make, move or sum gradients."""
     t = program.table
-    moved = np.isin(t.op, (Op.SEND, Op.RECV, Op.FREE))
-    allowed = (t.op == Op.FWD) | (moved & (t.value == Value.act))
+    allowed = (t.op == Op.FWD) | (t.has("value") & (t.value == Value.act))
     rows = np.flatnonzero(~allowed).tolist()
     if program.header.kind != "evaluation" or not rows:
         return []
@@ -100,7 +100,7 @@ def _rows(program: Program) -> list[Diagnostic]:
             found.append(Diagnostic(code, f"{_place(program, row)}: {fact}", help=help, about=(row,)))
 
     h, t, rank = program.header, program.table, program.rank_of
-    collective = t.op == Op.ALLREDUCE
+    collective = t.has("ranks")
     pipe_of = np.full(h.micro_batches, -1, np.int64)
     for p, pipe in enumerate(h.pipes):
         pipe_of[list(pipe.micro_batches)] = p
@@ -116,7 +116,7 @@ def _rows(program: Program) -> list[Diagnostic]:
     for row in np.flatnonzero(~collective & (own_pipe != t.pipe) & (t.pipe < len(h.pipes)))[:MAX_FOUND].tolist():
         fact, help = _batch_fault(program, row, pipe_of)
         found.append(Diagnostic("E402", f"{_place(program, row)}: {fact}", help=help, about=(row,)))
-    transfer = (t.op == Op.SEND) | (t.op == Op.RECV)
+    transfer = t.has("peer")
     find("E402", transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
     find(
         "E403",
@@ -126,7 +126,7 @@ def _rows(program: Program) -> list[Diagnostic]:
     )
     other = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
     find("E403", other, "the peer is in another replica", "name the rank of this rank's own replica")
-    moved = transfer | (t.op == Op.FREE)
+    moved = t.has("value")
     find(
         "E403",
         moved & (t.value == Value.act) & (t.stage == 0),
@@ -139,7 +139,7 @@ def _rows(program: Program) -> list[Diagnostic]:
         "the last stage receives no gradient",
         "remove it: the last stage begins with the loss",
     )
-    task = t.op <= Op.BWD_WEIGHT
+    task = t.is_task
     paired = (t.flags & OVERLAP).astype(bool)
     follows = np.concatenate([task[1:] & ~paired[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
     find(
@@ -156,8 +156,15 @@ def _rows(program: Program) -> list[Diagnostic]:
         if len(found) >= MAX_ALL:
             break
         rows = joins[begin:end]
-        if groups.get(i.group) != i.stage:
-            find_rows("E402", rows, f"there is no parameter group '{i.group}' at stage {i.stage}")
+        match i:
+            case AllReduce():
+                unknown = (
+                    "" if groups.get(i.group) == i.stage else f"there is no parameter group '{i.group}' at stage {i.stage}"
+                )
+            case _:
+                assert_never(i)
+        if unknown:
+            find_rows("E402", rows, unknown)
         elif list(i.ranks) != sorted(set(i.ranks)) or not 0 <= i.ranks[0] <= i.ranks[-1] < program.world:
             find_rows("E402", rows, f"ranks must ascend and lie in 0 .. {program.world - 1}")
         else:
@@ -189,6 +196,6 @@ def _times(count: int) -> str:
 def _place(program: Program, row: int) -> str:
     """Return the place and the text of a row. A row of a pipe that does not exist has no text, only its kind and pipe."""
     rank = int(program.rank_of[row])
-    known = program.table.op[row] == Op.ALLREDUCE or program.table.pipe[row] < len(program.header.pipes)
+    known = program.table.pipe[row] < len(program.header.pipes)  # 0 for an instruction that has none
     text = program.text(row) if known else f"{Op(program.table.op[row]).name} of pipe {program.table.pipe[row]}"
     return f"rank {rank}, instruction {row - int(program.offsets[rank])}: {text}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from chimerac.chimera_ir.arguments import Parser
-from chimerac.chimera_ir.program import MACHINES
+from chimerac.chimera_ir.machines import MACHINES
 
 SCHEDULE = Path("schedules/chimera.sched")
 

@@ -34,9 +34,9 @@ from chimerac.chimera_ir.instructions import (
     Recv,
     Send,
     Task,
-    instruction_text,
 )
 from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
 from chimerac.interpreter.runtime.model import Model, Stage
 from chimerac.interpreter.runtime.parameters import Gradients, check_copies, parameter_groups

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.timeline import Timeline
+
 Nanoseconds = npt.NDArray[np.int64]
 
 
@@ -25,6 +28,11 @@ class Times:
     waited: Nanoseconds
     task: npt.NDArray[np.bool_]
     finish: int
+
+    def timeline(self, program: Program, rank: int) -> Timeline:
+        """Return a bar for every instruction of this rank, without the time that it waited; in milliseconds."""
+        rows = np.arange(program.offsets[rank], program.offsets[rank + 1])
+        return Timeline(np.full(len(rows), rank), rows, self.start + self.waited, self.end, scale=10**6, unit="ms")
 
     @property
     def busy(self) -> Nanoseconds:

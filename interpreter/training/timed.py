@@ -95,7 +95,7 @@ class TimedStage(nn.Module):
 
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
         super().__init__()
-        costs = program.header.costs
+        costs = program.costs
         self.units = Units(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
         self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
         # Stage 0 has no gradient to hand back: its backward ends here.

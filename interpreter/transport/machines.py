@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from chimerac.chimera_ir.lifetimes import open_sends
+from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.transport.turns import Turns
 

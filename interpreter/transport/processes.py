@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.lifetimes import open_sends
+from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport import Pending, ranks_text
 from chimerac.interpreter.transport.meeting import meeting

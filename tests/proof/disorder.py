@@ -6,7 +6,8 @@ import random
 from dataclasses import replace
 
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdWeight, Fwd, Instruction, Recv, Send, Task, stage_group
-from chimerac.chimera_ir.program import Header, Program, program_of
+from chimerac.chimera_ir.program import Header, Program
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.lower.width import widen
 from tests.helpers import Streams
 from tests.proof.drawn import one_order, reads_first
@@ -33,7 +34,7 @@ def disorderly(r: random.Random, tasks: Program, width: int = 2) -> Program:
         agreed = {(a, b): order_between(r, lines, a, b) for a, b in pairs}
         if None not in agreed.values():
             break
-    drawn = program_of(h, [received(r, g, lines, agreed) for g in range(h.ranks)])
+    drawn = program_of(h, [received(r, g, lines, agreed) for g in range(h.ranks)], tasks.costs)
     return widen(drawn, r.choice([1, 1, 1, width])).with_header(window=r.choice([h.window, 0, 1]))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Instruction
-from chimerac.chimera_ir.program import Header, Program, program_of
+from chimerac.chimera_ir.program import Costs, Header, Program
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.verify import verify
 from tests.helpers import Streams, streams
 
@@ -21,13 +22,14 @@ class Draft:
 
     header: Header
     streams: Streams
+    costs: Costs
 
     @property
     def world(self) -> int:
         return len(self.streams)
 
     def program(self) -> Program:
-        return program_of(self.header, self.streams)
+        return program_of(self.header, self.streams, self.costs)
 
     def at(self, place: Place) -> Instruction:
         return self.streams[place[0]][place[1]]
@@ -76,11 +78,11 @@ def mutants(p: Program, mutation: Mutation, count: int, seed: str) -> Iterator[P
     right = streams(p)
     places = [(g, k) for g, stream in enumerate(right) for k in range(len(stream))]
     rng.shuffle(places)
-    seen = {said(Draft(p.header, right))}
+    seen = {said(Draft(p.header, right, p.costs))}
     for at in places:
         if len(seen) > count:
             return
-        draft = Draft(p.header, [[*stream] for stream in right])
+        draft = Draft(p.header, [[*stream] for stream in right], p.costs)
         if mutation(draft, at, rng) and (words := said(draft)) not in seen:
             seen.add(words)
             yield draft.program()
@@ -88,7 +90,7 @@ def mutants(p: Program, mutation: Mutation, count: int, seed: str) -> Iterator[P
 
 def said(d: Draft) -> object:
     """Return all that a draft says, to be compared."""
-    return repr(d.header), tuple(map(tuple, d.streams))
+    return repr(d.header), repr(d.costs), tuple(map(tuple, d.streams))
 
 
 def codes(p: Program) -> set[str]:

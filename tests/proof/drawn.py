@@ -21,7 +21,8 @@ from chimerac.chimera_ir.instructions import (
     Send,
     Task,
 )
-from chimerac.chimera_ir.program import Costs, Header, Machine, Pipe, Program, Tied, program_of
+from chimerac.chimera_ir.program import Costs, Header, Machine, Pipe, Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.lower.sync import gradient_sync
 from chimerac.compiler.lower.transfers import transfers
 from chimerac.compiler.lower.weave import weave
@@ -55,15 +56,16 @@ def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
         pipes.append(Pipe(f"p{p}", placement, tuple(range(total, total + count))))
         total += count
     tied = (Tied("shared", (0, stages - 1)),) if sizes.tied and stages > 1 and r.random() < 0.15 else ()
-    costs = Costs.uniform(stages, r.randint(1, 3), r.randint(1, 2), r.randint(1, 2))
+    forward, half, other = r.randint(1, 3), r.randint(1, 2), r.randint(1, 2)
+    costs = Costs(*((cost,) * stages for cost in (forward, half + other, half, other)))
     window = r.randint(0, 3)
-    header = Header("drawn", {}, ranks, stages, total, tuple(pipes), costs, window=window, kind=sizes.kind, tied=tied)
+    header = Header("drawn", {}, ranks, stages, total, tuple(pipes), window=window, kind=sizes.kind, tied=tied)
     tasks = [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)]
     order = one_order(r, [i for i in tasks if sizes.kind == "training" or isinstance(i, Fwd)], stages)
     order = [(pipes[i.pipe].placement[i.stage], i) for i in order]  # type: ignore[misc]
     if r.random() < 0.3:
         pair_up(r, order, stages)  # type: ignore[arg-type]
-    return program_of(header, [[i for rank, i in order if rank == g] for g in range(ranks)])  # type: ignore[misc]
+    return program_of(header, [[i for rank, i in order if rank == g] for g in range(ranks)], costs)  # type: ignore[misc]
 
 
 def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task]:

@@ -113,7 +113,7 @@ def survives(program: Program) -> None:
     simulation = simulate(program)
     holds(simulation.makespan >= max(simulation.busy), "a rank is busier than the makespan is long")
     plain(report(program, simulation, None))
-    plain(draw_timeline(program, simulation.timing, simulation.scale, columns=80, colour=False))
+    plain(draw_timeline(program, simulation.timeline, columns=80, colour=False))
 
 
 def program_json(data: bytes) -> str:

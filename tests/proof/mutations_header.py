@@ -66,13 +66,19 @@ def replaced(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:
     return (*numbers[:at], by, *numbers[at + 1 :])
 
 
-def costs(h: Header, rng: random.Random) -> Costs:
+def header_costs(d: Draft, _: Place, rng: random.Random) -> bool:
+    """Change a cost. Costs stand in the header of a file, and beside it in a program."""
+    d.costs = changed_costs(d.costs, rng)
+    return True
+
+
+def changed_costs(c: Costs, rng: random.Random) -> Costs:
     name = rng.choice([f.name for f in fields(Costs)])
     if name == "hop":
-        return replace(h.costs, hop=rng.randint(0, 9))
-    old: tuple[int, ...] = getattr(h.costs, name)
+        return replace(c, hop=rng.randint(0, 9))
+    old: tuple[int, ...] = getattr(c, name)
     new = rng.choice([replaced(old, rng.randrange(len(old)), rng.randint(0, 9)), (*old, 1), old[:-1] or (1, 1)])
-    return replace(h.costs, **{name: new})
+    return replace(c, **{name: new})
 
 
 def micro_batch_size(_: Header, rng: random.Random) -> tuple[int, int]:
@@ -106,7 +112,6 @@ CHANGES: dict[str, Change] = {
     "stages": number("stages"),
     "micro_batches": number("micro_batches"),
     "pipes": pipes,
-    "costs": costs,
     "width": number("width"),
     "window": number("window", 0),
     "machine": lambda _, rng: rng.choice(MACHINES),
@@ -139,4 +144,8 @@ def of_field(name: str) -> Mutation:
     return mutation
 
 
-HEADER: dict[Mutation, tuple[str, str]] = {of_field(name): (f"header: {name}", WHY.get(name, "")) for name in CHANGES}
+FIELDS = [*CHANGES]
+FIELDS.insert(FIELDS.index("pipes") + 1, "costs")  # as files have it
+HEADER: dict[Mutation, tuple[str, str]] = {
+    header_costs if name == "costs" else of_field(name): (f"header: {name}", WHY.get(name, "")) for name in FIELDS
+}

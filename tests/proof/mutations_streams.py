@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chimerac.chimera_ir.instructions import (
-    TASK_CLASS,
     AllReduce,
+    Bwd,
+    BwdInput,
+    BwdWeight,
     Free,
+    Fwd,
     Instruction,
     Recv,
     Send,
@@ -47,7 +50,7 @@ def add_instruction(d: Draft, at: Place, rng: random.Random) -> bool:
     value, peer = rng.choice(["act", "grad"]), rng.randrange(d.world)
     holders = d.header.holders([stage]) if stage < d.header.stages else (at[0],)
     new: list[Instruction] = [
-        *(task(pipe, stage, batch) for task in TASK_CLASS.values()),
+        *(task(pipe, stage, batch) for task in (Fwd, Bwd, BwdInput, BwdWeight)),
         Send(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
         Recv(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
         Free(value, pipe, stage, batch),  # type: ignore[arg-type]

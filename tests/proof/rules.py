@@ -14,7 +14,7 @@ KNOWN = ("activations", "receive_buffers", "weight_copies")
 def broken(program: Program) -> str:
     """Return which rule a program breaks, or nothing."""
     streams = [program.stream(g) for g in range(program.world)]
-    for rules in (of_header(program.header, len(streams)), of_instructions(program.header, streams)):
+    for rules in (of_header(program.header, len(streams)), of_costs(program), of_instructions(program.header, streams)):
         for rule in rules:
             return rule
     return next(of_limits(program.header, streams), "")
@@ -27,8 +27,6 @@ def of_header(h: Header, world: int) -> Iterator[str]:
         yield "not every micro-batch in one pipe"
     if any(len(p.placement) != h.stages or not {*p.placement} <= {*range(h.ranks)} for p in h.pipes):
         yield "a placement is not of S local ranks"
-    if any(len(costs) != h.stages for costs in (h.costs.FWD, h.costs.BWD, h.costs.BWD_INPUT, h.costs.BWD_WEIGHT)):
-        yield "not a cost for each stage"
     for names in ([p.name for p in h.pipes], [t.name for t in h.tied]):
         if len({*names}) < len(names):
             yield "two have one name"
@@ -36,6 +34,12 @@ def of_header(h: Header, world: int) -> Iterator[str]:
         yield "tied parameters of a stage that there is not"
     if not {*h.limits} <= {*KNOWN}:
         yield "an unknown limit"
+
+
+def of_costs(program: Program) -> Iterator[str]:
+    c = program.costs
+    if any(len(costs) != program.header.stages for costs in (c.FWD, c.BWD, c.BWD_INPUT, c.BWD_WEIGHT)):
+        yield "not a cost for each stage"
 
 
 def of_instructions(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chimerac.chimera_ir.instructions import AllReduce, Instruction, Recv, Send, instruction_text
+from chimerac.chimera_ir.instructions import AllReduce, Instruction, Recv, Send
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text
+from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import verify
 from tests.helpers import Streams, moved, program, streams, with_streams

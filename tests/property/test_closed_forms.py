@@ -12,8 +12,8 @@ from fractions import Fraction
 
 import pytest
 
-from chimerac.chimera_ir.instructions import instruction_text
 from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.verify import peaks, verify
 from tests.helpers import chimera_pairs, program, streams, with_streams

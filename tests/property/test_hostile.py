@@ -12,7 +12,6 @@ import pytest
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, render
-from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_text, is_program, read_program, verify
@@ -190,7 +189,7 @@ def test_a_large_text_that_a_search_writes_is_accepted() -> None:
     text = listing(" ".join(tasks)).replace("D = 2", "D = 16").replace("N = 2", f"N = {count}")
     assert len(text) > 100_000
     program = compile_text(text).program
-    assert (program.table.op <= Op.BWD_WEIGHT).sum() == 2 * 16 * count
+    assert program.table.is_task.sum() == 2 * 16 * count
 
 
 def test_a_terminal_is_shown_what_it_would_obey() -> None:

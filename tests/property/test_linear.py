@@ -49,7 +49,7 @@ def test_drawing_a_timeline_in_bands_is_linear_in_its_characters() -> None:
     def draw(micro_batches: int) -> None:
         p = compile_schedule("1f1b", {"D": 2, "N": micro_batches}).program
         s = simulate(p)
-        drawn.append(draw_timeline(p, s.timing, s.scale, columns=40))
+        drawn.append(draw_timeline(p, s.timeline, columns=40))
 
     spent = [lines(lambda n=n: draw(n)) for n in (32, 128, 512)]  # type: ignore[misc]
     assert growth(spent, [len(text) for text in drawn]) <= SLACK

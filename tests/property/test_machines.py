@@ -37,7 +37,7 @@ def drawn(r: random.Random) -> Iterator[Program]:
     tasks = drawn_tasks(r, SIZES)
     p = lowered(tasks, r)
     p = r.choice([lambda: p, lambda: disturbed(r, p), lambda: sends_first(p, r.randint(0, 1)), lambda: disorderly(r, tasks)])()
-    p = p.with_header(costs=replace(p.header.costs, hop=r.randint(0, 3)))
+    p = replace(p, costs=replace(p.costs, hop=r.randint(0, 3)))
     if codes(p.with_header(machine="posted")):
         return
     for machine, ends in machines(View(p)).items():
@@ -61,7 +61,7 @@ def everything_known(p: Program) -> None:
     s = simulate(p)
     assert s.makespan == makespan(p)
     assert all(w >= o >= 0 for w, o in zip(s.wall_bubbles, s.own_bubbles, strict=True))
-    assert report(p, s) and draw_timeline(p, s.timing, s.scale)
+    assert report(p, s) and draw_timeline(p, s.timeline)
     graph = dependency_graph(p)
     assert dot(graph) and graphml(graph)
 
@@ -102,4 +102,4 @@ def test_the_library_on_every_machine() -> None:
         for machine in MACHINES:
             p = arranged(compiled(name, parameters, width=2), machine)
             assert p is not None
-            everything_known(verify(p.with_header(costs=replace(p.header.costs, hop=1))))
+            everything_known(verify(replace(p, costs=replace(p.costs, hop=1))))

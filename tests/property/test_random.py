@@ -135,7 +135,7 @@ for name, both in SMALL.items():
         for width in (1, 2):
             p = compile_schedule(name, parameters, width).program
             s, graph = simulate(p), dependency_graph(p)
-            drawing = draw_timeline(p, s.timing, s.scale)
+            drawing = draw_timeline(p, s.timeline)
             sys.stdout.write(program_to_json(p) + report(p, s) + drawing + dot(graph) + graphml(graph))
 sys.stdout.write(json_schema())
 """

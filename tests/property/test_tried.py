@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
-from chimerac.chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv, instruction_text
+from chimerac.chimera_ir.instructions import Bwd, BwdInput, Fwd, Recv
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler import compile_schedule, compile_text, verify
 from chimerac.compiler.command.main import main
 from chimerac.compiler.diagnose.repair import in_words, repaired

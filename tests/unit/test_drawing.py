@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.chimera_ir.textform import program_from_text
+from chimerac.chimera_ir.timeline import Timeline
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw.timeline import MAX_WIDTH, draw_timeline
 from chimerac.compiler.library import entries, find, names
+from chimerac.interpreter.runtime.times import times_of
 from tests.helpers import CASES, compiled, program
 
 
 def drawn(p: Program, columns: int | None = None, colour: bool = False, **costs: int | Fraction) -> list[str]:
     s = simulate(p, costs)
-    return draw_timeline(p, s.timing, s.scale, columns=columns, colour=colour).splitlines()
+    return draw_timeline(p, s.timeline, columns=columns, colour=colour).splitlines()
 
 
 def test_chimera_as_its_paper_draws_it() -> None:
@@ -63,7 +66,7 @@ def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[st
     """Read the drawing back: the place and length of each label are its start and cost."""
     p = compiled(schedule, parameters)
     s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
-    lines = draw_timeline(p, s.timing, s.scale).splitlines()[1:-1]
+    lines = draw_timeline(p, s.timeline).splitlines()[1:-1]
     end = max(len(line) for line in lines) - len("rank 0 |") - 1
     task = r"[FBIW]\d+(-\d+)?(\.\d+)?"
     for g, line in enumerate(lines):
@@ -71,11 +74,11 @@ def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[st
         found = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]
         a, b = p.offsets[g], p.offsets[g + 1]
         second = {row + 1 for row in range(a, b) if p.table.flags[row] & OVERLAP}  # drawn with the first of its pair
-        rows = [row for row in range(a, b) if p.table.op[row] <= Op.BWD_WEIGHT and row not in second]
+        rows = [row for row in range(a, b) if p.table.is_task[row] and row not in second]
         assert len(found) == len(rows)
         for (start, stop), row in zip(found, rows, strict=True):
-            assert Fraction(start, end) == Fraction(int(s.timing.start[row]), s.makespan)
-            assert Fraction(stop + 1, end) == Fraction(int(s.timing.end[row]), s.makespan)  # one character is left empty
+            assert Fraction(start, end) == Fraction(int(s.timeline.start[row]), s.makespan)
+            assert Fraction(stop + 1, end) == Fraction(int(s.timeline.end[row]), s.makespan)  # one character is left empty
 
 
 def test_a_long_timeline_goes_on_below() -> None:
@@ -123,7 +126,7 @@ def test_costs_without_a_common_measure_are_rounded() -> None:
     """1000 and 1999 have none but 1: exact, a character would be a unit."""
     p = program("1f1b", D=4, N=8)
     exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})
-    one, other = (draw_timeline(p, s.timing, s.scale).split("\n")[1] for s in (exact, rounded))
+    one, other = (draw_timeline(p, s.timeline).split("\n")[1] for s in (exact, rounded))
     assert abs(len(one) - len(other)) < 10
     assert other.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in other
 
@@ -132,4 +135,33 @@ def test_a_timeline_is_never_wider_than_a_person_can_scroll() -> None:
     p = program("1f1b", D=2, N=2)
     for costs in ({"hop": 14_064_140}, {"B": 2**40}, {"F": Fraction(1, 999_983)}):
         s = simulate(p, costs)
-        assert max(map(len, draw_timeline(p, s.timing, s.scale).split("\n"))) <= MAX_WIDTH + 20
+        assert max(map(len, draw_timeline(p, s.timeline).split("\n"))) <= MAX_WIDTH + 20
+
+
+def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
+    """Each rank gives its own bars: in nanoseconds, from any moment on, without the time that it waited."""
+    p = program("1f1b", D=2, N=2)
+    s = simulate(p)
+    measured = []
+    for rank in range(2):
+        rows = slice(*p.offsets[rank : rank + 2].tolist())
+        start, end = (10**9 + 7_000_000 * x[rows] for x in (s.timeline.start, s.timeline.end))
+        stamps = [10**9, *end.tolist(), int(end[-1])]
+        waits = np.cumsum([0, *(start - stamps[:-2]), 0]).tolist()  # until an instruction begins, it waits
+        measured.append(times_of(stamps, waits, p.table.is_task[rows]).timeline(p, rank))
+    both = Timeline.concatenate(measured).from_zero()
+    assert (both.start == 7_000_000 * s.timeline.start).all() and (both.end == 7_000_000 * s.timeline.end).all()
+    drawing, predicted = (draw_timeline(p, t).splitlines() for t in (both, s.timeline))
+    assert drawing[1:3] == predicted[1:3]
+    assert drawing[0].split() == ["0", "50"] and drawing[-1].endswith("; times in ms")
+
+
+def test_an_overlapped_pair_that_was_measured_is_two_bars() -> None:
+    p = program("dualpipe", D=2, N=4)
+    predicted = simulate(p).timeline
+    first = int(np.flatnonzero(p.table.flags & OVERLAP)[0])
+    end = predicted.end.copy()
+    start = predicted.start.copy()
+    end[first] = start[first + 1] = start[first] + 1
+    one, two = (draw_timeline(p, t) for t in (predicted, replace(predicted, start=start, end=end)))
+    assert one.count("&") == two.count("&") + 1

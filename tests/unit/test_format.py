@@ -17,11 +17,11 @@ from chimerac.compiler.format import format_schedule
 from chimerac.compiler.format.layout import WIDTH
 from chimerac.compiler.library import find, names
 from chimerac.compiler.pipeline import parse_source as parse
+from chimerac.compiler.syntax.grammar import grammar
 from chimerac.compiler.syntax.printer import print_schedule
+from chimerac.compiler.syntax.tokens import TOKEN
 from tests.effort import examples
 from tests.helpers_random import trees
-
-TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|\.\.|//|[=!<>]=|[^\s]")
 
 
 def formatted(text: str) -> str:
@@ -203,3 +203,11 @@ def test_a_schedule_may_be_called_fmt(
     (tmp_path / "fmt").write_text(find("1f1b").text)
     assert main(["fmt", "-p", "D=2"]) == 0
     assert capsys.readouterr().out.startswith("chimera-program 1")
+
+
+def test_tokens_are_those_of_thegrammar() -> None:
+    for name in names():
+        text = find(name).text
+        assert [t for t in TOKEN.findall(text) if t[0] != "#"] == [
+            str(t) for t in grammar().parse_interactive(text).iter_parse()
+        ]

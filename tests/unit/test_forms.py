@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,7 +14,7 @@ from pydantic import TypeAdapter
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import AllReduce, Fwd
 from chimerac.chimera_ir.jsonform import ProgramFile, json_schema, program_from_json, program_to_json
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Costs, Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
@@ -44,7 +47,8 @@ def test_json_says_what_the_format_promises() -> None:
 def test_the_published_schema_is_that_of_the_reader() -> None:
     schema = json.loads(json_schema())
     assert schema["title"] == "chimera-program version 1"
-    assert set(schema["required"]) >= {"format", "version", "streams", "ranks", "stages", "pipes", "costs"}
+    assert set(schema["required"]) >= {"format", "version", "streams", "ranks", "stages", "pipes"}
+    assert "costs" in schema["properties"]
     assert schema["additionalProperties"] is False
     properties = TypeAdapter(ProgramFile).json_schema()["properties"]
     assert schema["properties"] == properties
@@ -112,7 +116,7 @@ def test_texts_that_do_not_read(old: str, new: str) -> None:
         ("BWD down[0] s0 m0", "BWD down[0] s0 m0 -> 1", "BWD has no peer, but 'BWD down[0] s0 m0 -> 1' names one",
          "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWD down[0] s0 m0 overlap overlap",
-         "'overlap' stands twice in 'FWD down[0] s0 m0 overlap overlap'",
+         "'overlap' appears twice in 'FWD down[0] s0 m0 overlap overlap'",
          "write FWD PIPE sS mIDS, then recompute or overlap or both"),
         ("FWD down[0] s0 m0", "FWD down[0] s0 m00",
          "a number of 'FWD down[0] s0 m00' begins with 0", "write FWD down[0] s0 m0"),
@@ -124,7 +128,7 @@ def test_texts_that_do_not_read(old: str, new: str) -> None:
          "'BWD act down[0] s0 m0' does not read as an instruction", "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWT down[0] s0 m0", "unknown instruction 'FWT': did you mean 'FWD'?", ""),
         ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' does not read as an instruction",
-         "an instruction stands between two ';'"),
+         "write an instruction between two ';'"),
         ("on 0 1", "on 00 1", "'00' is not a number that a program has", ""),
     ],
 )  # fmt: skip
@@ -166,7 +170,7 @@ def test_a_wrong_field_is_told_in_the_words_of_json(change: dict[str, object], s
         ("[" * 100_000, "brackets are nested more than 200 deep", 201),
         ('{"a": ' + "[" * 300 + "]" * 300 + "}", "brackets are nested more than 200 deep", 206),
         ('{"a": ' + "1" * 6000 + "}", "a number has 6000 digits", 7),
-        ('{"a": "x\\ud800"}', "half of a surrogate pair stands alone, which is no character", 9),
+        ('{"a": "x\\ud800"}', "half of a surrogate pair is no character", 9),
     ],
 )
 def test_json_that_cannot_be_read_says_why_and_where(text: str, said: str, column: int) -> None:
@@ -204,6 +208,27 @@ def test_a_wrong_field_of_a_text_has_its_line(old: str, new: str, message: str, 
 def test_text_may_be_spaced_and_commented() -> None:
     text = program_to_text(RIGHT).replace("; ", "\n    ").replace("\n\n", "\n# a remark\n\n   \n")
     assert program_from_text(text) == RIGHT
+
+
+def test_costs_are_no_part_of_what_a_program_is() -> None:
+    dearer = replace(RIGHT, costs=replace(RIGHT.costs, hop=RIGHT.costs.hop + 1))
+    assert dearer == RIGHT and dearer.digest == RIGHT.digest
+    text = program_to_json(RIGHT)
+    bare = "".join(line for line in text.splitlines(keepends=True) if not line.startswith('"costs"'))
+    assert RIGHT.digest == hashlib.sha256(bare.encode()).hexdigest()
+    assert program_to_json(dearer) != text and program_to_text(dearer) != program_to_text(RIGHT)
+    for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
+        assert read(write(dearer)).costs == dearer.costs
+
+
+def test_a_file_without_costs_has_those_of_a_schedule_without_costs() -> None:
+    for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
+        kept = [line for line in write(RIGHT).splitlines(keepends=True) if not line.lstrip('"').startswith("costs")]
+        assert len(kept) == len(write(RIGHT).splitlines()) - 1
+        again = read("".join(kept))
+        assert again == RIGHT and again.costs == Costs((1, 1), (2, 2), (1, 1), (1, 1))
+    with pytest.raises(ChimeraError, match="costs"):
+        program_from_json(re.sub('"costs": .*', '"costs": null,', program_to_json(RIGHT)))
 
 
 def test_programs_are_equal_exactly_when_their_digests_are() -> None:

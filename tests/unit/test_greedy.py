@@ -140,11 +140,11 @@ def test_a_group_larger_than_everything_is_one_task() -> None:
 def test_costs_and_hops_make_the_order() -> None:
     quick = greedy("cost B = 1", "prefer B, F", "limit F - B <= D", N=4)
     slow = greedy("cost B(k) = 1 + 5*(1 - k)", "prefer B, F", N=6)
-    assert quick.header.costs.BWD == (1, 1)
-    assert slow.header.costs.BWD == (6, 1)
+    assert quick.costs.BWD == (1, 1)
+    assert slow.costs.BWD == (6, 1)
     near, far = (program("chimera_zb", D=4, N=8, hop=hop) for hop in (0, 2))
     assert [tasks_of(near, r) for r in range(4)] != [tasks_of(far, r) for r in range(4)]
-    assert far.header.costs.hop == 2
+    assert far.costs.hop == 2
 
 
 def test_recomputation_never_changes_an_order() -> None:

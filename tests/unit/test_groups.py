@@ -160,7 +160,7 @@ def test_recomputation_of_a_split_backward_is_paid_by_the_input_gradient() -> No
     pipe = "pipe main { stage s on rank s recompute micro_batches N }"
     p = small(pipe=pipe, B=split)
     first = next(row for row in range(len(p)) if p.table.op[row] == 2)
-    timing = simulate(p).timing
+    timing = simulate(p).timeline
     assert timing.end[first] - timing.start[first] == 2
     assert simulate(p).makespan == makespan(p)
 

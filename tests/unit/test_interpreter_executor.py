@@ -7,7 +7,8 @@ import torch
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Bwd, Free, Fwd, Instruction, Recv
-from chimerac.chimera_ir.program import Program, Tied, program_of
+from chimerac.chimera_ir.program import Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.executor import RankError
 from chimerac.interpreter.training.reference import add_gradients, largest_difference, whole_model

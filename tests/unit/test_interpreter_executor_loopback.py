@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import AllReduce
 from chimerac.chimera_ir.jsonform import program_to_json
-from chimerac.chimera_ir.program import Program, Tied, program_of
+from chimerac.chimera_ir.program import Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.interpreter.runtime.executor import RankError
 from chimerac.interpreter.runtime.model import Model, Stage, Values, build_stage
 from chimerac.interpreter.runtime.parameters import check_copies, parameter_groups

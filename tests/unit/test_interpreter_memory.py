@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from chimerac.chimera_ir.lifetimes import open_sends
+from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model, Values

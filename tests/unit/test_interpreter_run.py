@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -121,7 +122,7 @@ order ticks {
     W(s, m) when m == 1 at 20 + s
 }
 """
-    program = compile_text(text).program.with_header(costs=Costs((1, 10), (100, 1000), (7, 70), (20000, 50000)))
+    program = replace(compile_text(text).program, costs=Costs((1, 10), (100, 1000), (7, 70), (20000, 50000)))
     slept: list[float] = []
 
     class Fast(Sleeper):

@@ -10,10 +10,12 @@ import pytest
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.instructions import MAX_ID, AllReduce, BwdInput, Free, Fwd, Instruction, Recv, Send, instruction_text
+from chimerac.chimera_ir.instructions import MAX_ID, AllReduce, BwdInput, Free, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
-from chimerac.chimera_ir.program import Costs, Header, Pipe, Tied, program_of
+from chimerac.chimera_ir.program import Header, Pipe, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler import compile_text
 from tests.helpers import program
 
@@ -135,7 +137,6 @@ def test_tied_sets_count_with_the_pipes() -> None:
     header = Header(
         "x", {}, 2, 2, 1,
         tuple(Pipe(f"p[{k}]", (0, 1), (0,) * (k == 0)) for k in range(pipes)),
-        Costs.uniform(2),
         tied=tuple(Tied(f"t{k}", (0, 1)) for k in range(sets)),
     )  # fmt: skip
     large = program_of(header, [[], []])
@@ -147,7 +148,7 @@ def test_tied_sets_count_with_the_pipes() -> None:
 
 def written(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
     """Return the characters of an instruction in both forms, its micro-batches or ranks left out."""
-    one = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),), Costs.uniform(1)), [[i]]))
+    one = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),)), [[i]]))
     ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches
     listed = len(str(ids[0]))
     return len(one.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ") - listed, len(instruction_text(i, names)) + len(

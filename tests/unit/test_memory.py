@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 import pytest
@@ -274,7 +273,10 @@ def test_recomputation_is_suggested_only_where_it_helps() -> None:
     again = compile_text(find("gpipe").text.replace("on rank s", "on rank s recompute"), {"D": 2, "N": 8}).program
     least = max(m.peak for m in memory(again, TOY))
     helps = []
-    recomputing = partial(compile_source, find("gpipe"), {"D": 2, "N": 8}, recompute=True)
+
+    def recomputing() -> Program:
+        return compile_source(find("gpipe"), {"D": 2, "N": 8}, recompute=True).program
+
     for limit, compiled in ((least, recomputing), (least - 1, recomputing), (least, None)):
         with pytest.raises(ChimeraError) as error:
             check_memory(p, TOY, limit, compiled)

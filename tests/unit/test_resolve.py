@@ -109,9 +109,9 @@ def test_an_empty_pipe_has_a_place_and_no_tasks() -> None:
 
 
 def test_costs() -> None:
-    assert small().header.costs == Costs.uniform(2)
-    assert small(more="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").header.costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
-    assert small(more="cost B(s) = 9 - s").header.costs.BWD == (9, 8)
+    assert small().costs == Costs.default(2)
+    assert small(more="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
+    assert small(more="cost B(s) = 9 - s").costs.BWD == (9, 8)
     assert codes(more="cost F = 0 - 1") == ["E211"]
     assert codes(more="cost hop(s) = 1") == ["E202"]
 

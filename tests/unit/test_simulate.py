@@ -87,7 +87,7 @@ def test_a_sum_in_the_queue_holds_up_what_stands_behind_it(machine: Machine, the
     p = verify(program_from_text(SUMS.format(machine=machine)))
     s = simulate(p)
     rows = [row for row in range(*p.offsets[1:3].tolist()) if p.text(row) == "BWD b s0 m2"]
-    assert s.timing.start[rows].tolist() == [there] and s.makespan == makespan(p) == 8
+    assert s.timeline.start[rows].tolist() == [there] and s.makespan == makespan(p) == 8
 
 
 def test_a_compiled_program_has_the_times_of_the_machine_it_is_arranged_for() -> None:

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from chimerac.chimera_ir.instructions import MAX_ID, Op
 from chimerac.chimera_ir.jsonform import _instruction_adapter, program_from_json, program_to_json
-from chimerac.chimera_ir.program import Program, program_of
-from chimerac.chimera_ir.streams import Streams
+from chimerac.chimera_ir.program import Costs, Program
+from chimerac.chimera_ir.streams import Streams, program_of
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from tests.effort import examples
 from tests.helpers import program
@@ -62,7 +62,7 @@ def objects(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def one(rows: Streams) -> Program:
-    return rows.program(HEADER)
+    return rows.program(HEADER, Costs.default(HEADER.stages))
 
 
 @examples(1500)

@@ -60,13 +60,13 @@ def test_a_fault_among_stray_signs(what: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("fault", "said", "caret"),
     [
-        ('"a": 1, "a": 2', "the field 'a' stands twice in one object", '"a": 2'),
-        ('"a": 1, "\\u0061": 2', "the field 'a' stands twice in one object", '"\\u0061": 2'),
+        ('"a": 1, "a": 2', "the field 'a' appears twice in one object", '"a": 2'),
+        ('"a": 1, "\\u0061": 2', "the field 'a' appears twice in one object", '"\\u0061": 2'),
         ('"a": [}', "is not JSON: expecting value", "}"),
         ('"a": 1 "b": 2', "is not JSON: expecting ',' delimiter", '"b": 2'),
         ('"a": ' + "1" * 5000, "a number has 5000 digits", "1" * 5000),
-        ('"a": "\\\\ud800 \\ud800"', "half of a surrogate pair stands alone", "\\ud800"),
-        ('"a": "\\ud83d\\ude00 \\ude00"', "half of a surrogate pair stands alone", "\\ude00"),
+        ('"a": "\\\\ud800 \\ud800"', "half of a surrogate pair is no character", "\\ud800"),
+        ('"a": "\\ud83d\\ude00 \\ude00"', "half of a surrogate pair is no character", "\\ude00"),
         ('"a": "[[' + "9" * 5000 + '", "b": ' + "[" * 201 + "]" * 201, "nested more than 200 deep", "["),
     ],
 )

@@ -10,7 +10,8 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
-from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from chimerac.chimera_ir.program import Header, Pipe, Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import verify
 from chimerac.compiler.command.main import main
 from chimerac.compiler.diagnose.collectives import shortest
@@ -21,7 +22,7 @@ def three_ranks(*orders: tuple[int, int]) -> Program:
     """Return two pipes over three stages and ranks, so that each rank sums two stages, in the given orders."""
     placements = [(0, 1, 2), (1, 2, 0)]
     pipes = tuple(Pipe(f"p{k}", ranks, (k,)) for k, ranks in enumerate(placements))
-    h = Header("three", {}, ranks=3, stages=3, micro_batches=2, pipes=pipes, costs=Costs.uniform(3))
+    h = Header("three", {}, ranks=3, stages=3, micro_batches=2, pipes=pipes)
     result = []
     for rank in range(3):
         stream: list[Instruction] = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, Fwd, Instruction, Recv, Send
-from chimerac.chimera_ir.program import Costs, Header, Pipe, Program, Tied, program_of
+from chimerac.chimera_ir.program import Header, Pipe, Program, Tied
+from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.verify import findings
 from tests.helpers import program, streams, with_streams
 from tests.helpers_cost import lines, peak
@@ -34,7 +35,7 @@ def test_sums_of_groups_that_nobody_knows_are_told_a_few_times() -> None:
 def tied(stages: int) -> Program:
     """Return a program of one micro-batch over so many stages, each on its rank, all of them tied."""
     ranks = tuple(range(stages))
-    header = Header("x", {}, stages, stages, 1, (Pipe("p", ranks, (0,)),), Costs.uniform(stages), tied=(Tied("t", ranks),))
+    header = Header("x", {}, stages, stages, 1, (Pipe("p", ranks, (0,)),), tied=(Tied("t", ranks),))
     result = []
     for s in ranks:
         before: list[Instruction] = [] if s == 0 else [Recv("act", 0, s, (0,), s - 1)]

@@ -1,0 +1,77 @@
+"""The canonical JSON of a program: one instruction a line, fields in one order.
+
+Equal programs with equal costs are equal bytes, and a diff shows what changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+from chimerac.chimera_ir.costs import Costs
+from chimerac.chimera_ir.header import FORMAT, VERSION, Header
+from chimerac.chimera_ir.instructions import FORMS, Collective, Form, Value
+from chimerac.chimera_ir.table import FLAGS, Ints, Table
+
+
+def json_lines(
+    header: Header,
+    costs: Costs | None,
+    table: Table,
+    offsets: Ints,
+    batches: Sequence[tuple[int, ...]],
+    collectives: Sequence[Collective],
+) -> Iterator[str]:
+    """Yield the JSON text of a program, given as the fields of `Program`. costs: None leaves their line out."""
+    yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
+    for f in fields(Header):
+        value = getattr(header, f.name)
+        if f.name in ("pipes", "tied"):
+            listed = ",\n  ".join(json.dumps({k.name: getattr(row, k.name) for k in fields(row)}) for row in value)
+            yield f'"{f.name}": [{listed}],\n'
+        else:
+            yield f'"{f.name}": {json.dumps(dict(value) if f.name in ("parameters", "limits") else value)},\n'
+        if f.name == "pipes" and costs is not None:
+            yield f'"costs": {json.dumps({k.name: getattr(costs, k.name) for k in fields(costs)})},\n'
+    ids = [json.dumps(b) for b in batches]
+    shared = [_collective(c) for c in collectives]
+    yield '"streams": [\n'
+    for g in range(len(offsets) - 1):
+        stream = slice(int(offsets[g]), int(offsets[g + 1]))
+        rows = zip(*(c[stream].tolist() for c in table.columns()), strict=True)
+        yield " [" + ",\n  ".join(_row(row, ids, shared) for row in rows) + "]"
+        yield ",\n" if g + 2 < len(offsets) else "\n"
+    yield "]}\n"
+
+
+def _collective(i: Collective) -> str:
+    form = next(form for form in FORMS if form.op.name == i.op)
+    return json.dumps({"op": i.op, **{name: getattr(i, name) for name in form.fields}})
+
+
+def _row(row: tuple[int, ...], ids: list[str], collectives: list[str]) -> str:
+    # Written from columns, not from instruction values: a program of a million instructions is written in seconds.
+    op, value, pipe, stage, batch, peer, flags = row
+    template = _TEMPLATES[op]
+    if not template:
+        return collectives[batch]
+    return template.format(_VALUES[value], pipe, stage, ids[batch], peer, _FLAGS[flags])
+
+
+# The places of the arguments of `_row` in a template, by field.
+_ARGUMENTS = {"value": '"{0}"', "pipe": "{1}", "stage": "{2}", "micro_batches": "{3}", "peer": "{4}"}
+
+
+def _template(form: Form) -> str:
+    """Return the format of the instructions of one operation; nothing where they are written once for all."""
+    if "ranks" in form.fields:
+        return ""
+    named = [f'"{name}": {_ARGUMENTS[name]}' for name in form.fields if name not in FLAGS]
+    return "{{" + ", ".join([f'"op": "{form.op.name}"', *named]) + "{5}}}"
+
+
+_TEMPLATES = [_template(form) for form in FORMS]
+_VALUES = [value.name for value in Value]
+# By the bits of the column `flags`.
+_FLAGS = ["".join(f', "{name}": true' for name, bit in FLAGS.items() if bits & bit) for bits in range(1 << len(FLAGS))]

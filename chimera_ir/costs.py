@@ -1,0 +1,45 @@
+"""Costs: what the tasks and transfers of a program are believed to take.
+
+A program is the same program whatever it costs: its digest does not cover costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, FailFast, Field
+
+from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.instructions import STRICT
+
+StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], Field(min_length=1), FailFast()]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    FWD: StageCosts
+    BWD: StageCosts
+    BWD_INPUT: StageCosts
+    BWD_WEIGHT: StageCosts
+    hop: Annotated[int, Field(ge=0, le=limits.COST)] = 0
+
+    @staticmethod
+    def default(stages: int) -> Costs:
+        """Return the costs of a program that names none, the same as a schedule's: forward 1, backward 2, each half of it 1."""
+        return Costs((1,) * stages, (2,) * stages, (1,) * stages, (1,) * stages)
+
+    def total(self, micro_batches: int) -> int:
+        """Return a time that no run of a program exceeds: all tasks and transfers one after another, every forward twice."""
+        tasks = sum(2 * sum(self.FWD) + sum(kind) for kind in (self.BWD, self.BWD_INPUT, self.BWD_WEIGHT))
+        return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
+
+    def excess(self, micro_batches: int) -> str:
+        """Return in words which limit a program with these costs exceeds; nothing if there is none."""
+        total = self.total(micro_batches)
+        if total > limits.TIME:
+            return f"{total} units of time if one task runs after another; at most {limits.TIME}"
+        return ""

@@ -1,0 +1,24 @@
+"""The machines on which a program may promise to end (docs/semantics.md). Imported by command lines: it needs no package."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
+MACHINES: tuple[Machine, ...] = get_args(Machine)
+
+
+def machine_name(machine: Machine, window: int) -> str:
+    """Return what messages call a machine. window: sends of a channel that may be incomplete."""
+    return f"window({window})" if machine == "window" else machine
+
+
+def open_sends(machine: Machine, window: int) -> int | None:
+    """Return how many sends of a channel may be incomplete on a machine; None for any number."""
+    match machine:
+        case "posted":
+            return None
+        case "rendezvous":
+            return 0
+        case "window" | "paired" | "serial":
+            return window

@@ -1,0 +1,49 @@
+"""Timelines: when the instructions of a program ran, or are predicted to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.chimera_ir.table import Ints
+
+COLUMNS = ("rank", "row", "start", "end")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Bars as columns of equal length: on global rank `rank`, row `row` of the program runs from `start` to `end`.
+
+    Times are integers. scale: how many of them make one unit; unit: its name, or nothing for the unit of costs.
+    """
+
+    rank: Ints
+    row: Ints
+    start: Ints
+    end: Ints
+    scale: int = 1
+    unit: str = ""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, bars: npt.NDArray[Any]) -> Timeline:
+        """Return the bars selected by an index or a mask."""
+        return replace(self, rank=self.rank[bars], row=self.row[bars], start=self.start[bars], end=self.end[bars])
+
+    def from_zero(self) -> Timeline:
+        """Return the same bars, moved so that the first begins at time 0."""
+        first = int(self.start.min()) if len(self) else 0
+        return replace(self, start=self.start - first, end=self.end - first)
+
+    @staticmethod
+    def concatenate(timelines: Sequence[Timeline]) -> Timeline:
+        """Return the bars of all these timelines, which have one unit; there is at least one."""
+        first = timelines[0]
+        assert all((t.scale, t.unit) == (first.scale, first.unit) for t in timelines)
+        rank, row, start, end = (np.concatenate([getattr(t, name) for t in timelines]) for name in COLUMNS)
+        return Timeline(rank, row, start, end, first.scale, first.unit)

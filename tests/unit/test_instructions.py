@@ -1,0 +1,76 @@
+"""Every operation is read and written in every form, whichever fields it has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+
+from chimerac.chimera_ir.instructions import FIELDS, FORMS, Collective, Form, Instruction, Op, Task
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.streams import Streams, program_of
+from chimerac.chimera_ir.table import Table
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.chimera_ir.textline import instruction, instruction_text
+from tests.helpers import program
+
+HEADER = program("1f1b", D=2, N=3).header
+VALUES: dict[str, list[Any]] = {
+    "value": ["act", "grad"],
+    "group": ["stage 1", "shared"],
+    "pipe": [0],
+    "stage": [1],
+    "micro_batches": [(2,), (0, 2, 1)],
+    "peer": [1],
+    "ranks": [(0, 1)],
+    "recompute": [False, True],
+    "overlap": [False, True],
+}
+
+
+def instructions(form: Form) -> list[Instruction]:
+    """Return instructions of an operation that differ in each of its fields."""
+    most = max(len(VALUES[name]) for name in form.fields)
+    return [form.cls(**{name: VALUES[name][k % len(VALUES[name])] for name in form.fields}) for k in range(most)]
+
+
+def one(form: Form) -> Program:
+    return program_of(HEADER, [instructions(form), []])
+
+
+def test_every_operation_has_one_class() -> None:
+    assert [form.op for form in FORMS] == list(Op)
+    assert {form.cls for form in FORMS} == set(get_args(Instruction)) and set(VALUES) == set(FIELDS)
+    collectives = set(get_args(Collective) or (Collective,))
+    assert {form.cls for form in FORMS if "ranks" in form.fields} == collectives
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
+def test_an_operation_survives_every_form(form: Form) -> None:
+    p = one(form)
+    assert p.stream(0) == tuple(instructions(form))
+    for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
+        again = read(write(p))
+        assert again == p and again.stream(0) == p.stream(0) and write(again) == write(p)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
+def test_an_operation_is_read_without_making_values(form: Form) -> None:
+    pipes = {name: k for k, name in enumerate(one(form).pipe_names)}
+    for i in instructions(form):
+        rows, written = Streams(), json.loads(program_to_json(program_of(HEADER, [[i], []])))["streams"][0][0]
+        rows.begin()
+        assert rows.fits(written) and written["op"] == form.op.name
+        assert rows.fits(instruction(instruction_text(i, tuple(pipes)), pipes))
+        assert not rows.fits(written | {"more": 1}) and not rows.fits({k: v for k, v in written.items() if k != "op"})
+
+
+def test_masks_follow_the_classes() -> None:
+    table: Table = program("chimera_zb", D=4, width=2).table
+    for mask, fits in (
+        (table.is_task, lambda form: issubclass(form.cls, Task)),
+        (table.has("peer"), lambda form: bool(form.arrow)),
+    ):
+        assert mask.tolist() == [fits(FORMS[op]) for op in table.op.tolist()]

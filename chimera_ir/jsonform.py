@@ -85,6 +85,8 @@ def _lines(program: Program) -> Iterator[str]:
             yield f'"{f.name}": [{listed}],\n'
         elif f.name == "costs":
             yield f'"costs": {json.dumps({k.name: getattr(value, k.name) for k in fields(value)})},\n'
+        elif f.name == "partition":
+            yield f'"partition": {json.dumps(value.to_json())},\n' if value else ""
         else:
             yield f'"{f.name}": {json.dumps(dict(value) if f.name in ("parameters", "limits") else value)},\n'
     batches = [json.dumps(b) for b in program.batches]
@@ -161,6 +163,9 @@ def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) ->
     excess = file.excess() or rows.excess()
     if excess:
         raise refuse("E604", f"{name} has {excess}", help=SMALLER)
+    if file.partition is not None and len(file.partition.stages) != file.stages:
+        message = f"{name}: partition: it has {len(file.partition.stages)} stages, and the program has {file.stages}"
+        raise ChimeraError([Diagnostic(KIND.codes[2], message, about=("partition",))])
     return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}))
 
 

@@ -33,6 +33,7 @@ from chimerac.chimera_ir.instructions import (
     Value,
     instruction_text,
 )
+from chimerac.chimera_ir.partition import Partition
 
 Ints = npt.NDArray[np.int64]
 
@@ -105,6 +106,7 @@ class Header:
     """Everything a program says besides its streams: what they are verified against.
 
     width: data-parallel replicas; ranks: of one replica; window: sends of a channel that may be incomplete;
+    partition: of the model that the program was compiled for; the digest leaves it out;
     machine: the machine (docs/semantics.md) on which the program promises to end; micro_batch_size: numerator and
     denominator of a micro-batch against the one that N counts; limits: rank-wise bounds by name.
     """
@@ -117,6 +119,7 @@ class Header:
     micro_batches: Count
     pipes: Annotated[tuple[Pipe, ...], Field(min_length=1), FailFast()]
     costs: Costs
+    partition: Partition | None = None
     width: Count = 1
     window: Window = 2
     machine: Machine = "window"
@@ -259,10 +262,10 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of the canonical JSON form: equal exactly for equal programs. Ranks compare it."""
+        """Return the SHA-256 of the canonical JSON form, without the partition. Ranks compare it."""
         from chimerac.chimera_ir.jsonform import program_to_json
 
-        return hashlib.sha256(program_to_json(self).encode()).hexdigest()
+        return hashlib.sha256(program_to_json(self.with_header(partition=None)).encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self.digest == other.digest

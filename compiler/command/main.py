@@ -146,8 +146,9 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
     if options.emit == "dag" and _suffix(options.output) not in (*GRAPHVIZ, *GRAPHML):
         known = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
         raise refuse("E002", f"-o {options.output}: the DAG is written as {known}")
-    if options.model and options.emit != "report" and options.memory is None:
-        raise refuse("E002", "--model is for --memory, and for --emit report, which then says bytes of memory")
+    if options.model and options.emit not in ("report", "json", "streams") and options.memory is None:
+        message = "--model is for --memory, for --emit report, and for --emit json and streams, which then have its partition"
+        raise refuse("E002", message)
     if options.memory is not None and not options.model:
         raise refuse("E002", "--memory needs a model: --model PATH", help="write one: python -m chimerac.models describe")
     memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
@@ -174,6 +175,10 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
         program = compile_source(source, parameters, width, machine, arrange).program
         recomputing = partial(compile_source, source, parameters, width, machine, arrange, recompute=True)
     model = _model(options.model)
+    if model is not None:
+        from chimerac.chimera_ir.partition import partition_for
+
+        program = program.with_header(partition=partition_for(program.header.partition, model, program.header.stages))
     if model is not None and memory_bytes is not None:
         from chimerac.compiler.analyze.memory import check_memory
 

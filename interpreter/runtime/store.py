@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from chimerac.interpreter.runtime.messages import Values
+from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.transport import Pending, Transport
 
 

@@ -11,8 +11,10 @@ import pytest
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.interpreter.launch.compiling import plan_of
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.run import plan_of, planned, prepared
+from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.start import prepared
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.test_first_run import (
@@ -53,7 +55,7 @@ def test_ranks_that_were_told_different_things_are_refused(different: list[str],
     jobs, plans = [], []
     for extra in ([], words):
         options = parse_options(["-p", "D=2", *TINY, *extra])
-        plans.append(planned(options, speaks=False))
+        plans.append(planned(options))
         jobs.append(prepared(plans[-1], options, ranks_here=2))
 
     def rank(transport: Transport) -> int:
@@ -108,7 +110,7 @@ def test_an_evaluation_program_cannot_train(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(program_to_json(program))
     with pytest.raises(ChimeraError, match="E814"):
-        planned(parse_options([str(path)]), speaks=False)
+        planned(parse_options([str(path)]))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
     given = parse_options([*options, *TINY] if "--model" not in options else options)
 
     def whole() -> None:
-        plan = planned(given, speaks=False)
+        plan = planned(given)
         job = prepared(plan, given, ranks_here=2)
         run_in_loopback(plan.program, lambda transport: job.run(transport, alive=lambda: None))
 

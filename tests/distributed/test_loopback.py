@@ -15,8 +15,8 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import evaluation_of
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
-from chimerac.interpreter.runtime.executor import RankError
-from chimerac.interpreter.transport.loopback import StuckError, run_in_loopback
+from chimerac.interpreter.errors import RankError, StuckError
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program, streams, with_streams
 from tests.helpers_loopback import deep_model, differences, equal_to_one_process, rank_of

@@ -17,6 +17,7 @@ from chimerac.compiler import compile_schedule, evaluation_of
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import build_stage
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.evaluation import Evaluator
@@ -90,7 +91,7 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
     description = describe(MODEL, size)
 
     def rank(transport: Transport) -> tuple[list[tuple[float, float]], float]:
-        trainer = Trainer(compiled, MODEL, description, TRAIN, transport, SETTINGS)
+        trainer = Trainer(compiled, partitioned(compiled.header, MODEL, description), TRAIN, transport, SETTINGS)
         results = [trainer.update(t, trainer.gradients(t)) for t in range(SETTINGS.iterations)]
         trainer.executor.check_copies()
         evaluator = Evaluator(evaluation_of(compiled), trainer, HELD_OUT, EVALUATED)
@@ -123,7 +124,7 @@ def test_recomputation_draws_the_same_dropout(name: str) -> None:
         description = describe(model, samples_per_micro_batch(program, SAMPLES))
 
         def rank(transport: Transport) -> tuple[float, list[torch.Tensor | None]]:
-            trainer = Trainer(program, model, description, TRAIN, transport, SETTINGS)
+            trainer = Trainer(program, partitioned(program.header, model, description), TRAIN, transport, SETTINGS)
             loss = trainer.gradients(0)
             return loss, [p.grad for stage in trainer.stages.values() for p in stage.parameters()]
 

@@ -25,7 +25,7 @@ def planned(settings: RunSettings, say: Callable[[str], None] = lambda text: Non
             help="leave out -p and --width, or give the schedule instead of its program",
         )
     try:
-        # Inside the function because it fails where the compiler is not installed.
+        # The compiler may not be installed; it takes 0.2 s to import, for which --help does not wait.
         from chimerac.interpreter.launch.compiling import compiled_plan
     except ImportError as error:
         return _unverified(settings, text, str(error), say)

@@ -1,1 +1,1 @@
-"""Training steps: data, trainer, evaluation, comparison with one process."""
+"""Training: data, trainer, evaluation, comparison with one process."""

@@ -1,10 +1,10 @@
 """The executor: one rank's stream, instruction by instruction, on a store keyed by value.
 
-It knows what each instruction means (docs/semantics.md) and nothing of schemes or placements: FWD reads act[s, m] and
-writes act[s + 1, m]; SEND takes a value out of the store, RECV puts one in.
+It knows the meaning of each instruction (docs/semantics.md), and nothing of schemes or placements. FWD reads act[s, m] and
+writes act[s + 1, m]. SEND takes a value out of the store, RECV puts one in.
 
     stream                              store
-    RECV act down s1 m0 <- 0            act down s1 m0, on its way
+    RECV act down s1 m0 <- 0            act down s1 m0, being received
     FWD down s1 m0                      act down s1 m0
     BWD down s1 m0                      grad down s0 m0
     SEND grad down s0 m0 -> 0
@@ -187,7 +187,7 @@ class Executor:
             slot.expect(tensors[n * each : (n + 1) * each], buffer)
 
     def _sum(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
-        self.sums.append(self.transport.sum(ranks, gradients))
+        self.sums.append(self.transport.launch_all_reduce(ranks, gradients))
 
 
 def _sequence(calls: Sequence[Call]) -> Call:

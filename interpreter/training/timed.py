@@ -21,9 +21,10 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.runtime import split
 from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.split import register
+from chimerac.interpreter.runtime.split_functions import Product
 from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_taken_s
 from chimerac.interpreter.training.trainer import Trainer
 
@@ -75,8 +76,8 @@ def taking(x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
     return _Taking.apply(x, partial(sleeper.sleep, units.backward), _nothing)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def _split(products: list[split.Product], x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
-    weights = split.Product(partial(sleeper.sleep, units.weight), ())
+def _split(products: list[Product], x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
+    weights = Product(partial(sleeper.sleep, units.weight), ())
     half = partial(sleeper.sleep, units.input)
     return _Taking.apply(x, half, lambda: products.append(weights))  # type: ignore[no-any-return,no-untyped-call]
 
@@ -85,7 +86,7 @@ def _nothing() -> None:
     pass
 
 
-split.register(taking, _split)
+register(taking, _split)
 
 
 class TimedStage(nn.Module):

@@ -40,21 +40,21 @@ class Transport(Protocol):
     waited_ns: int
 
     def connect(self, program: Program) -> None:
-        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it.
+        """Create this program's channels and collectives; called by all ranks together, with equal programs.
 
-        Called again for another program, it adds those that are not there yet.
+        A second call, for another program, adds those that do not exist yet.
         """
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full.
 
-        `buffer` is held until a later send, or the flush, has waited for this one, and no longer (docs/semantics.md).
+        `buffer` is kept until a later send, or the flush, has waited for this one (docs/semantics.md, "Buffers").
         """
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
         """Post a receive into `buffer`."""
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch the sum of `buffer`, in place, over these ranks."""
 
     def flush(self) -> None:

@@ -28,14 +28,14 @@ T = TypeVar("T")
 class Posted:
     """A transfer or a collective that a rank has posted."""
 
-    __slots__ = ("_deed", "_owner", "_what")
+    __slots__ = ("_operation", "_owner", "_what")
 
     def __init__(self, owner: Loopback, operation: Operation, what: str) -> None:
-        self._owner, self._deed, self._what = owner, operation, what
+        self._owner, self._operation, self._what = owner, operation, what
 
     def wait(self) -> None:
         """Return when it is complete; others run meanwhile."""
-        self._owner.wait(lambda: self._deed.complete, self._what)
+        self._owner.wait(lambda: self._operation.complete, self._what)
 
 
 class Loopback:
@@ -94,12 +94,11 @@ class Loopback:
         operation = self._world.channel(peer, self.rank).received(buffer, self._world.transfers(self.rank, peer))
         return Posted(self, operation, f"what rank {peer} sends")
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Posted:
-        """Launch the sum of `buffer`, in place, over these ranks, in the order of the ranks."""
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Posted:
+        """Launch the sum of `buffer`, in place, over these ranks, added in the order of the ranks."""
         self._pause()
         number = self._launched[ranks] = self._launched.get(ranks, 0) + 1
-        parts: dict[int, Tensor] = {}
-        operation, parts = self._world.sums.setdefault((ranks, number), (Operation(len(ranks)), parts))
+        operation, parts = self._world.sums.setdefault((ranks, number), (Operation(len(ranks)), {}))
         parts[self.rank] = buffer
 
         def add() -> None:

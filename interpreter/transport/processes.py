@@ -78,7 +78,7 @@ class Channel:
 class Processes:
     """One rank's channels and collectives. The ranks have met.
 
-    backend: of the groups; device: where messages lie; staged: they pass through host memory, as gloo takes no others.
+    backend: of the groups; device: where messages lie; staged: they are copied through host memory, which gloo needs.
     """
 
     def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
@@ -95,7 +95,7 @@ class Processes:
         self._collectives: dict[tuple[int, ...], Any] = {}
 
     def connect(self, program: Program) -> None:
-        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it."""
+        """Create this program's channels and collectives; called by all ranks together, with equal programs."""
         self._window = open_sends(program.header.machine, program.header.window)
         sends = program.table.op == Op.SEND
         ends = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
@@ -126,6 +126,7 @@ class Processes:
             return dist.new_group(list(ranks), backend=self._backend, timeout=limit)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], sets: Sequence[tuple[int, ...]]) -> None:
+        """Move one number over each channel and each collective, so that their connections are made."""
         for sender, receiver in channels:
             if self.rank == sender:
                 self.send(receiver, torch.zeros(1, device=self.device))
@@ -134,7 +135,7 @@ class Processes:
                 self.recv(sender, torch.zeros(1, device=self.device)).wait()
         for ranks in sets:
             if self.rank in ranks:
-                self.sum(ranks, torch.zeros(1, device=self.device)).wait()
+                self.launch_all_reduce(ranks, torch.zeros(1, device=self.device)).wait()
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full."""
@@ -167,7 +168,7 @@ class Processes:
             raise self.meeting.lost(channel.what, error) from error
         return Posted(self, work, channel.what, then)
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch the sum of `buffer`, in place, over these ranks."""
         what, then, total = f"the sum over {ranks_text(ranks)}", None, buffer
         if self._staged:

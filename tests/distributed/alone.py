@@ -26,7 +26,7 @@ class Alone:
     def recv(self, peer: int, buffer: Tensor) -> Pending:
         raise AssertionError(f"one rank receives nothing, least of all from rank {peer}")
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         raise AssertionError(f"one rank sums nothing over ranks {ranks}")
 
     def flush(self) -> None:

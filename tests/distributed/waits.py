@@ -45,7 +45,7 @@ def main() -> None:
             found[name] = str(error), time.monotonic() - begin
 
     x = torch.zeros(3)
-    total = transport.sum((0, 1), torch.zeros(3))
+    total = transport.launch_all_reduce((0, 1), torch.zeros(3))
     waits: dict[str, Callable[[], object]] = {
         "receive": transport.recv(1, x).wait,
         "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window is full
@@ -67,7 +67,7 @@ def slow(transport: Gloo) -> None:
     transport.all_reduce(torch.zeros(1))
     part = torch.ones(1)
     time.sleep((LIMIT_S + 1) * transport.rank)
-    pending = transport.sum((0, 1), part)
+    pending = transport.launch_all_reduce((0, 1), part)
     time.sleep((LIMIT_S + 0.5) * (1 - transport.rank))
     pending.wait()
     assert part.item() == 2

@@ -222,7 +222,9 @@ def live(transport: Loopback, life: Life, buffers: list[Tensor]) -> bool:
             case _:
                 ranks, number = rest
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
-                sums.append((transport.sum(ranks, buffers[-1]), buffers[-1], sum(number * 64.0 + r for r in ranks)))
+                sums.append(
+                    (transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], sum(number * 64.0 + r for r in ranks))
+                )
     transport.flush()
     for pending, total, wanted in sums:
         pending.wait()

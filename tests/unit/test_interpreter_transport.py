@@ -146,7 +146,7 @@ def test_staged_messages_pass_through_memory_of_the_host_that_is_used_again(monk
         pending.wait()
         assert buffer.tolist() == [7.0] * 3
         transport.flush()
-    transport.sum((0, 1), total).wait()
+    transport.launch_all_reduce((0, 1), total).wait()
     assert total.tolist() == [8.0] * 3
     hosts = transport._hosts[torch.Size([3]), torch.float32]
     assert len(hosts) == 2 and value.tolist() == [1.0] * 3
@@ -221,7 +221,7 @@ def test_collectives_in_unlike_orders_hang_on_every_machine() -> None:
     pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # they agree pair by pair
 
     def live(transport: Any) -> None:
-        for pending in [transport.sum(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
+        for pending in [transport.launch_all_reduce(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
             pending.wait()
 
     for machine in ("posted", "window", "rendezvous", "paired", "serial"):

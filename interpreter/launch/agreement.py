@@ -22,13 +22,14 @@ NOT_COMPARED = {"log_file"}  # rank 0 alone writes it
 COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "data"}  # the program and the data are compared instead
 HELP = "start every rank with the same files, options and versions"
 
-Product = tuple[str, str, str]  # code of the finding, name, and a text that is equal for equal products: a digest often
+# The code of the finding, a name, and a text that is equal for equal products, such as a digest.
+Product = tuple[str, str, str]
 
 
 def compare(
     transport: Transport, settings: DataclassInstance, program: Sequence[Product], data: Sequence[Product] = ()
 ) -> None:
-    """Compare settings and what was made of them with all ranks; called by all together.
+    """Compare the settings, and products that were made from them, with all ranks; called by all ranks together.
 
     Raises ChimeraError on all ranks where two differ: first the codes of `program`, then E809 for settings, then the codes
     of `data`.

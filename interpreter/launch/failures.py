@@ -1,4 +1,4 @@
-"""How a rank ends: quietly, with findings, or with the error that another user can act on."""
+"""How a rank ends where it fails: what it prints, when, and its exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def end(code: int, after_s: float = 0) -> NoReturn:
 def end_with(error: Exception, speaks: bool) -> NoReturn:
     """Report an error and end this process with code 1. speaks: this rank is the first of its machine."""
     if isinstance(error, ChimeraError):
-        # As a rule every rank finds the same, and one reports it. A rank that is still alive later has its own findings.
+        # Usually all ranks have the same findings, and the first one reports them. A rank that is still there after a while
+        # has findings of its own.
         time.sleep(0 if speaks else GIVE_WAY_S)
         print(render(error.diagnostics, sys.stderr.isatty()), end="", file=sys.stderr)
         end(1)

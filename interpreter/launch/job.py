@@ -39,7 +39,7 @@ class Job(Protocol):
     def run(self, transport: Transport, alive: Callable[[], None]) -> int:
         """Do the work, report on rank 0, and return the exit code.
 
-        alive: called in every iteration; ends the process where torchrun has gone.
+        alive: called in every iteration; ends the process if torchrun has ended.
         """
 
 
@@ -51,7 +51,7 @@ def training_settings(settings: RunSettings) -> Settings:
 
 
 def products(plan: Plan, model: PartitionedModel) -> list[Product]:
-    """Return what must be equal on all ranks: program, boundary table and partition."""
+    """Return what must be equal on all ranks: programs, boundary table and partition."""
     evaluation = "none" if plan.evaluation is None else plan.evaluation.digest
     stages = enumerate(model.partition.layers)
     return [

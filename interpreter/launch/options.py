@@ -19,10 +19,10 @@ examples:
   torchrun --nproc-per-node 4 interpreter/run.py
   torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 -p N=8 --model gpt-small --data PATH
   torchrun --nproc-per-node 4 interpreter/run.py p.json --log-file run.jsonl   a program that chimerac --emit json wrote
-  torchrun --nproc-per-node 4 interpreter/run.py --timed 20                 stages that only take time
+  torchrun --nproc-per-node 4 interpreter/run.py --timed 20                 stages that only sleep
   python interpreter/run.py -p D=4 --loopback                               all ranks in one process, without torchrun
 
-exit status: 0; 1 for findings and failures; 2 for a command line that means nothing"""
+exit status: 0; 1 for findings and failures; 2 for a wrong command line"""
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
@@ -80,8 +80,8 @@ def _add_program(add: Callable[..., object]) -> None:
     add("--machine", choices=get_args(Machine),
         help="how instructions wait with --loopback (docs/semantics.md); default: the one in the program")  # fmt: skip
     add("--timed", type=positive_number, metavar="MS",
-        help="instead of the model: stages that take this many milliseconds for each unit of the program's costs, "
-             "without using the processor; says the makespan and bubble predicted and measured")  # fmt: skip
+        help="instead of the model: stages that sleep this many milliseconds for each unit of the program's costs; "
+             "prints the makespan and the bubbles, predicted and measured")  # fmt: skip
 
 
 def _add_training(add: Callable[..., object]) -> None:

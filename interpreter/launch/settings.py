@@ -13,9 +13,9 @@ TransportName = Literal["gloo", "staged", "nccl"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What a run is told. options.py describes each field; None: not given, so a default that depends on others holds.
+    """The settings of a run. options.py describes each field. None: not given; the default then depends on other settings.
 
-    Ranks compare every field before anything else (agreement.py).
+    Ranks compare every field before they run (agreement.py).
     """
 
     schedule: Path

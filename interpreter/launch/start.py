@@ -68,7 +68,7 @@ def run_loopback(plan: Plan, settings: RunSettings) -> int:
 
 
 def _parent_watch() -> Callable[[], None]:
-    """Return a call that ends this rank where torchrun has gone: nobody else would end it."""
+    """Return a call that ends this rank if torchrun has ended: nothing else would end the rank."""
     parent = os.getppid()
 
     def end_if_orphaned() -> None:

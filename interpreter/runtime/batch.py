@@ -14,7 +14,7 @@ from chimerac.interpreter.runtime.model import Values
 
 
 class Samples(Protocol):
-    """A source of samples, which are known by their numbers."""
+    """A source of samples. Each sample has a number."""
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
         """Return the inputs and the targets of these samples, stacked in this order."""

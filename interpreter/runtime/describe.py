@@ -69,7 +69,7 @@ def describe(model: Model, samples: int) -> ModelDescription:
 
 
 class _Run:
-    """A forward through all layers, and with `split` a split backward; what was seen of each layer.
+    """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
     outputs: of each layer; saved: what autograd saved; operations: multiplications and additions; made: the layer that made
     each storage that a layer hands on. The samples count as made by the first layer.
@@ -118,7 +118,7 @@ def _reads(splitting: Splitting) -> list[torch.Tensor]:
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return the bytes of the storages that each layer makes and keeps alone, and of the others by (maker, keepers).
+    """Return the bytes that each layer makes and alone keeps, and those of other storages by (maker, keepers).
 
     kept: tensors by the layer that keeps them. Only outputs and gradients can be kept by several layers.
     """

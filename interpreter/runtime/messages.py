@@ -32,7 +32,7 @@ def digest(table: Sequence[Specs]) -> str:
 
 
 def with_gradient(specs: Specs) -> Specs:
-    """Return the tensors of the gradient of such a value."""
+    """Return the tensors of a value's gradient: those that have one."""
     return tuple(spec for spec in specs if spec.gradient)
 
 

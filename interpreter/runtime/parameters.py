@@ -62,10 +62,10 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     for tied in header.tied:
         owners = [owner for s in tied.stages if s in stages for owner in _ties(stages[s]).get(tied.name, [])]
         if owners:
-            shared[tied.name] = [_one(owners)]
+            shared[tied.name] = [_merge(owners)]
     for stage in stages.values():
         for owners in _ties(stage).values():  # a tie inside one stage needs no ALLREDUCE
-            _one(owners)
+            _merge(owners)
     elsewhere = {id(p) for parameters in shared.values() for p in parameters}
     groups = {stage_group(s): [p for p in stage.parameters() if id(p) not in elsewhere] for s, stage in stages.items()}
     return groups | shared
@@ -102,7 +102,7 @@ def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
     return found
 
 
-def _one(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
+def _merge(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
     """Register the first module's parameter in all of these modules, and return it."""
     module, name = owners[0]
     parameter = module.get_parameter(name)

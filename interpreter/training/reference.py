@@ -44,7 +44,7 @@ def largest_difference(trainer: Trainer) -> float:
 
 
 def _difference(stage: Stage, layers: list[nn.Module]) -> float:
-    """Return the largest ||g - g'|| / ||g'|| of a parameter. ||g'|| counts as at least a thousandth of the stage's largest."""
+    """Return the largest ||g - g'|| / ||g'|| of a parameter. ||g'|| is at least a thousandth of the stage's largest."""
     wanted = [p.grad for layer in layers for p in layer.parameters()]
     found = [p.grad for p in stage.parameters()]
     norms = [0.0 if w is None else float(w.double().norm()) for w in wanted]

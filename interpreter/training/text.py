@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 DEFAULT_BYTES = 4_000_000  # of the standard library: a short run then reads no sample twice
 MAPPED_BYTES = 2**20  # from this size on a file is mapped
-HELD_OUT = 20  # the last byte in so many is held out
+HELD_OUT = 20  # one byte in so many is held out, at the end
 # Installed packages, tests, and files that are tables rather than text.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 

@@ -24,9 +24,9 @@ from chimerac.interpreter.transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to train. micro_batch: samples of a micro-batch that N counts; rate: the highest learning rate.
+    """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
 
-    warm_up: iterations in which the rate rises, a tenth of all where it is None; clip: the longest gradient.
+    warm_up: iterations in which the rate rises; None: a tenth of all. clip: the largest norm of the gradient.
     """
 
     iterations: int
@@ -98,7 +98,7 @@ class Trainer:
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip, update the weights and clear the gradients.
 
-        loss: this rank's share; figures: what this rank has measured, as many on every rank.
+        loss: this rank's share; figures: what this rank has measured, equally many on every rank.
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)

@@ -175,7 +175,7 @@ def run_in_loopback(
         first = next(iter(errors.values()))
         if all(isinstance(_cause(error), StuckError) for error in errors.values()):
             name = f"window({program.header.window})" if machine == "window" else machine
-            lines = "".join(f"\n  {errors[rank]}".replace("nobody can move: it", "it") for rank in sorted(errors))
-            raise StuckError(f"nobody can move on the {name} machine:{lines}") from first
+            lines = "".join(f"\n  {errors[rank]}".replace("deadlock: it", "it") for rank in sorted(errors))
+            raise StuckError(f"deadlock on the {name} machine:{lines}") from first
         raise first
     return results

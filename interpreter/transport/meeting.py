@@ -23,14 +23,14 @@ from chimerac.interpreter.transport import ranks_text
 
 EVERY_S = 0.5  # how often a rank checks whether it is called
 GRACE_S = 4.0  # how long a called rank has to answer
-LATE_S = 3 * GRACE_S  # longer than the first rank that has given up takes to find out who is there
+LATE_S = 3 * GRACE_S  # longer than the first rank that gives up needs to find out which ranks answer
 SHOWN = 4  # how many ranks a message lists with what they do
 
 
 class Meeting:
-    """How this process met the others. limit: how long it waits for them; None where it has met nobody.
+    """The waits of this process for the others. limit: of one wait; None before the ranks have met.
 
-    waiting: what it waits for and since when (time.monotonic); None while it works.
+    roll: asks which ranks answer. waiting: what this process waits for and since when (time.monotonic); None while it works.
     """
 
     def __init__(self, limit: timedelta | None = None, roll: Rollcall | None = None) -> None:
@@ -105,7 +105,7 @@ class Rollcall:
         return self._is_first
 
     def call(self) -> tuple[bool, str]:
-        """Call every rank. Return whether this one is the first to do so, and who is not there, or what all others do."""
+        """Call every rank. Return whether this rank is the first to call, and which ranks do not answer, or what they do."""
         answers: dict[int, str] = {}
         if not self._ask(self._claim, GRACE_S) or not self._ask(lambda: self._gather(answers), 2 * GRACE_S):
             return True, "rank 0 does not answer" if self._hosted else "the store of torchrun does not answer"
@@ -147,7 +147,7 @@ _meeting = Meeting()
 
 
 def meeting() -> Meeting:
-    """Return how this process met the others."""
+    """Return the meeting of this process."""
     return _meeting
 
 

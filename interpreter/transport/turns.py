@@ -32,7 +32,7 @@ class Turns:
         self._ready: list[Callable[[], bool]] = [_always] * count  # what each waits for
         self._open = list(range(count))  # those that have not finished
         self.over: type[InterpreterError] | None = None
-        self.errors: dict[int, BaseException] = {}  # by thread, the first first
+        self.errors: dict[int, BaseException] = {}  # by thread, in the order in which they were raised
 
     def run(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run these to their ends and return their results; None for one that raised: its error is in `errors`."""
@@ -58,7 +58,7 @@ class Turns:
         if not ready():
             self.hand_over(me, ready)
         if self.over is StuckError:
-            raise StuckError(f"nobody can move: it waits for {what}")
+            raise StuckError(f"deadlock: it waits for {what}")
         if self.over is not None:
             raise self.over("another rank has failed")
 

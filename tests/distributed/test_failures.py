@@ -168,7 +168,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
 def test_a_machine_on_which_nobody_can_move_is_reported_at_once() -> None:
     run = finished(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
     assert run.returncode == 1
-    assert "error: nobody can move on the serial machine:\n  rank 0, instruction" in run.stderr
+    assert "error: deadlock on the serial machine:\n  rank 0, instruction" in run.stderr
     assert "Traceback" not in run.stderr
 
 

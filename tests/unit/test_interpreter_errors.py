@@ -32,8 +32,8 @@ def test_a_rank_error_says_where_and_why() -> None:
     [
         (PeerLostError("the send to rank 1 failed", give_way_s=12.0), 12.0, False),
         (RankError(0, 3, "SEND", PeerLostError("the send to rank 1 failed", give_way_s=12.0)), 12.0, False),
-        (RankError(0, 3, "SEND", StuckError("nobody can move")), 0.0, False),
-        (StuckError("nobody can move"), 0.0, False),
+        (RankError(0, 3, "SEND", StuckError("deadlock")), 0.0, False),
+        (StuckError("deadlock"), 0.0, False),
         (RankError(0, 3, "FWD", RuntimeError("of torch")), 0.0, True),
         (OSError("of the system"), 0.0, True),
         (refuse("E812", "the loss is nan"), 0.0, False),

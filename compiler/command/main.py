@@ -146,8 +146,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser) -> st
     if options.emit == "dag" and _suffix(options.output) not in (*GRAPHVIZ, *GRAPHML):
         known = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
         raise refuse("E002", f"-o {options.output}: the DAG is written as {known}")
-    if options.model and options.emit not in ("report", "json", "streams") and options.memory is None:
-        message = "--model is for --memory, for --emit report, and for --emit json and streams, which then have its partition"
+    if options.model and options.emit not in ("report", "json") and options.memory is None:
+        message = "--model is for --memory, for --emit report with bytes of memory, and for --emit json with the partition"
         raise refuse("E002", message)
     if options.memory is not None and not options.model:
         raise refuse("E002", "--memory needs a model: --model PATH", help="write one: python -m chimerac.models describe")

@@ -26,7 +26,6 @@ COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]
 
 # What needs ranks that talk to each other, or a machine that lacks something: the tests that show it.
 SHOWN_BY = {
-    "E805": "tests/unit/test_interpreter_executor.py::test_tied_parameters_that_the_model_does_not_have_are_refused",
     "E806": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
     "E807": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
     "E809": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",

@@ -207,7 +207,7 @@ def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> 
 
 
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['compiler'] = None\n")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['chimerac.compiler'] = None\n")
     program, root = tmp_path / "p.json", str(Path(__file__).parents[2])
     program.write_text(program_to_json(TWO_RANKS["two pipes"]))
     path = {"PYTHONPATH": f"{tmp_path}:{root}"}

@@ -1,6 +1,6 @@
 """The canonical JSON of a program: one instruction a line, fields in one order.
 
-Equal programs with equal costs are equal bytes, and a diff shows what changed.
+Equal programs with equal costs and partitions are equal bytes, and a diff shows what changed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from dataclasses import fields
 from chimerac.chimera_ir.costs import Costs
 from chimerac.chimera_ir.header import FORMAT, VERSION, Header
 from chimerac.chimera_ir.instructions import FORMS, Collective, Form, Value
+from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.table import FLAGS, Ints, Table
 
 
 def json_lines(
     header: Header,
     costs: Costs | None,
+    partition: Partition | None,
     table: Table,
     offsets: Ints,
     batches: Sequence[tuple[int, ...]],
     collectives: Sequence[Collective],
 ) -> Iterator[str]:
-    """Yield the JSON text of a program, given as the fields of `Program`. costs: None leaves their line out."""
+    """Yield the JSON text of a program, given as the fields of `Program`. costs, partition: None leaves their line out."""
     yield f'{{"format": "{FORMAT}", "version": {VERSION},\n'
     for f in fields(Header):
         value = getattr(header, f.name)
@@ -34,6 +36,8 @@ def json_lines(
             yield f'"{f.name}": {json.dumps(dict(value) if f.name in ("parameters", "limits") else value)},\n'
         if f.name == "pipes" and costs is not None:
             yield f'"costs": {json.dumps({k.name: getattr(costs, k.name) for k in fields(costs)})},\n'
+        if f.name == "pipes" and partition is not None:
+            yield f'"partition": {json.dumps(partition.to_json())},\n'
     ids = [json.dumps(b) for b in batches]
     shared = [_collective(c) for c in collectives]
     yield '"streams": [\n'

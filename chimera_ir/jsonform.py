@@ -18,6 +18,7 @@ from pydantic import FailFast, Field, TypeAdapter
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
 from chimerac.chimera_ir.instructions import STRICT, Instruction
+from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Header, Program
 from chimerac.chimera_ir.reading import One, read_part
 from chimerac.chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
@@ -29,11 +30,12 @@ _NO_COSTS = Costs((), (), (), ())  # of a file that has none
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFile(Header):
-    """A program as JSON: the header's fields, `costs`, and `streams`, one per global rank (width x ranks)."""
+    """A program as JSON: the header's fields, `costs`, `partition`, and `streams`, one per global rank (width x ranks)."""
 
     format: Literal["chimera-program"]
     version: One
     costs: Costs = field(default_factory=lambda: _NO_COSTS)
+    partition: Partition | None = None
     streams: Annotated[
         tuple[Annotated[tuple[Annotated[Instruction, Field(discriminator="op")], ...], FailFast()], ...], FailFast()
     ]
@@ -74,8 +76,8 @@ def json_schema() -> str:
 
 
 def program_to_json(program: Program) -> str:
-    """Return the canonical JSON text of a program with its costs."""
-    return program.json(program.costs)
+    """Return the canonical JSON text of a program with its costs and its partition."""
+    return program.json(program.costs, program.partition)
 
 
 def program_from_json(text: str, name: str = "<json>") -> Program:
@@ -118,8 +120,11 @@ def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) ->
     excess = file.excess() or file.costs.excess(file.micro_batches) or rows.excess()
     if excess:
         raise refuse("E604", f"{name} has {excess}", help=SMALLER)
+    if file.partition is not None and len(file.partition.stages) != file.stages:
+        message = f"{name}: partition: it has {len(file.partition.stages)} stages, and the program has {file.stages}"
+        raise ChimeraError([Diagnostic(KIND.codes[2], message, about=("partition",))])
     costs = Costs.default(file.stages) if file.costs is _NO_COSTS else file.costs
-    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}), costs)
+    return rows.program(Header(**{f.name: getattr(file, f.name) for f in fields(Header)}), costs, file.partition)
 
 
 def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:

@@ -23,7 +23,6 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
-from chimerac.chimera_ir.partition import cut
 from chimerac.chimera_ir.reading import One, read_json
 from chimerac.chimera_ir.unfit import Kind
 
@@ -38,12 +37,12 @@ LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\p{C
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one layer needs for one micro-batch, and of its weights.
+    """What one layer needs: its weights, and memory for one micro-batch.
 
-    weight_bytes: its parameters and buffers. kept_bytes: what its forward keeps for B, without its input, which is a value
-    of its own; split_kept_bytes: the same for I; weight_kept_bytes: what W still needs after I, again without the input.
-    boundary: the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its
-    parameters' gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes.
+    weight_bytes: its parameters and buffers. kept_bytes: what its forward keeps for B; split_kept_bytes: the same for I;
+    weight_kept_bytes: what W still needs after I. None of the three counts the layer's input, which is a value. boundary:
+    the tensors of its output; cost: of its forward, in one unit for all layers. gradient_bytes: of its parameters'
+    gradients. Where they are left out, split_kept_bytes is kept_bytes and gradient_bytes is weight_bytes.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -60,7 +59,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class TiedLayers:
-    """Parameters that several layers share; each of these layers counts them in its own sizes."""
+    """A parameter that several layers share. Each of these layers also counts it in its own sizes.
+
+    name: as in the layers' `tied`, or made of the first layer's name and the parameter's where no layer names it.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: LayerName
@@ -72,11 +74,11 @@ class TiedLayers:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Memory that one layer makes and others keep: a stage counts it once, however many of its layers keep it.
+    """Memory that several layers keep. A stage counts it once, however many of its layers keep it.
 
-    bytes: for one micro-batch. made: the layer that makes it; in a stage that begins after that layer it is part of the
-    input, and not counted here. None: each stage makes its own. kept, split_kept, weight_kept: the layers whose amount of
-    that name would count it.
+    bytes: for one micro-batch. made: the layer that makes it; None where each stage makes its own. In a stage that begins
+    after the layer `made`, it is part of the input and is not counted. kept, split_kept, weight_kept: the layers that keep
+    it, for each of these amounts. The layers' own amounts do not count it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -126,28 +128,10 @@ class ModelDescription:
     @cached_property
     def parameters(self) -> int:
         """Return the number of parameters, each tied one counted once."""
-        return self._sums((range(len(self.layers)),))[0].parameters
+        return self.stage_sums((range(len(self.layers)),))[0].parameters
 
-    def cut(self, stages: int) -> tuple[range, ...]:
-        """Return which layers each of `stages` stages has.
-
-        Contiguous, none empty; the largest cost of a stage is the least possible, then the sum of squares is.
-        Raises ChimeraError E705 for more stages than layers.
-        """
-        if stages > len(self.layers):
-            raise refuse(
-                "E705",
-                f"{stages} stages cannot be cut from the {len(self.layers)} layers of {self.name}",
-                notes=("a stage has at least one layer",),
-                help="take fewer stages or a deeper model",
-            )
-        return cut([layer.cost for layer in self.layers], stages)
-
-    def stage_sums(self, stages: int) -> tuple[StageSum, ...]:
-        """Return what each of `stages` stages needs."""
-        return self._sums(self.cut(stages))
-
-    def _sums(self, cut: Sequence[range]) -> tuple[StageSum, ...]:
+    def stage_sums(self, cut: Sequence[range]) -> tuple[StageSum, ...]:
+        """Return what each stage needs. cut: the layers of each stage, as Partition.layers."""
         stage_of = [n for n, ids in enumerate(cut) for _ in ids]
         kept = [sum(self.layers[k].kept_bytes for k in ids) for ids in cut]
         split_kept = [sum(_split_kept_bytes(self.layers[k]) for k in ids) for ids in cut]
@@ -158,7 +142,7 @@ class ModelDescription:
                 for n in {stage_of[k] for k in layers}:
                     if shared.made is None or shared.made >= cut[n][0]:
                         sums[n] += shared.bytes
-        # A set of tied parameters is held once by a stage, however many of its layers the stage has.
+        # A stage holds a tied parameter once, however many of its layers share it.
         held: list[list[Layer | TiedLayers]] = [[self.layers[k] for k in ids] for ids in cut]
         again: list[list[TiedLayers]] = [[] for _ in cut]
         for tied in self.tied:

@@ -1,15 +1,106 @@
-"""Which layers make which stage: the balanced cut of a list of costs into contiguous ranges."""
+"""Partitions: which layers of a model make which stage, and the balanced one.
+
+A program may carry its partition. Its JSON form gives, for each stage, the first layer and the one after the last:
+
+    {"model": "gpt-nano", "stages": [[0, 2], [2, 4]]}
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, FailFast, Field
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.model import MAX_LAYERS, LayerId, LayerName, ModelDescription
 
 IntArray = NDArray[np.int64]
+
+
+LayerEnd = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Which layers of a model make which stage.
+
+    model: the model's name; stages: for each stage its first layer and the one after its last. The stages cover the layers
+    from the first on, in order, and each has at least one. Raises ValueError where they do not.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    model: LayerName
+    stages: Annotated[tuple[tuple[LayerId, LayerEnd], ...], Field(min_length=1, max_length=MAX_LAYERS), FailFast()]
+
+    def __post_init__(self) -> None:
+        begin = 0
+        for s, (first, end) in enumerate(self.stages):
+            if first != begin:
+                raise ValueError(f"stage {s} begins with layer {first}, and the layers before it end with layer {begin - 1}")
+            if end <= first:
+                raise ValueError(f"stage {s} has no layer: it begins with layer {first} and ends before layer {end}")
+            begin = end
+
+    @property
+    def layers(self) -> tuple[range, ...]:
+        """Return the layers of each stage."""
+        return tuple(range(first, end) for first, end in self.stages)
+
+    def stage_of(self, layer: int) -> int:
+        """Return the stage that has this layer."""
+        return bisect_right(self.stages, layer, key=lambda stage: stage[0]) - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form as a value."""
+        return asdict(self)
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the JSON form."""
+        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
+
+
+def balanced(description: ModelDescription, stages: int) -> Partition:
+    """Return the partition into `stages` stages that `cut` finds for the costs of the layers.
+
+    Raises ChimeraError E705 for more stages than layers.
+    """
+    if stages > len(description.layers):
+        raise refuse(
+            "E705",
+            f"{stages} stages cannot be cut from the {len(description.layers)} layers of {description.name}",
+            notes=("a stage has at least one layer",),
+            help="take fewer stages or a deeper model",
+        )
+    ranges = cut([layer.cost for layer in description.layers], stages)
+    return Partition(description.name, tuple((ids.start, ids.stop) for ids in ranges))
+
+
+def partition_for(given: Partition | None, description: ModelDescription, stages: int) -> Partition:
+    """Return the partition that a program carries, or the balanced one where it carries none.
+
+    Raises ChimeraError: E705 more stages than layers, E706 a partition of another model.
+    """
+    if given is None:
+        return balanced(description, stages)
+    layers = given.stages[-1][1]
+    if (given.model, layers) != (description.name, len(description.layers)):
+        raise refuse(
+            "E706",
+            f"the program is cut for {given.model} with {layers} layers, "
+            f"and the model is {description.name} with {len(description.layers)}",
+            help="take that model, or compile the schedule again with --model",
+        )
+    return given
 
 
 def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:

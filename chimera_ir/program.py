@@ -21,6 +21,7 @@ from chimerac.chimera_ir.costs import Costs
 from chimerac.chimera_ir.header import FORMAT, LIMITS, VERSION, Header, Pipe, Tied
 from chimerac.chimera_ir.instructions import FORMS, Collective, Instruction, Value
 from chimerac.chimera_ir.machines import Machine
+from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.table import FLAGS, OVERLAP, RECOMPUTE, Ints, Mask, Table
 from chimerac.chimera_ir.textline import instruction_text
 
@@ -46,7 +47,9 @@ _VALUES = [value.name for value in Value]
 
 @dataclass(frozen=True)
 class Program:
-    """A header, the streams, and what they are believed to cost. Programs are equal whatever they cost.
+    """A header and the streams; beside them what they are believed to cost, and which layers make which stage.
+
+    Programs are equal whatever their costs and their partition.
 
     offsets: stream g is rows offsets[g] to offsets[g + 1] of `table`; batches: the distinct tuples of micro-batch ids;
     collectives: the distinct instructions with `ranks`.
@@ -58,6 +61,7 @@ class Program:
     offsets: Ints
     batches: tuple[tuple[int, ...], ...]
     collectives: tuple[Collective, ...]
+    partition: Partition | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -104,12 +108,16 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of the canonical JSON without costs: equal exactly for equal programs. Ranks compare it."""
-        return hashlib.sha256(self.json(None).encode()).hexdigest()
+        """Return the SHA-256 of the canonical JSON without costs and partition: equal exactly for equal programs.
 
-    def json(self, costs: Costs | None) -> str:
-        """Return the canonical JSON of this program with these costs, or without any."""
-        return "".join(json_lines(self.header, costs, self.table, self.offsets, self.batches, self.collectives))
+        Ranks compare it.
+        """
+        return hashlib.sha256(self.json().encode()).hexdigest()
+
+    def json(self, costs: Costs | None = None, partition: Partition | None = None) -> str:
+        """Return the canonical JSON of this program with these costs and this partition, or without."""
+        parts = (self.table, self.offsets, self.batches, self.collectives)
+        return "".join(json_lines(self.header, costs, partition, *parts))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self.digest == other.digest

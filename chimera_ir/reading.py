@@ -99,6 +99,8 @@ def _reason(e: Any) -> str:
         case "union_tag_invalid":
             field, given, known = (e["ctx"][key] for key in ("discriminator", "tag", "expected_tags"))
             return f"unknown {field.strip(chr(39))} {_short(given)}; known: {known.replace(chr(39), chr(34))}"
+        case "value_error":
+            return str(e["ctx"]["error"])
         case "union_tag_not_found":
             return f"this has no {e['ctx']['discriminator']}"
         case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.instructions import FORMS, MAX_ID, Collective, Form, Instruction, Task, Value
+from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Costs, Header, Program, Table
 from chimerac.chimera_ir.table import FLAGS
 
@@ -133,7 +134,7 @@ class Streams:
         self._rows.extend((shape.op, 0, 0, stage, number, 0, 0))
         self._sums += 1
 
-    def program(self, header: Header, costs: Costs) -> Program:
+    def program(self, header: Header, costs: Costs, partition: Partition | None = None) -> Program:
         """Return the program of these streams. Ids are stored as they are; whether they exist is for the verifier to say."""
         rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, 7)
         table = Table(*(column.copy() for column in rows.T))
@@ -151,6 +152,7 @@ class Streams:
             np.array([*self._offsets, len(rows)], np.int64),
             (*((m,) for m in range(known)), *groups, *((m,) for m in unknown.tolist())),
             tuple(_collective_of(*key) for key in self._collectives),
+            partition,
         )
 
 

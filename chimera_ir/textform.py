@@ -4,6 +4,7 @@
     schedule chimera  D=4 N=4 f=1
     sizes width=1 ranks=4 stages=4 micro_batches=4 window=2 machine=window kind=training micro_batch_size=1/1
     costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
+    partition 0:2 2:3 3:5 5:6  model "gpt-small"
     pipe down[0]  on 0 1 2 3  micro_batches 0 1
 
     rank 0:
@@ -47,6 +48,9 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"sizes {_pairs(sizes)}"
     costs = {f.name: getattr(program.costs, f.name) for f in fields(Costs)}
     yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in costs.items()})}"
+    if program.partition:
+        cut = " ".join(f"{first}:{end}" for first, end in program.partition.stages)
+        yield f"partition {cut}  model {json.dumps(program.partition.model)}"
     if h.limits:
         yield f"limits {_pairs(h.limits)}"
     for pipe in h.pipes:
@@ -214,6 +218,10 @@ class _Reader:
             case "costs":
                 costs = _split(rest)
                 self.fields["costs"] = {k: _int(v) if k == "hop" else [_int(x) for x in v.split(",")] for k, v in costs}
+            case "partition":
+                cut, model = line.split(None, 1)[1].split("model", 1)
+                stages = [[_int(x) for x in stage.split(":")] for stage in cut.split()]
+                self.fields["partition"] = {"model": json.loads(model), "stages": stages}
             case "limits":
                 self.fields["limits"] = {k: _int(v) for k, v in _split(rest)}
             case "pipe":
@@ -224,7 +232,7 @@ class _Reader:
             case "tied":
                 self.fields["tied"].append({"name": rest[0], "stages": list(map(_int, rest[2:]))})
             case _:
-                known = ["schedule", "sizes", "costs", "limits", "pipe", "tied", "rank"]
+                known = ["schedule", "sizes", "costs", "partition", "limits", "pipe", "tied", "rank"]
                 raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, known)}")
 
     def placed(self, d: Diagnostic) -> Diagnostic:
@@ -248,6 +256,7 @@ _WORDS = {
     "schedule": "schedule",
     "parameters": "schedule",
     "costs": "costs",
+    "partition": "partition",
     "limits": "limits",
     "pipes": "pipe",
     "tied": "tied",

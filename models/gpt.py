@@ -1,7 +1,7 @@
 """A GPT: a pre-norm decoder on bytes, as a list of layers (embedding, blocks, head).
 
-Presets go from a few thousand parameters (tests) to hundreds of millions. No bias: the gradient of a key's bias is zero
-in exact arithmetic, which no comparison of gradients can judge.
+Presets go from a few thousand parameters (tests) to hundreds of millions. No layer has a bias: the gradient of a key's bias
+is zero in exact arithmetic, so its relative error means nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PRESETS = {
 
 
 class Embedding(nn.Module):
-    """Bytes to vectors: what a byte is, and where it stands."""
+    """Bytes to vectors: an embedding of the byte plus one of its position."""
 
     def __init__(self, width: int, sequence_length: int, dropout: Dropout) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Block(nn.Module):
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
         self.dropout_1, self.dropout_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
-        # What is added to the residual stream 2 x blocks times is drawn smaller (GPT-2, Radford et al. 2019, 2.3).
+        # The 2 x blocks layers that add to the residual stream start with smaller weights (GPT-2, Radford et al. 2019, 2.3).
         added = 0.02 / (2 * sizes.blocks) ** 0.5
         for linear, std in ((self.qkv, 0.02), (self.up, 0.02), (self.merge, added), (self.down, added)):
             nn.init.normal_(linear.weight, std=std)

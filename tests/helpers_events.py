@@ -30,12 +30,12 @@ def makespan(program: Program, costs: dict[str, Time] | None = None, hop: Time |
 
 
 @dataclass(eq=False)
-class _Deed:
+class _Operation:
     """A message or a collective. missing: ends that are not posted; queues: those in which it stands."""
 
     missing: int
     lasts: Time
-    queues: list[list[_Deed]] = field(default_factory=list)
+    queues: list[list[_Operation]] = field(default_factory=list)
     begun: bool = False
     complete: bool = False
 
@@ -52,18 +52,18 @@ class _World:
         self.streams = [list(program.stream(g)) for g in range(program.world)]
         self.place = [0] * program.world
         self.busy = [False] * program.world
-        self.held: list[_Deed | None] = [None] * program.world  # with K = 0 on a queue: what a SEND has posted
+        self.held: list[_Operation | None] = [None] * program.world  # with K = 0 on a queue: what a SEND has posted
         self.now: Time = 0
         self.last: Time = 0
         self.count = count()
-        self.events: list[tuple[Time, int, Any]] = []  # a rank that is free again, or a deed that is complete
+        self.events: list[tuple[Time, int, Any]] = []  # a rank that is free again, or a operation that is complete
         self.sends: dict[Channel, int] = {}
         self.receives: dict[Channel, int] = {}
-        self.messages: dict[tuple[Channel, int], _Deed] = {}
-        self.sums: dict[AllReduce, _Deed] = {}
-        self.able: list[_Deed] = []  # that may begin now
-        self.queues: dict[tuple[int, ...], list[_Deed]] = {}
-        self.source: dict[tuple[object, ...], _Deed] = {}  # a received value on a rank -> its message
+        self.messages: dict[tuple[Channel, int], _Operation] = {}
+        self.sums: dict[AllReduce, _Operation] = {}
+        self.able: list[_Operation] = []  # that may begin now
+        self.queues: dict[tuple[int, ...], list[_Operation]] = {}
+        self.source: dict[tuple[object, ...], _Operation] = {}  # a received value on a rank -> its message
         self.again: set[tuple[int, int, int]] = set()  # (rank, stage, micro-batch) whose forward kept only its input
 
     def run(self) -> Time:
@@ -81,7 +81,7 @@ class _World:
         heappush(self.events, (time, next(self.count), what))
 
     def _end(self, what: Any) -> None:
-        if isinstance(what, _Deed):
+        if isinstance(what, _Operation):
             what.complete = True
             for queue in what.queues:
                 assert queue.pop(0) is what
@@ -90,20 +90,20 @@ class _World:
             self.busy[what[0]] = False
             self.last = self.now
 
-    def _look(self, *deeds: _Deed) -> None:
-        for deed in deeds:
-            if deed.may_begin():
-                deed.begun = True
-                self.able.append(deed)
+    def _look(self, *operations: _Operation) -> None:
+        for operation in operations:
+            if operation.may_begin():
+                operation.begun = True
+                self.able.append(operation)
 
     def _begin(self) -> bool:
         begun = bool(self.able)
         while self.able:
-            deed = self.able.pop()
-            if deed.lasts:
-                self._at(self.now + deed.lasts, deed)
+            operation = self.able.pop()
+            if operation.lasts:
+                self._at(self.now + operation.lasts, operation)
             else:
-                self._end(deed)
+                self._end(operation)
         return begun
 
     def _step(self, g: int) -> bool:
@@ -125,14 +125,14 @@ class _World:
             case Recv():
                 number = self.receives.get((i.peer, g), 0)
                 self.receives[i.peer, g] = number + 1
-                deed = self._post(g, i.peer, ((i.peer, g), number))
-                self.source.update({(g, i.value, i.stage, m): deed for m in i.micro_batches})
+                operation = self._post(g, i.peer, ((i.peer, g), number))
+                self.source.update({(g, i.value, i.stage, m): operation for m in i.micro_batches})
                 gone = True
             case AllReduce():
                 gone = True
                 if self.program.header.machine == "serial":
-                    deed = self.sums.setdefault(i, _Deed(len(i.ranks), 0))
-                    self._stand(deed, (g,))
+                    operation = self.sums.setdefault(i, _Operation(len(i.ranks), 0))
+                    self._stand(operation, (g,))
             case Task():
                 return self._work(g, self.streams[g][self.place[g] : self.place[g] + 1 + i.overlap])
             case _:
@@ -149,23 +149,23 @@ class _World:
             if self.window and not self.messages[channel, number - self.window].complete:
                 return False
         self.sends[channel] = number + 1
-        deed = self._post(g, i.peer, (channel, number))
+        operation = self._post(g, i.peer, (channel, number))
         if self.window == 0 and self.queued:
-            self.held[g] = deed
+            self.held[g] = operation
         return True
 
-    def _post(self, g: int, peer: int, message: tuple[Channel, int]) -> _Deed:
-        deed = self.messages.setdefault(message, _Deed(2, self.hop))
-        self._stand(deed, {"paired": (g, peer), "serial": (g,)}.get(self.program.header.machine))
-        return deed
+    def _post(self, g: int, peer: int, message: tuple[Channel, int]) -> _Operation:
+        operation = self.messages.setdefault(message, _Operation(2, self.hop))
+        self._stand(operation, {"paired": (g, peer), "serial": (g,)}.get(self.program.header.machine))
+        return operation
 
-    def _stand(self, deed: _Deed, queue: tuple[int, ...] | None) -> None:
-        """Post one end of a deed, in a queue where there is one."""
-        deed.missing -= 1
+    def _stand(self, operation: _Operation, queue: tuple[int, ...] | None) -> None:
+        """Post one end of a operation, in a queue where there is one."""
+        operation.missing -= 1
         if queue is not None:
-            deed.queues.append(self.queues.setdefault(queue, []))
-            deed.queues[-1].append(deed)
-        self._look(deed)
+            operation.queues.append(self.queues.setdefault(queue, []))
+            operation.queues[-1].append(operation)
+        self._look(operation)
 
     def _work(self, g: int, both: Iterable[Instruction]) -> bool:
         """Begin a task, or an overlapped pair as one, if what it reads is there."""

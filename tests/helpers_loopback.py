@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import drawing
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.messages import boundary_table
 from chimerac.interpreter.runtime.model import Model, Values, build_stage
-from chimerac.interpreter.training.data import Batch
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import LENGTH, WIDTH, First, IntegerSamples, Last, loss
@@ -72,14 +72,13 @@ class Found:
 
 def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Transport], Found]:
     """Return the life of a rank: its stages, and some iterations with the same weights."""
-    h, description = program.header, described(model)
-    cut = description.cut(h.stages)
+    h, parts = program.header, partitioned(program, model, described(model))
 
     def live(transport: Transport) -> Found:
         transport.connect(program)
         held = sorted(s for s in range(h.stages) if transport.rank in h.holders([s]))
-        stages = {s: build_stage(model, cut[s], SEED) for s in held}
-        executor = Executor(program, model, stages, boundary_table(description, h.stages), transport)
+        stages = {s: parts.build(s, SEED) for s in held}
+        executor = Executor(program, model, stages, parts.table, transport)
         total = 0.0
         for iteration in range(iterations):
             for stage in stages.values():
@@ -127,7 +126,7 @@ def differences_of_rank(program: Program, model: Model, found: Found, iteration:
         return
     _, wanted = one_process(model, h.micro_batches * h.width, iteration)
     for s, grads in found.grads.items():
-        expected = [g for k in described(model).cut(h.stages)[s] for g in wanted[k]]
+        expected = [g for k in partitioned(program, model, described(model)).partition.layers[s] for g in wanted[k]]
         if len(grads) != len(expected) or not all(a.equal(b) for a, b in zip(grads, expected, strict=True)):
             yield s
 

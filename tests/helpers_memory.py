@@ -17,13 +17,14 @@ from torch.utils._pytree import tree_leaves
 
 from chimerac.chimera_ir.lifetimes import lifetimes, sizes
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import evaluation_of
 from chimerac.compiler.analyze.memory import memory
+from chimerac.interpreter.runtime.batch import Batch, Samples
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.messages import boundary_table
-from chimerac.interpreter.runtime.model import Model, build_stage
-from chimerac.interpreter.training.data import Batch, Samples
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 
 SEED = 3
@@ -66,7 +67,7 @@ class Meter(TorchDispatchMode):
 def predicted(program: Program, description: ModelDescription, rank: int) -> list[int]:
     """Return what is held after each instruction of a rank, by the rule of lifetimes."""
     lives = lifetimes(program)
-    amounts = sizes(lives, description.stage_sums(program.header.stages))
+    amounts = sizes(lives, description.stage_sums(balanced(description, program.header.stages).layers))
     a, b = program.offsets[rank : rank + 2].tolist()
     change = [0] * (b - a + 1)
     for born, freed, size in zip(lives.born.tolist(), lives.freed.tolist(), amounts.tolist(), strict=True):
@@ -105,6 +106,10 @@ def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Ex
     return found
 
 
+def _place(executor: Executor, number: int) -> str:
+    return f"instruction {number}: {executor.stream[number]}" if number < len(executor.stream) else "epilogue"
+
+
 def _both(first: Callable[[], None], then: Callable[[], None]) -> None:
     first()
     then()
@@ -120,7 +125,7 @@ def differences(
 ) -> Callable[[Transport], Iterator[str]]:
     """Return the life of a rank that trains twice, and evaluates in between, and yields where it holds what was not said."""
     h = program.header
-    cut, table = description.cut(h.stages), boundary_table(description, h.stages)
+    parts = partitioned(program, model, description)
     forwards = evaluation_of(program)
     seen: dict[int, StorageWeakRef] = {}
 
@@ -131,10 +136,10 @@ def differences(
     def _differences(transport: Transport, meter: Meter) -> Iterator[str]:
         rank = transport.rank
         transport.connect(program)
-        stages = {s: build_stage(model, cut[s], SEED) for s in range(h.stages) if rank in h.holders([s])}
-        trains = Executor(program, model, stages, table, transport)
+        stages = {s: parts.build(s, SEED) for s in range(h.stages) if rank in h.holders([s])}
+        trains = Executor(program, model, stages, parts.table, transport)
         transport.connect(forwards)
-        evaluates = Executor(forwards, model, stages, table, transport)
+        evaluates = Executor(forwards, model, stages, parts.table, transport)
         meter.forget()
         for p, executor in [(program, trains), (forwards, evaluates), (program, trains)]:
             batch = Batch(samples, SEED, 0, rank // h.ranks, h.width, h.micro_batches, description.samples)
@@ -142,7 +147,7 @@ def differences(
             said = [*predicted(p, description, rank), 0]
             for number, (a, b) in enumerate(zip(found, said, strict=True)):
                 if a != b:
-                    yield f"{p.header.kind}, rank {rank}, {executor._place(number)}: holds {a} bytes, not {b}"
+                    yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {a} bytes, not {b}"
         weights, gradients = (_bytes(tensors) for tensors in constants(trains))
         need = memory(program, description)[rank]
         if (weights, gradients) != (need.weights, need.gradients):

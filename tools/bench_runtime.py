@@ -27,12 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
+from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.messages import boundary_table
 from chimerac.interpreter.runtime.model import Model, Values, build_stage
-from chimerac.interpreter.training.data import Batch
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 
 RANKS, SAMPLES, SEED = 2, 2, 0
@@ -130,19 +131,15 @@ class Tokens:
         return len(numbers) * self.tokens.shape[1]
 
 
-def cut_of(model: Model, stages: int) -> tuple[range, ...]:
-    return describe(model, SAMPLES).cut(stages)
-
-
 def ours(name: str, z: Sizes, tokens: Tensor) -> tuple[Callable[[], None], int]:
     """Return a call that runs one iteration with our runtime, and how many instructions that is."""
     program = compile_schedule(name, {"D": RANKS, "N": z.micro_batches, **OURS[name]}).program
     model, h, transport = model_of(z), program.header, Gloo()
-    description = describe(model, SAMPLES)
+    parts = partitioned(program, model, describe(model, SAMPLES))
     held = [s for s in range(h.stages) if transport.rank in h.holders([s])]
-    stages = {s: build_stage(model, description.cut(h.stages)[s], SEED) for s in held}
+    stages = {s: parts.build(s, SEED) for s in held}
     transport.connect(program)
-    executor = Executor(program, model, stages, boundary_table(description, h.stages), transport)
+    executor = Executor(program, model, stages, parts.table, transport)
 
     def iterate() -> None:
         executor.run(Batch(Tokens(tokens), SEED, 0, 0, 1, h.micro_batches, SAMPLES))
@@ -156,7 +153,7 @@ def theirs(name: str, z: Sizes, tokens: Tensor) -> Callable[[], None]:
     """Return a call that runs one iteration with torch.distributed.pipelining."""
     model, rank = model_of(z), dist.get_rank()
     stages = RANKS * (2 if name == "interleaved" else 1)
-    cut = describe(model, SAMPLES).cut(stages)
+    cut = balanced(describe(model, SAMPLES), stages).layers
     mine = range(rank, stages, RANKS)
     modules = {s: nn.Sequential(*build_stage(model, cut[s], SEED).layers) for s in mine}
     parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,18 +35,19 @@ def main(unit_ms: float) -> int:
 def rank(unit_ms: float) -> int:
     """Run as one rank: every schedule at N = D and 2 D. Return 1 where one is further off than it may be."""
     from chimerac.compiler import compile_schedule
+    from chimerac.interpreter.launch.compiling import plan_of
     from chimerac.interpreter.launch.job import TimedJob
-    from chimerac.interpreter.run import plan_of
+    from chimerac.interpreter.launch.options import parse_options
+    from chimerac.interpreter.launch.workloads import model_of
     from chimerac.interpreter.transport.gloo import Gloo, join, leave
 
     join(timeout_s=60)
     transport, depth, status = Gloo(), int(os.environ["WORLD_SIZE"]), 0
-    options = Namespace(timed=unit_ms, iterations=ITERATIONS, seed=0, micro_batch=4, lr=1e-3, clip=1.0, warm_up=None)
-    options.model, options.seq_len = "gpt-small", 128
+    settings = parse_options(["--timed", str(unit_ms), "--iterations", str(ITERATIONS)])
     for name in SCHEDULES:
         for micro_batches in (depth, 2 * depth):
             plan = plan_of(compile_schedule(name, {"D": depth, "N": micro_batches}).program, timed=True)
-            found = TimedJob(plan, options).measure(transport, alive=lambda: None)
+            found = TimedJob(plan, settings, unit_ms, model_of(settings)).measure(transport, alive=lambda: None)
             assert found.predicted is not None
             off = found.measured.makespan / found.predicted.makespan - 1
             status |= int(abs(off) > TOLERANCE)

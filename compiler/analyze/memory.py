@@ -11,6 +11,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, lifetimes, sizes
 from chimerac.chimera_ir.model import ModelDescription, gradient_bytes
+from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Program
 
 
@@ -43,11 +44,12 @@ _PARTS = {
 
 
 class _Held:
-    """What every rank holds while each of its instructions runs. Raises ChimeraError E705 for more stages than layers."""
+    """What every rank holds while each of its instructions runs. Raises ChimeraError E705, E706 as `partition_for`."""
 
     def __init__(self, program: Program, model: ModelDescription) -> None:
         self.program, self.model = program, model
-        self.stages = model.stage_sums(program.header.stages)
+        partition = partition_for(program.partition, model, program.header.stages)
+        self.stages = model.stage_sums(partition.layers)
         lives = lifetimes(program)
         amounts = sizes(lives, self.stages)
         self.parts: dict[str, Amounts] = {}
@@ -79,16 +81,14 @@ class _Held:
         h = self.program.header
         on = [self.stages[s] for s in sorted({s for p in h.pipes for s, r in enumerate(p.placement) if r == rank})]
         weights, gradients = sum(s.weight_bytes for s in on), sum(s.gradient_bytes for s in on)
-        names = {tied.name for tied in h.tied}
-        for tied in self.model.tied:
-            if tied.name in names:  # one copy for all stages of the rank
-                again = max(0, sum(any(k in s.layers for k in tied.layers) for s in on) - 1)
-                weights, gradients = weights - again * tied.weight_bytes, gradients - again * gradient_bytes(tied)
+        for tied in self.model.tied:  # one copy for all stages of the rank
+            again = max(0, sum(any(k in s.layers for k in tied.layers) for s in on) - 1)
+            weights, gradients = weights - again * tied.weight_bytes, gradients - again * gradient_bytes(tied)
         return weights, gradients
 
 
 def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
-    """Return the memory of every global rank. Raises ChimeraError E705 for more stages than layers."""
+    """Return the memory of every global rank. Raises ChimeraError E705, E706 as `partition_for`."""
     return _Held(program, model).ranks()
 
 

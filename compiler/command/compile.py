@@ -6,12 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import read
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.model import model_from_json
+from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, Wanted, check_output, readers
 from chimerac.compiler.command.files import coloured, columns, put, refused, stdin
@@ -47,7 +49,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)
     if options.model and "--model" not in emitter.reads and options.memory is None:
-        raise refuse("E002", f"--model is for --memory, and for {readers('--model')}, which then says bytes of memory")
+        raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
     if options.memory is not None and not options.model:
         raise refuse("E002", "--memory needs a model: --model PATH", help="write one: python -m chimerac.models describe")
     memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
@@ -55,6 +57,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
         raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
     program, recomputing = _program(options, parameters, verbs)
     model = None if options.model is None else model_from_json(read(options.model), options.model)
+    if model is not None:
+        program = replace(program, partition=partition_for(program.partition, model, program.header.stages))
     if model is not None and memory_bytes is not None:
         from chimerac.compiler.analyze.memory import check_memory  # start-up: 3 ms, for this option only
 

@@ -72,7 +72,7 @@ def _report(program: Program, wanted: Wanted) -> str:
 
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
-    "json": Emitter("the same program as JSON, version 1", _json),
+    "json": Emitter("the same program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
     "schema": Emitter("the JSON Schema of that format; needs no schedule", alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost",)),

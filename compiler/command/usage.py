@@ -76,7 +76,8 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="simulate with F, B, I, W or hop at this cost, 0.5 or 1/3 too; repeatable")  # fmt: skip
-    p.add_argument("--model", metavar="PATH", help="a model description (JSON): the report says bytes per rank")
+    p.add_argument("--model", metavar="PATH",
+                   help="a model description (JSON): bytes per rank in the report, a partition in the program")  # fmt: skip
     p.add_argument("--memory", metavar="BYTES",
                    help="refuse what needs more on a rank for --model: 24GiB, 80GB or a number")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=int, help="width of the timeline and of --list, default the terminal's")

@@ -1,1 +1,1 @@
-"""What one started rank is told to do: options, jobs, agreement of the ranks, records."""
+"""Starting a run: options, settings, plans, jobs, comparison of the ranks, records."""

@@ -1,53 +1,61 @@
-"""What all ranks must have alike, compared in one exchange before anything else is said: a rank that does something else
-would hang the others, or spoil their numbers.
+"""The comparison of all ranks before they run: a rank that does something else would hang the others or spoil their numbers.
 
-Every option of the command line is compared by itself, those of tomorrow too. The exceptions are named here.
+Every field of the settings is compared, so a new one needs no code here. The exceptions are listed below.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.launch.options import option_names
 from chimerac.interpreter.transport import Transport, ranks_text
 
-NOBODY_ELSES = {"log_file"}  # rank 0 alone writes it
-BY_WHAT_THEY_MAKE = {"schedule", "parameters", "width", "data"}  # a program and a text, which are compared themselves
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+NOT_COMPARED = {"log_file"}  # rank 0 alone writes it
+COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "data"}  # the program and the data are compared instead
 HELP = "start every rank with the same files, options and versions"
 
-Made = tuple[str, str, str]  # code of the finding, what it is, and its digest or another text that is equal for equals
+# The code of the finding, a name, and a text that is equal for equal products, such as a digest.
+Product = tuple[str, str, str]
 
 
-def compare(transport: Transport, options: argparse.Namespace, program: Sequence[Made], data: Sequence[Made] = ()) -> None:
-    """Compare with all ranks; called by all together. Raises ChimeraError on all of them where two differ.
+def compare(
+    transport: Transport, settings: DataclassInstance, program: Sequence[Product], data: Sequence[Product] = ()
+) -> None:
+    """Compare the settings, and products that were made from them, with all ranks; called by all ranks together.
 
-    program, data: what was made of the options; the options themselves are compared after the former: E809.
+    Raises ChimeraError on all ranks where two differ: first the codes of `program`, then E809 for settings, then the codes
+    of `data`.
     """
-    mine = {
-        "options": {name: _text(value) for name, value in vars(options).items() if name not in NOBODY_ELSES},
-        "made": {what: value for _, what, value in (*program, *data)},
-    }
-    heard = [json.loads(words) for words in transport.tell_all(json.dumps(mine))]
-    of_options = dict(_different([words["options"] for words in heard]))
-    of_made = dict(_different([words["made"] for words in heard]))
-    notes = tuple(of_options.values())
-    for code, what, _ in program:
-        if what in of_made:
-            raise _refusal(code, what, [words["made"].get(what, "none") for words in heard], notes)
-    compared = {name: words for name, words in of_options.items() if name not in BY_WHAT_THEY_MAKE}
+    values = {f.name: _text(getattr(settings, f.name)) for f in fields(settings) if f.name not in NOT_COMPARED}
+    mine = {"settings": values, "products": {name: value for _, name, value in (*program, *data)}}
+    by_rank = [json.loads(text) for text in transport.all_gather(json.dumps(mine))]
+    products = [rank["products"] for rank in by_rank]
+    different = dict(_different([rank["settings"] for rank in by_rank]))
+    notes = tuple(different.values())
+    _compare_products(program, products, notes)
+    compared = {name: text for name, text in different.items() if name not in COMPARED_AS_PRODUCTS}
     if compared:
-        first, *others = compared.values()
-        which = next(iter(compared))
-        other = _other([words["options"].get(which) for words in heard])
+        name, (first, *others) = next(iter(compared)), compared.values()
+        other = _other([rank["settings"].get(name) for rank in by_rank])
         message = f"rank 0 and rank {other} have a different training (settings): {first}"
         raise refuse("E809", message, notes=tuple(others), help=HELP)
-    for code, what, _ in data:
-        if what in of_made:
-            raise _refusal(code, what, [words["made"].get(what, "none") for words in heard], notes)
+    _compare_products(data, products, notes)
+
+
+def _compare_products(wanted: Sequence[Product], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
+    """Raise ChimeraError for the first of these products that two ranks have different."""
+    for code, name, _ in wanted:
+        values = [products.get(name, "none") for products in by_rank]
+        if len(set(values)) > 1:
+            raise _refusal(code, name, values, notes)
 
 
 def _refusal(code: str, what: str, values: Sequence[str], notes: tuple[str, ...]) -> Exception:
@@ -61,28 +69,28 @@ def _other(values: Sequence[object]) -> int:
     return next(rank for rank, value in enumerate(values) if value != values[0])
 
 
-def _different(heard: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield what differs, and in words who has which value: `--lr is 0.001 on ranks 0, 2 and 0.01 on rank 1`."""
+def _different(by_rank: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the settings that differ, and which ranks have which value: `--lr is 0.001 on ranks 0, 2 and 0.01 on rank 1`."""
     names = option_names()
-    for name in dict.fromkeys(name for said in heard for name in said):
+    for name in dict.fromkeys(name for settings in by_rank for name in settings):
         holders: dict[str, list[int]] = {}
-        for rank, said in enumerate(heard):
-            holders.setdefault(said.get(name, "unknown"), []).append(rank)
+        for rank, settings in enumerate(by_rank):
+            holders.setdefault(settings.get(name, "unknown"), []).append(rank)
         if len(holders) > 1:
             values = [f"{value} on {ranks_text(ranks)}" for value, ranks in holders.items()]
             yield name, f"{names.get(name, name)} is {', '.join(values[:-1])} and {values[-1]}"
 
 
 def _text(value: object) -> str:
-    """Return the value of an option as a person gives it."""
+    """Return the value of a setting as the user gives it."""
     match value:
         case None:
             return "not given"
         case bool():
             return "yes" if value else "no"
-        case list():  # parameters, whose order means nothing
+        case tuple():  # parameters, in any order
             return " ".join(f"{name}={number}" for name, number in sorted(value)) or "not given"
         case str() | int() | float() | Path():
             return str(value)
         case _:
-            raise AssertionError(f"an option of a type that nobody compares yet: {value!r}")
+            raise AssertionError(f"a setting of a type that cannot be compared: {value!r}")

@@ -1,103 +1,93 @@
-"""What one rank does, from the first comparison with the others to the table at the end.
+"""Jobs: what one rank does, from the comparison with the other ranks to the table at the end.
 
-A job is made once in a process, before ranks meet, so that whatever can be refused is refused before a rank waits for
-another. `Job.run` is then the work of one rank on its transport.
+A job is made once in a process, before ranks meet. All that can be refused is refused then, before a rank waits for
+another. `Job.run` is the work of one rank on its transport. A job knows a model by its type `Model` and data by its type
+`Data`; workloads.py chooses both.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from chimerac.chimera_ir.model import ModelDescription
 from chimerac.interpreter.launch import measure
-from chimerac.interpreter.launch.agreement import Made, compare
+from chimerac.interpreter.launch.agreement import Product, compare
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
+from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.messages import boundary_table, digest
+from chimerac.interpreter.runtime.messages import digest
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
+from chimerac.interpreter.runtime.times import bubbles, computed_and_taken_s
 from chimerac.interpreter.training import reference
-from chimerac.interpreter.training.data import Windows
+from chimerac.interpreter.training.data import Data
 from chimerac.interpreter.training.evaluation import Evaluator
-from chimerac.interpreter.training.text import load_text, split_text, unigram_entropy
-from chimerac.interpreter.training.timed import Comparison, Nothing, Sleeper, measured_times, median_times, timed_model
+from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
 from chimerac.interpreter.training.trainer import Result, Settings, Trainer, samples_per_micro_batch
 from chimerac.interpreter.transport import Transport
-from chimerac.models.gpt import gpt
 
 GRADIENT_TOLERANCE = 1e-4  # relative, float32
-SMALL = 10_000_000  # parameters of a model that every rank may hold whole, to check its gradients
+SMALL = 10_000_000  # up to so many parameters, every rank holds the whole model once to check the gradients
 
 
 class Job(Protocol):
     """The work of one rank."""
 
     def run(self, transport: Transport, alive: Callable[[], None]) -> int:
-        """Do it, say on rank 0 how it goes, and return the exit code.
+        """Do the work, report on rank 0, and return the exit code.
 
-        alive: called now and then; ends the process where nobody waits for it any more.
+        alive: called in every iteration; ends the process if torchrun has ended.
         """
 
 
-def settings_of(options: argparse.Namespace) -> Settings:
+def training_settings(settings: RunSettings) -> Settings:
     """Return how to train."""
-    iterations = options.iterations or (200 if options.timed is None else 5)
-    return Settings(iterations, options.seed, options.micro_batch, options.lr, options.clip, options.warm_up)
+    s = settings
+    iterations = s.iterations or (200 if s.timed is None else 5)
+    return Settings(iterations, s.seed, s.micro_batch, s.lr, s.clip, s.warm_up)
 
 
-def made(plan: Plan, description: ModelDescription) -> list[Made]:
-    """Return what all ranks must have made alike of their options, for the comparison."""
-    table = boundary_table(description, plan.program.header.stages)
+def products(plan: Plan, model: PartitionedModel) -> list[Product]:
+    """Return what must be equal on all ranks: programs, boundary table and partition."""
     evaluation = "none" if plan.evaluation is None else plan.evaluation.digest
+    stages = enumerate(model.partition.layers)
     return [
         ("E806", "program", plan.program.digest),
         ("E806", "program of evaluations", evaluation),
-        ("E807", "table of boundary values", digest(table)),
+        ("E807", "table of boundary values", digest(model.table)),
+        *(("E817", f"partition, stage {s}", f"layers {ids.start} to {ids.stop - 1}") for s, ids in stages),
     ]
 
 
 class TrainingJob:
     """A training, ready to run on every rank. ranks_here: how many ranks this machine has."""
 
-    def __init__(self, plan: Plan, options: argparse.Namespace, ranks_here: int) -> None:
-        self.plan, self.options = plan, options
-        self.settings = settings_of(options)
+    def __init__(self, plan: Plan, settings: RunSettings, model: Model, data: Data, ranks_here: int) -> None:
+        self.plan, self.settings, self.data = plan, settings, data
         self.oversubscribed = ranks_here > measure.processors()
-        self.size = samples_per_micro_batch(plan.program, options.micro_batch)
-        self.model = gpt(options.model, options.seq_len, options.dropout)
-        self.description = describe(self.model, self.size)
-        self.description.cut(plan.program.header.stages)
-        train, held_out = split_text(load_text(options.data), options.seq_len)
-        self.source, self.held_out = (Windows(part, options.seq_len, options.seed) for part in (train, held_out))
-        small = self.description.parameters <= SMALL
-        self.check_gradients = small if options.check_gradients is None else options.check_gradients
+        self.size = samples_per_micro_batch(plan.program, settings.micro_batch)
+        self.model = partitioned(plan.program, model, describe(model, self.size))
+        small = self.model.description.parameters <= SMALL
+        self.check_gradients = small if settings.check_gradients is None else settings.check_gradients
 
     def run(self, transport: Transport, alive: Callable[[], None]) -> int:
-        """Train, say on rank 0 how it goes, and return the exit code."""
-        compare(
-            transport, self.options, made(self.plan, self.description), [("E809", "training (model or data)", self._text())]
-        )
-        trainer = Trainer(self.plan.program, self.model, self.description, self.source, transport, self.settings)
-        record = Record(transport.rank, self.settings.iterations, self.options.log_file)
+        """Train, report on rank 0, and return the exit code."""
+        data = [("E809", "training (model or data)", self.data.identity)]
+        compare(transport, self.settings, products(self.plan, self.model), data)
+        settings = training_settings(self.settings)
+        trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings)
+        record = Record(transport.rank, settings.iterations, self.settings.log_file)
         self._introduce(record)
         return Training(self, trainer, record).run(alive)
 
-    def _text(self) -> str:
-        """Return what tells one text from another. A large one is not read for this."""
-        text = self.source.text
-        ends = bytes(text.read(0, 2**16)) + bytes(text.read(len(text) - 2**16, len(text)))
-        return f"{hashlib.sha256(ends).hexdigest()[:12]}, of {len(text)} bytes"
-
     def _introduce(self, record: Record) -> None:
-        h, d = self.plan.program.header, self.description
+        h, d = self.plan.program.header, self.model.description
         ranks = f"{self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
-        record.say(f"{h.schedule}: {ranks} of {self.size} samples of {self.options.seq_len} bytes")
-        text = f"text: {len(self.source.text):,} bytes, {len(self.held_out.text):,} held out"
-        record.say(f"{self.model.name}: {d.parameters:,} parameters; {text}")
+        record.say(f"{h.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
+        record.say(f"{d.name}: {d.parameters:,} parameters; {self.data.summary}")
 
 
 class Training:
@@ -109,8 +99,8 @@ class Training:
         self.difference: float | None = None
         self.evaluator = None
         if job.plan.evaluation is not None:
-            samples = min(job.options.eval_samples, job.held_out.count)
-            self.evaluator = Evaluator(job.plan.evaluation, trainer, job.held_out, samples)
+            samples = min(job.settings.eval_samples, job.data.held_out_count)
+            self.evaluator = Evaluator(job.plan.evaluation, trainer, job.data.held_out, samples)
 
     def run(self, alive: Callable[[], None]) -> int:
         """Run all iterations and return the exit code."""
@@ -143,10 +133,10 @@ class Training:
     def _measured(self) -> tuple[float, float, float]:
         """Return this rank's peak memory in bytes, and how long it computed and took, in seconds."""
         device, times = self.trainer.transport.device, self.trainer.executor.times
-        return (measure.peak_memory_bytes(device), *measure.computed_and_taken_s(times))
+        return (measure.peak_memory_bytes(device), *computed_and_taken_s(times))
 
     def _line(self, done: int, result: Result, taken_s: float, held_out: float | None) -> dict[str, object]:
-        """Return what the log says of an iteration."""
+        """Return the line of the log for an iteration."""
         peaks, computed_s, taken = zip(*result.figures, strict=True)
         line: dict[str, object] = {
             "iteration": done,
@@ -156,7 +146,7 @@ class Training:
             "tokens_per_second": self.tokens / taken_s,
             "iteration_s": taken_s,
             "peak_memory_bytes": [int(peak) for peak in peaks],
-            "bubble": [round(bubble, 4) for bubble in measure.bubbles(computed_s, taken)],
+            "bubble": [round(bubble, 4) for bubble in bubbles(computed_s, taken)],
         }
         if held_out is not None:
             line["held_out_loss"] = held_out
@@ -173,8 +163,8 @@ class Training:
         return True
 
     def _held_out_loss(self, done: int) -> float | None:
-        """Evaluate after so many iterations if it is time to."""
-        every, last = self.job.options.eval_every, done == self.trainer.settings.iterations
+        """Return the held-out loss after `done` iterations; None where no evaluation is due."""
+        every, last = self.job.settings.eval_every, done == self.trainer.settings.iterations
         if self.evaluator is None or not (last or (every and done % every == 0)):
             return None
         loss = self.evaluator.loss()
@@ -183,13 +173,13 @@ class Training:
         return loss
 
     def _conclude(self, first: float, last: float, held_out: float | None, speed: float) -> None:
-        entropy = unigram_entropy(self.job.held_out.text)
+        name, baseline, remark = self.job.data.baseline()
         unseen = "-" if held_out is None else f"{held_out:.3f}"
         rows = [
-            ("loss at the start", f"{first:.3f}", "nats per byte"),
+            ("loss at the start", f"{first:.3f}", f"nats per {self.job.data.target}"),
             ("loss at the end", f"{last:.3f}", ""),
-            ("held-out loss", unseen, "not measured: the compiler derives evaluations" if held_out is None else ""),
-            ("unigram entropy", f"{entropy:.3f}", "of the held-out text"),
+            ("held-out loss", unseen, "not measured: evaluations need the compiler" if held_out is None else ""),
+            (name, f"{baseline:.3f}", remark),
             ("tokens per second", f"{speed:,.0f}", "ranks share processors" if self.job.oversubscribed else ""),
         ]
         if self.difference is not None:
@@ -198,31 +188,36 @@ class Training:
 
 
 class TimedJob:
-    """A timed run, ready to run on every rank: the same program and messages, with stages that only take time."""
+    """A timed run, ready to run on every rank: the same program and messages, with stages that only sleep.
 
-    def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
-        self.plan, self.options, self.unit_s = plan, options, options.timed / 1000
-        self.settings = settings_of(options)
-        size = samples_per_micro_batch(plan.program, options.micro_batch)
-        boundary = describe(gpt(options.model, options.seq_len), size).layers[0].boundary[0]
-        self.model, self.description = timed_model(plan.program, boundary, size, Sleeper(self.unit_s))
+    unit_ms: milliseconds for one unit of cost; model: its first boundary value gives the size of messages.
+    """
+
+    def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, model: Model) -> None:
+        self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
+        size = samples_per_micro_batch(plan.program, settings.micro_batch)
+        boundary = describe(model, size).layers[0].boundary[0]
+        program = replace(plan.program.with_header(tied=()), partition=None)  # these are of the real model
+        self.model = partitioned(program, *timed_model(plan.program, boundary, size, Sleeper(self.unit_s)))
 
     def run(self, transport: Transport, alive: Callable[[], None]) -> int:
-        """Run, say on rank 0 how long it took, and return the exit code."""
-        compare(transport, self.options, made(self.plan, self.description))
-        record, h = Record(transport.rank, self.settings.iterations), self.plan.program.header
+        """Run, report the times on rank 0, and return the exit code."""
+        compare(transport, self.settings, products(self.plan, self.model))
+        iterations = training_settings(self.settings).iterations
+        record, h = Record(transport.rank, iterations), self.plan.program.header
         record.say(
             f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
-            f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {self.settings.iterations} iterations"
+            f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
         )
         record.say("\n" + self.measure(transport, alive).table())
         return 0
 
     def measure(self, transport: Transport, alive: Callable[[], None]) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
-        trainer = Trainer(self.plan.program, self.model, self.description, Nothing(), transport, self.settings)
+        settings = training_settings(self.settings)
+        trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings)
         found = []
-        for iteration in range(self.settings.iterations):
+        for iteration in range(settings.iterations):
             alive()
             found.append(measured_times(trainer, iteration))
         predicted = self.plan.predicted

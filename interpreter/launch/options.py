@@ -1,4 +1,4 @@
-"""The command line of run.py. It imports no torch: a mistyped option or --help should not wait for it."""
+"""The command line of run.py. It imports no torch, so that --help and a wrong option are answered at once."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.machines import MACHINES
+from chimerac.interpreter.launch.settings import RunSettings, TransportName
 
 SCHEDULE = Path("schedules/chimera.sched")
 
@@ -17,14 +19,14 @@ examples:
   torchrun --nproc-per-node 4 interpreter/run.py
   torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 -p N=8 --model gpt-small --data PATH
   torchrun --nproc-per-node 4 interpreter/run.py p.json --log-file run.jsonl   a program that chimerac --emit json wrote
-  torchrun --nproc-per-node 4 interpreter/run.py --timed 20                 stages that only take time
+  torchrun --nproc-per-node 4 interpreter/run.py --timed 20                 stages that only sleep
   python interpreter/run.py -p D=4 --loopback                               all ranks in one process, without torchrun
 
-exit status: 0; 1 for findings and failures; 2 for a command line that means nothing"""
+exit status: 0; 1 for findings and failures; 2 for a wrong command line"""
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options; ends the process with code 2 where they are wrong."""
+def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
+    """Return the settings of a command line; ends the process with code 2 where it is wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.loopback and options.transport != "gloo":
@@ -36,11 +38,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error("--machine is for --loopback: real ranks wait as their transport does")
     if options.timed is not None and options.loopback:
         parser.error("--timed needs ranks that wait at the same time; --loopback runs one at a time")
-    return options
+    return RunSettings(**vars(options) | {"parameters": tuple(options.parameters)})
 
 
 def option_names() -> dict[str, str]:
-    """Return what a person calls each option, by its name in the namespace."""
+    """Return the name of each option on the command line, by its field of RunSettings."""
     return {
         action.dest: next((word for word in action.option_strings if word.startswith("--")), "")
         or next(iter(action.option_strings), str(action.metavar))
@@ -71,15 +73,15 @@ def _add_program(add: Callable[..., object]) -> None:
     add("--width", type=_at_least(1), metavar="W", help="data-parallel replicas of the pipeline (default: 1)")
     add("--model", default="gpt-small", help="a preset of models/gpt.py (default: %(default)s)")
     add("--data", type=Path, metavar="PATH", help="a text file or a folder of them (default: Python's standard library)")
-    add("--transport", choices=("gloo", "staged", "nccl"), default="gloo",
+    add("--transport", choices=get_args(TransportName), default="gloo",
         help="gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "
              "nccl: a GPU per rank (default: %(default)s)")  # fmt: skip
     add("--loopback", action="store_true", help="run all ranks in this process, one at a time, without torchrun")
     add("--machine", choices=MACHINES,
-        help="how instructions wait with --loopback (docs/semantics.md); default: as the program promises")  # fmt: skip
+        help="how instructions wait with --loopback (docs/semantics.md); default: the one in the program")  # fmt: skip
     add("--timed", type=positive_number, metavar="MS",
-        help="instead of the model: stages that take this many milliseconds for each unit of the program's costs, "
-             "without using the processor; says the makespan and bubble predicted and measured")  # fmt: skip
+        help="instead of the model: stages that sleep this many milliseconds for each unit of the program's costs; "
+             "prints the makespan and the bubbles, predicted and measured")  # fmt: skip
 
 
 def _add_training(add: Callable[..., object]) -> None:

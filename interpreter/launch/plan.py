@@ -1,32 +1,60 @@
-"""What the compiler hands over to the ranks. It imports no torch."""
+"""Plans: the program of a run, what the compiler derives from it, and what is checked of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.partition import Partition
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.runtime.times import IterationTimes
 
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How long one iteration takes, predicted or measured. bubbles: the idle share of each rank."""
-
-    makespan: float
-    bubbles: tuple[float, ...]
-
-    @property
-    def bubble_ratio(self) -> float:
-        """Return the idle share of all ranks' time."""
-        return sum(self.bubbles) / len(self.bubbles)
+TRANSPORT: Machine = "window"  # the machine of ranks that are processes: docs/semantics.md, "Machines"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A program to train with. evaluation, predicted: None where they are not needed, or the compiler is not there.
+    """A program to train with. evaluation, predicted: None where they are not needed, or the compiler is not installed.
 
     predicted: the simulator's times, in units of cost.
     """
 
     program: Program
     evaluation: Program | None
-    predicted: Times | None
+    predicted: IterationTimes | None
+
+    @property
+    def partition(self) -> Partition | None:
+        """Return the partition that the program carries."""
+        return self.program.partition
+
+
+def check_world(program: Program, started: int) -> None:
+    """Raise ChimeraError E800 unless there is one process for each stream."""
+    if started != program.world:
+        raise refuse(
+            "E800",
+            f"{program.world} ranks are needed and {started} were started",
+            notes=(f"{program.header.width} data-parallel replicas x {program.header.ranks} pipeline ranks",),
+            help=f"start them with: torchrun --nproc-per-node {program.world} ...",
+        )
+
+
+def check_kind(program: Program) -> None:
+    """Raise ChimeraError E814 where the program does not train."""
+    if program.header.kind != "training":
+        raise refuse("E814", f"the program is of kind {program.header.kind}: it has nothing to train with")
+
+
+def for_another_machine(program: Program, settings: RunSettings, note: str, help: str) -> ChimeraError:
+    """Return the finding E816: the program may not end on the machine of the transport."""
+    machine, window = program.header.machine, program.header.window
+    ours = f"ranks over {settings.transport} run {TRANSPORT}({window})"
+    return refuse("E816", f"{settings.schedule} is for the {machine} machine, and {ours}", notes=(note,), help=help)
+
+
+def arranging(path: Path) -> str:
+    """Return the command that arranges a program for the machine of the transport."""
+    return f"chimerac {path} --for {TRANSPORT} --emit json -o arranged.json"

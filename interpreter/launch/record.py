@@ -1,6 +1,6 @@
-"""What a run says: lines, a progress bar, a log of JSON lines, and the table at the end. Only rank 0 speaks.
+"""The output of a run: lines, a progress bar, a log of JSON lines, and the table at the end. Only rank 0 writes.
 
-The bar is drawn on stderr and only where that is a terminal; a file or a pipe gets the lines and nothing else.
+The bar is drawn on stderr, and only where stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EVERY_S = 0.1  # how often the bar is drawn
 
 
 class Record:
-    """The voice of one rank, silent on all but rank 0. log: where the JSON lines go."""
+    """The output of one rank; none on other ranks than rank 0. log: the file of the JSON lines."""
 
     def __init__(self, rank: int, iterations: int, log: Path | None = None) -> None:
         self.speaks, self.iterations = rank == 0, iterations
@@ -29,7 +29,7 @@ class Record:
         self._start = self._drawn = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print a line, above the bar where there is one."""
+        """Print a line above the bar."""
         if self.speaks:
             self.clear()
             print(text, flush=True)
@@ -43,11 +43,11 @@ class Record:
                 raise _not_written(self._log.name, error) from None
 
     def start(self) -> None:
-        """Begin to count the time that iterations take."""
+        """Start to measure the time of iterations."""
         self._start = time.monotonic()
 
     def draw(self, done: int, loss: float, tokens_per_second: float) -> None:
-        """Draw the bar anew, if it was not drawn just now. done: iterations."""
+        """Draw the bar again, at most every EVERY_S seconds. done: iterations."""
         now = time.monotonic()
         if self._bar is None or (now - self._drawn < EVERY_S and done < self.iterations):
             return
@@ -56,7 +56,7 @@ class Record:
         print(f"\r{bar(done, self.iterations, loss, tokens_per_second, left_s)}\x1b[K", end="", file=self._bar, flush=True)
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Erase the bar."""
         if self._bar is not None:
             print("\r\x1b[K", end="", file=self._bar, flush=True)
 
@@ -78,7 +78,7 @@ def bar(done: int, iterations: int, loss: float, tokens_per_second: float, left_
 
 def _opened(path: Path) -> TextIO:
     try:
-        return path.open("w", buffering=1, encoding="utf-8")  # a line is there as soon as its iteration is over
+        return path.open("w", buffering=1, encoding="utf-8")  # each line is written when its iteration ends
     except (OSError, ValueError) as error:
         raise _not_written(path, error) from None
 

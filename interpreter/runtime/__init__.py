@@ -1,1 +1,1 @@
-"""What executes one rank's instruction stream: stages, split backward, values, messages, parameters."""
+"""Executing one rank's instruction stream: stages, split backward, store, messages, parameters."""

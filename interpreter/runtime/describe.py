@@ -1,10 +1,10 @@
 """Measuring a model description: forwards and a backward with fake tensors, which have shapes and dtypes but no memory.
 
-Fake tensors are meta tensors that remember the device they stand for: plain meta tensors would take the unfused path
-through attention and count its (L, L) matrices, which the fused kernel never keeps.
+Fake tensors have a device, unlike plain meta tensors. So attention takes the fused kernel, as in a run. With meta tensors
+it would take the unfused path and keep (L, L) matrices, which a run does not.
 
-The layers run one after the other as in one stage, so that memory which several of them keep is seen to be one. It is
-told apart by the layer that makes it, since a stage that begins later receives it as its input.
+The layers run one after the other, as in one stage. So memory that several layers keep is found to be the same memory. It
+is counted apart, with the layer that makes it, because a stage that begins after that layer receives it as its input.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 def describe(model: Model, samples: int) -> ModelDescription:
     """Return the description of a model for micro-batches of `samples` samples.
 
-    kept_bytes: the storages that autograd saves in the layer's forward, each once; weights and the layer's input are left
-    out. The last layer's include the loss's. split_kept_bytes: the same where the backward is split; weight_kept_bytes: the
-    storages that it leaves for BWD_WEIGHT. Storages that several layers keep, or one that did not make them, are told
-    apart (`shared`). What no later layer reads is counted as if one did. cost: the forward's multiplications and additions
-    in matrix products and attention, and one operation for every number of the output, in thousands, rounded up.
+    kept_bytes: the storages that autograd saves in the layer's forward, each once, without weights and the layer's input.
+    The last layer's include those of the loss. split_kept_bytes: the same where the backward is split; weight_kept_bytes:
+    the storages that the split backward leaves for BWD_WEIGHT. Storages that several layers keep, or a layer that did not
+    make them, are counted in `shared` instead. An output that no later layer reads is counted as if one did. cost: the
+    forward's multiplications and additions in matrix products and attention, and one operation for every number of the
+    output, in thousands, rounded up.
     """
-    # Masks of dropout are kept too; which numbers they hold makes no difference.
-    with FakeTensorMode(), drawing(Draws(0, 0, tuple(range(samples)))):
+    # Dropout keeps its masks too; their numbers make no difference. A layer may bring a module that was made before.
+    with FakeTensorMode(allow_non_fake_inputs=True), drawing(Draws(0, 0, tuple(range(samples)))):
         modules = [build_layer(model, k, seed=0) for k in range(len(model.layers))]
         whole, halves = _Run(model, modules, samples, split=False), _Run(model, modules, samples, split=True)
         kept, shared_kept = _by_layer(whole.saved, whole)
@@ -64,14 +65,14 @@ def describe(model: Model, samples: int) -> ModelDescription:
     shared = [Shared(size, made, kept=by) for (made, by), size in shared_kept.items()]
     shared += [Shared(size, made, split_kept=by) for (made, by), size in shared_split_kept.items()]
     shared += [Shared(size, made, weight_kept=by) for (made, by), size in shared_weight_kept.items()]
-    return ModelDescription(model.name, samples, tuple(layers), _tied(modules), tuple(shared))
+    return ModelDescription(model.name, samples, tuple(layers), _tied(model, modules), tuple(shared))
 
 
 class _Run:
-    """A forward through all layers, and a split backward where it is one; by layer, what was seen.
+    """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
-    outputs: of each layer; saved: what autograd saved; operations: multiplications and additions; made: which layer made
-    each storage that a layer hands on, the samples' counted as the first's.
+    outputs: of each layer; saved: what autograd saved; operations: multiplications and additions; made: the layer that made
+    each storage that a layer hands on. The samples count as made by the first layer.
     """
 
     def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, split: bool) -> None:
@@ -117,9 +118,9 @@ def _reads(splitting: Splitting) -> list[torch.Tensor]:
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return the bytes of the storages that each layer makes and keeps alone, and of the others by (maker, keepers).
+    """Return the bytes that each layer makes and alone keeps, and those of other storages by (maker, keepers).
 
-    kept: tensors by the layer that keeps them. Only what is handed on, or is a gradient, can have several keepers.
+    kept: tensors by the layer that keeps them. Only outputs and gradients can be kept by several layers.
     """
     sizes: dict[int, int] = {}
     keepers: dict[int, list[int]] = {}
@@ -152,18 +153,22 @@ def _flat(of: Iterable[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
     return [t for tensors in of for t in tensors]
 
 
-def _tied(modules: Sequence[nn.Module]) -> tuple[TiedLayers, ...]:
-    """Return the sets of parameters that layers say they share (interpreter/runtime/parameters.py)."""
-    layers: dict[str, list[int]] = {}
-    parameters: dict[str, nn.Parameter] = {}
+def _tied(model: Model, modules: Sequence[nn.Module]) -> tuple[TiedLayers, ...]:
+    """Return the parameters that several layers share: named in their `tied` (runtime/parameters.py), or one object."""
+    declared = {
+        id(module.get_parameter(path)): name for module in modules for name, path in getattr(module, "tied", {}).items()
+    }
+    found: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
     for k, module in enumerate(modules):
-        for name, path in getattr(module, "tied", {}).items():
-            layers.setdefault(name, []).append(k)
-            parameters[name] = module.get_parameter(path)
-    return tuple(
-        TiedLayers(name, tuple(of), p.numel(), p.nbytes, p.nbytes if p.requires_grad else 0)
-        for name, of, p in ((name, of, parameters[name]) for name, of in layers.items() if len(of) > 1)
-    )
+        for path, p in module.named_parameters():
+            found.setdefault(declared.get(id(p), id(p)), []).append((k, path, p))
+    tied = []
+    for key, uses in found.items():
+        layers, (first, path, p) = tuple(k for k, _, _ in uses), uses[0]
+        if len(layers) > 1:
+            name = key if isinstance(key, str) else f"{model.layers[first][0]}.{path}"
+            tied.append(TiedLayers(name, layers, p.numel(), p.nbytes, p.nbytes if p.requires_grad else 0))
+    return tuple(tied)
 
 
 def _attention_flops(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:

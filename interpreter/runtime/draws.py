@@ -1,7 +1,7 @@
 """Random numbers inside a layer: functions of (seed, iteration, sample, layer) and of nothing else.
 
-So dropout is the same under every schedule, cut and number of ranks, and when a forward is run again. torch's own
-dropout draws from one generator per process, in the order in which a schedule happens to run its tasks.
+So dropout is the same under every schedule, partition and number of ranks, and when a forward is run again. torch's own
+dropout has one generator per process, so its numbers depend on the order of tasks.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Draws:
     samples: tuple[int, ...]
 
 
-# Per thread of execution: several ranks of one process run their forwards with their own.
+# One for each thread: the ranks of the loopback are threads of one process.
 _current: ContextVar[Draws] = ContextVar("draws")
 
 
 @contextmanager
 def drawing(draws: Draws) -> Iterator[None]:
-    """Let the layers called inside draw for these samples."""
+    """Set what the random numbers of the layers called inside depend on."""
     token = _current.set(draws)
     try:
         yield
@@ -48,7 +48,7 @@ def current_draws() -> Draws:
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (seed, iteration, sample, layer, site).
 
-    site: tells the dropouts of one layer apart. The first dimension of the input is the samples.
+    site: a number for each dropout of a layer. The first dimension of the input is the samples.
     """
 
     def __init__(self, probability: float, layer: int, site: int) -> None:

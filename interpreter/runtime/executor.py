@@ -1,16 +1,16 @@
 """The executor: one rank's stream, instruction by instruction, on a store keyed by value.
 
-It knows what each instruction means (docs/semantics.md) and nothing of schemes or placements: FWD reads act[s, m] and
-writes act[s + 1, m]; SEND takes a value out of the store, RECV puts one in.
+It knows the meaning of each instruction (docs/semantics.md), and nothing of schemes or placements. FWD reads act[s, m] and
+writes act[s + 1, m]. SEND takes a value out of the store, RECV puts one in.
 
     stream                              store
-    RECV act down s1 m0 <- 0            act down s1 m0, on its way
+    RECV act down s1 m0 <- 0            act down s1 m0, being received
     FWD down s1 m0                      act down s1 m0
     BWD down s1 m0                      grad down s0 m0
     SEND grad down s0 m0 -> 0
 
-Each instruction is bound once, to one call chosen by its class and its own fields (interpreter/runtime/work.py has the tasks');
-an iteration calls them in order and reads the clock after each.
+Each instruction is bound once to one call, which depends on its class and fields alone (runtime/work.py has the calls of
+tasks). An iteration makes the calls in order and reads the clock after each.
 """
 
 from __future__ import annotations
@@ -37,31 +37,24 @@ from chimerac.chimera_ir.instructions import (
 )
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
+from chimerac.interpreter.errors import RankError
+from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
 from chimerac.interpreter.runtime.model import Model, Stage
 from chimerac.interpreter.runtime.parameters import Gradients, check_copies, parameter_groups
 from chimerac.interpreter.runtime.store import Buffer, Key, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
 from chimerac.interpreter.runtime.work import Iteration, Work
-from chimerac.interpreter.training.data import Batch
 from chimerac.interpreter.transport import Pending, Transport
 
 Call = Callable[[], None]
 
 
-class RankError(Exception):
-    """What went wrong at one place of one rank."""
-
-    def __init__(self, rank: int, place: str, cause: Exception) -> None:
-        text = cause.args[0] if len(cause.args) == 1 and isinstance(cause.args[0], str) else repr(cause)
-        super().__init__(f"rank {rank}, {place}: {text}")
-
-
 class Executor:
     """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage hands on.
 
-    groups: this rank's parameters by group, each once. Executors of one program are made by all ranks together: copies
-    are compared.
+    groups: this rank's parameters by group, each once. All ranks make their executors of a program together, because they
+    compare their copies of the parameters.
     """
 
     def __init__(
@@ -101,7 +94,7 @@ class Executor:
                 call()
                 stamps[number], waits[number] = clock(), transport.waited_ns
         except Exception as cause:
-            raise RankError(transport.rank, self._place(number - 1), cause) from cause
+            raise self._failure(number - 1, cause) from cause
         return float(self.iteration.loss)
 
     @property
@@ -111,12 +104,13 @@ class Executor:
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks where copies of a stage differ in any bit; called by all together."""
-        check_copies(self.transport, self.header, self.model, self.stages, self.groups)
+        check_copies(self.transport, self.groups)
 
-    def _place(self, number: int) -> str:
+    def _failure(self, number: int, cause: Exception) -> RankError:
+        """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""
         if number == len(self.stream):
-            return "epilogue"
-        return f"instruction {number}: {instruction_text(self.stream[number], self.pipes)}"
+            return RankError(self.transport.rank, None, "epilogue", cause)
+        return RankError(self.transport.rank, number, instruction_text(self.stream[number], self.pipes), cause)
 
     def _finish(self) -> None:
         """Wait for sends and sums."""
@@ -149,14 +143,14 @@ class Executor:
                 slots, specs = self._message(i)
                 return partial(self._receive, i.peer, slots, Layout(specs * len(slots)))
             case AllReduce():
-                return _in_turn([partial(self._sum, i.ranks, run) for run in self.gradients[i.group].runs])
+                return _sequence([partial(self._sum, i.ranks, run) for run in self.gradients[i.group].runs])
             case Free():
-                return _in_turn([slot.free for slot in self._message(i)[0]])
+                return _sequence([slot.free for slot in self._message(i)[0]])
             case _:
                 assert_never(i)
 
     def _each(self, i: Task, method: Callable[[Work], None]) -> Call:
-        return _in_turn([partial(method, self._work(i.pipe, i.stage, m)) for m in i.micro_batches])
+        return _sequence([partial(method, self._work(i.pipe, i.stage, m)) for m in i.micro_batches])
 
     def _work(self, pipe: int, stage: int, m: int) -> Work:
         """Return the work that the instructions of one pipe, stage and micro-batch share."""
@@ -166,17 +160,17 @@ class Executor:
                 self.iteration,
                 self.stages[stage],
                 m,
-                act=None if first else self.store.slot(Key("act", pipe, stage, m)),
-                gradient=() if first else [spec.gradient for spec in self.table[stage - 1]],
-                made=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
+                input=None if first else self.store.slot(Key("act", pipe, stage, m)),
+                needs_gradient=() if first else [spec.gradient for spec in self.table[stage - 1]],
+                output=None if last else self.store.slot(Key("act", pipe, stage + 1, m)),
                 kept=[spec.kept for spec in self.table[stage]],
-                grad=None if last else self.store.slot(Key("grad", pipe, stage, m)),
-                handed=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
+                output_gradient=None if last else self.store.slot(Key("grad", pipe, stage, m)),
+                input_gradient=None if first else self.store.slot(Key("grad", pipe, stage - 1, m)),
             )
         return self.work[pipe, stage, m]
 
     def _message(self, i: Send | Recv | Free) -> tuple[list[Slot], Specs]:
-        """Return the places of a message's values and the tensors of each. An act comes from the stage before."""
+        """Return the slots of a message's values, and the tensors of each. An act is made by the stage before."""
         slots = [self.store.slot(Key(i.value, i.pipe, i.stage, m)) for m in i.micro_batches]
         return slots, self.table[i.stage - 1] if i.value == "act" else with_gradient(self.table[i.stage])
 
@@ -193,11 +187,11 @@ class Executor:
             slot.expect(tensors[n * each : (n + 1) * each], buffer)
 
     def _sum(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
-        self.sums.append(self.transport.sum(ranks, gradients))
+        self.sums.append(self.transport.launch_all_reduce(ranks, gradients))
 
 
-def _in_turn(calls: Sequence[Call]) -> Call:
-    """Return the call that makes all of these, one after the other."""
+def _sequence(calls: Sequence[Call]) -> Call:
+    """Return one call for all of these, one after the other."""
     if len(calls) == 1:
         return calls[0]
 

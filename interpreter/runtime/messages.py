@@ -15,31 +15,32 @@ from torch import Tensor
 from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.boundary import aligned_bytes, message_bytes
 from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.partition import Partition
+from chimerac.interpreter.runtime.model import Values
 
 Specs = tuple[Spec, ...]
-Values = tuple[Tensor, ...]
 
 
-def boundary_table(description: ModelDescription, stages: int) -> tuple[Specs, ...]:
+def boundary_table(description: ModelDescription, partition: Partition) -> tuple[Specs, ...]:
     """Return the tensors that each stage hands on."""
-    return tuple(stage.boundary for stage in description.stage_sums(stages))
+    return tuple(description.layers[ids[-1]].boundary for ids in partition.layers)
 
 
 def digest(table: Sequence[Specs]) -> str:
-    """Return the SHA-256 of a boundary table: ranks compare it, as receiving a wrong size goes unnoticed."""
+    """Return the SHA-256 of a boundary table. Ranks compare it, because a message of a wrong size is not noticed."""
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
 def with_gradient(specs: Specs) -> Specs:
-    """Return the tensors of the gradient of such a value."""
+    """Return the tensors of a value's gradient: those that have one."""
     return tuple(spec for spec in specs if spec.gradient)
 
 
 class Layout:
-    """How tensors lie in a message, worked out once for all messages of their shapes.
+    """Where the tensors lie in a message: computed once for all messages of these shapes.
 
-    A single tensor is its own message: it is sent from where it lies and received where it is read. Several are copied
-    into one run of bytes, and read where they arrive.
+    A single tensor is its own message, sent and received without a copy. Several tensors are copied into one run of bytes,
+    and are read from it without a copy.
     """
 
     def __init__(self, specs: Specs) -> None:

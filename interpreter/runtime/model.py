@@ -1,7 +1,7 @@
-"""Models as lists of layers, and the stages that a cut makes of them.
+"""Models as lists of layers, and stages made of consecutive layers.
 
-A layer is built from (seed, layer) and nothing else: every copy of a stage, on whatever rank, starts with the same
-weights without any message. A layer takes and returns the tensors of one boundary value.
+A layer's weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights, without
+a message between ranks. A layer takes and returns the tensors of one boundary value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-IGNORED = -100  # a target that does not count: neither in the loss nor in the number it is divided by
+IGNORED = -100  # a target that does not count, neither in the loss nor in the number of valid targets
 
 Values = tuple[Tensor, ...]
 
@@ -22,9 +22,9 @@ Values = tuple[Tensor, ...]
 class Model:
     """A model that can be cut between any two of its layers.
 
-    layers: a name and a maker each; a maker draws its weights from torch's generator. loss: output of the last layer
-    and targets -> the *sum* of the losses of all valid targets. example: number of samples -> inputs and targets, of
-    the shapes and dtypes of real ones.
+    layers: for each its name and a function that builds it, with weights from torch's generator. loss: from the output of
+    the last layer and the targets, the *sum* of the losses of all valid targets. example: from a number of samples, inputs
+    and targets with the shapes and dtypes of real ones.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Stage(nn.Module):
 
 
 def applied(layer: nn.Module, values: Values) -> Values:
-    """Return what a layer hands on, contiguous: so the next one finds the same, whether or not it is in the same stage."""
+    """Return the output of a layer, contiguous, as it also is when it arrives from another rank."""
     result = layer(*values)
     return tuple(t.contiguous() for t in (result if isinstance(result, tuple) else (result,)))
 
 
 def number_from(*words: int) -> int:
-    """Return a seed that depends on these numbers and their order: the same on every machine, 63 bits."""
+    """Return a seed of 63 bits, a hash of these numbers in this order. It is the same on every machine."""
     return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -1,6 +1,6 @@
-"""Parameter groups: what is summed together, and whether its copies are equal.
+"""Parameter groups: which gradients are summed together, and the check that copies of parameters are equal.
 
-Groups are the stages and the sets of tied parameters. A layer says what it ties by an attribute of its own:
+Groups are the stages and the sets of tied parameters. A layer names the parameters that it shares with other layers:
 
     class Head(nn.Module):
         tied = {"embedding": "logits.weight"}      # set -> this layer's parameter of that set
@@ -18,17 +18,17 @@ from torch import nn
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import stage_group
 from chimerac.chimera_ir.program import Header
-from chimerac.interpreter.runtime.model import Model, Stage
+from chimerac.interpreter.runtime.model import Stage
 from chimerac.interpreter.transport import Transport
 
 Groups = dict[str, list[nn.Parameter]]
 
 
 class Gradients:
-    """The gradients of a group, allocated once: they are summed where they lie.
+    """The gradients of a group. They are allocated once and summed in place.
 
-    runs: for each dtype one run of memory, in which the gradients lie one after the other; one of no bytes for a group
-    without any, whose ranks may still meet for its sum.
+    runs: for each dtype one run of memory that holds the gradients one after the other. A group without gradients has one
+    run of no bytes, because its ranks may still run its ALLREDUCE.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
@@ -43,7 +43,7 @@ class Gradients:
         self.runs = self.runs or [torch.zeros(0, device=device)]
 
     def begin(self) -> None:
-        """Let the parameters' gradients lie here: zeros for those that have none, the others as they are."""
+        """Move the parameters' gradients into the runs. A parameter without a gradient gets zeros."""
         if all(p.grad is None for p, _ in self._places):
             for run in self.runs:
                 run.zero_()
@@ -62,26 +62,24 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     for tied in header.tied:
         owners = [owner for s in tied.stages if s in stages for owner in _ties(stages[s]).get(tied.name, [])]
         if owners:
-            shared[tied.name] = [_one(owners)]
+            shared[tied.name] = [_merge(owners)]
     for stage in stages.values():
-        for owners in _ties(stage).values():  # inside one stage a tie needs no sum
-            _one(owners)
+        for owners in _ties(stage).values():  # a tie inside one stage needs no ALLREDUCE
+            _merge(owners)
     elsewhere = {id(p) for parameters in shared.values() for p in parameters}
     groups = {stage_group(s): [p for p in stage.parameters() if id(p) not in elsewhere] for s, stage in stages.items()}
     return groups | shared
 
 
-def check_copies(transport: Transport, header: Header, model: Model, stages: Mapping[int, Stage], groups: Groups) -> None:
+def check_copies(transport: Transport, groups: Groups) -> None:
     """Compare the copies of every group bit by bit; called by all ranks together.
 
-    Raises ChimeraError on all ranks: E805 where program and model do not tie the same, E810 where copies differ.
+    Raises ChimeraError E810 on all ranks where copies differ.
     """
-    ties = {name: sorted(s for s, stage in stages.items() if name in _ties(stage)) for name in _tied_names(stages.values())}
     digests = {name: _digest(parameters) for name, parameters in groups.items() if parameters}
-    heard = [json.loads(words) for words in transport.tell_all(json.dumps([ties, digests]))]
-    _check_ties(header, model, [ties for ties, _ in heard])
-    for name in sorted({name for _, all_of in heard for name in all_of}):
-        holders = [(rank, all_of[name]) for rank, (_, all_of) in enumerate(heard) if name in all_of]
+    by_rank: list[dict[str, str]] = [json.loads(text) for text in transport.all_gather(json.dumps(digests))]
+    for name in sorted({name for held in by_rank for name in held}):
+        holders = [(rank, held[name]) for rank, held in enumerate(by_rank) if name in held]
         first, wanted = holders[0]
         other = next((rank for rank, found in holders if found != wanted), None)
         if other is not None:
@@ -91,27 +89,6 @@ def check_copies(transport: Transport, header: Header, model: Model, stages: Map
                 notes=(f"{name} is on ranks {', '.join(str(rank) for rank, _ in holders)}",),
                 help="start every rank with the same files, options and versions; on one machine this is an error of ours",
             )
-
-
-def _check_ties(header: Header, model: Model, heard: Sequence[Mapping[str, Sequence[int]]]) -> None:
-    found: dict[str, set[int]] = {}
-    for ties in heard:
-        for name, on in ties.items():
-            found.setdefault(name, set()).update(on)
-    said = {tied.name: set(tied.stages) for tied in header.tied}
-    for name in sorted({*said, *(name for name, on in found.items() if len(on) > 1)}):
-        program, layers = said.get(name, set()), found.get(name, set())
-        if program != layers:
-            message = f"the program ties {name} on {_stages(program)}, but {model.name} on {_stages(layers)}"
-            raise refuse("E805", message, help="take another model, or change 'tied' in the schedule")
-
-
-def _stages(numbers: Iterable[int]) -> str:
-    return "stages " + ", ".join(map(str, sorted(numbers))) if numbers else "no stage"
-
-
-def _tied_names(stages: Iterable[Stage]) -> list[str]:
-    return sorted({name for stage in stages for name in _ties(stage)})
 
 
 def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
@@ -125,8 +102,8 @@ def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
     return found
 
 
-def _one(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
-    """Let these modules have one parameter, the first's."""
+def _merge(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
+    """Register the first module's parameter in all of these modules, and return it."""
     module, name = owners[0]
     parameter = module.get_parameter(name)
     for module, name in owners[1:]:

@@ -1,8 +1,8 @@
 """Split backward: the input gradient of a stage now, its weight gradients later, nothing computed twice.
 
-A stage that runs under `Splitting` builds a graph whose backward computes the gradients of activations only. Each
-function with parameters that it meets leaves the product for its parameters, and just the two tensors that product
-reads, for `weights` to compute:
+A stage that runs under `Splitting` builds a graph whose backward computes input gradients only. Each function with
+parameters leaves a Product: the weight gradients to compute, and the two or three tensors that this reads. `weights`
+computes them:
 
                  kept from F to I                  I computes        kept from I to W    W computes
     linear       x, weight                         g weight          x, g                g' x, sum of g
@@ -11,33 +11,23 @@ reads, for `weights` to compute:
     layer norm   x, mean, 1/deviation, weight      the norm's        x, mean, 1/dev, g   sum of g x^, sum of g
     RMS norm     x, 1/root, weight                 the norm's        x, 1/root, g        sum of g x^
 
-Everything else that only the input gradient needs is freed by it. A parameter that reaches a function not listed here
-gets its gradient along with the activations', which is as right: nothing reads it before W.
+I frees everything else. A parameter of any other function gets its gradient in I, together with the input gradient. That
+is also right, because nothing reads a weight gradient before W.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-aten = torch.ops.aten
-
-
-class Product(NamedTuple):
-    """A gradient of parameters that is still to be computed, and the activations and gradients it reads."""
-
-    compute: Callable[..., None]
-    reads: tuple[Tensor, ...]
+from chimerac.interpreter.runtime.split_functions import DEFERRING, Product
 
 
 class Splitting(TorchFunctionMode):
-    """While entered, functions with parameters defer what their parameters need; `weights` computes it."""
+    """While entered, functions with parameters defer their weight gradients; `weights` computes these."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,270 +35,25 @@ class Splitting(TorchFunctionMode):
 
     @torch.no_grad()
     def weights(self) -> None:
-        """Add the deferred gradients to their parameters. Each is given up as soon as it is computed."""
+        """Add the deferred gradients to their parameters. Each product is freed as soon as it is computed."""
         while self.products:
             product = self.products.pop(0)
             product.compute(*product.reads)
 
-    def kept_bytes(self) -> int:
-        """Return the size of what is kept for `weights`, memory shared by several products counted once."""
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for p in self.products for t in p.reads}
-        return sum(storages.values())
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        own = _DEFERRING.get(func)
-        if own is not None and torch.is_grad_enabled():
-            result = own(self.products, *args, **(kwargs or {}))
+        deferring = DEFERRING.get(func)
+        if deferring is not None and torch.is_grad_enabled():
+            result = deferring(self.products, *args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
         return func(*args, **(kwargs or {}))
 
 
 def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:
-    """Let `deferring(products, *arguments)` stand for a function while a graph is built under `Splitting`.
+    """Under `Splitting`, call `deferring(products, *arguments)` instead of `func`.
 
-    Its backward adds to `products` what waits for `weights`. It may return NotImplemented for `func` to run as it is.
+    Its backward adds to `products`. It may return NotImplemented; then `func` is called.
     """
-    _DEFERRING[func] = deferring
-
-
-def _is_parameter(t: Any) -> bool:
-    """Return whether a gradient is wanted for this parameter. A stage's input is a leaf with a gradient, too, and none."""
-    return isinstance(t, nn.Parameter) and t.requires_grad
-
-
-def _add(parameter: Tensor, gradient: Tensor) -> None:
-    """Add to a parameter's gradient as autograd would."""
-    if parameter.grad is None:
-        parameter.grad = gradient.to(parameter.dtype)
-    else:
-        parameter.grad += gradient
-
-
-def _rows(t: Tensor) -> Tensor:
-    return t.reshape(-1, t.shape[-1])
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: list[Product]) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.bias, ctx.products = bias, products
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None]:
-        x, weight = ctx.saved_tensors
-        ctx.products.append(Product(partial(_linear_weights, weight, ctx.bias), (x.detach(), g)))
-        return (g.matmul(weight) if ctx.needs_input_grad[0] else None), None, None, None
-
-
-def _linear_weights(weight: Tensor, bias: Tensor | None, x: Tensor, g: Tensor) -> None:
-    rows = _rows(g)  # [samples x positions, out]
-    if weight.requires_grad:
-        _add(weight, rows.t().mm(_rows(x)))
-    if bias is not None and bias.requires_grad:
-        _add(bias, rows.sum(0))
-
-
-def _linear(products: list[Product], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    if not _is_parameter(weight) or input.dim() < 2 or not (bias is None or bias.is_leaf):
-        return NotImplemented
-    return _Linear.apply(input, weight, bias, products)  # type: ignore[no-untyped-call]
-
-
-class _Matmul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, products: list[Product]) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.products = products
-        return x.matmul(weight)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None]:
-        x, weight = ctx.saved_tensors
-        ctx.products.append(Product(lambda x, g: _add(weight, _rows(x).t().mm(_rows(g))), (x.detach(), g)))
-        return (g.matmul(weight.t()) if ctx.needs_input_grad[0] else None), None, None
-
-
-def _matmul(products: list[Product], input: Tensor, other: Any, **more: Any) -> Any:
-    plain = isinstance(input, Tensor) and _is_parameter(other) and not more
-    if not plain or other.dim() != 2 or input.dim() < 2 or _is_parameter(input):
-        return NotImplemented
-    return _Matmul.apply(input, other, products)  # type: ignore[no-untyped-call]
-
-
-class _Embedding(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int, by_frequency: bool, products: list[Product]) -> Tensor:
-        ctx.save_for_backward(ids, weight)
-        ctx.how, ctx.products = (padding_idx, by_frequency), products
-        return torch.embedding(weight, ids, padding_idx, by_frequency)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[None, None, None, None, None]:
-        ids, weight = ctx.saved_tensors
-        rows, how = weight.shape[0], ctx.how
-        ctx.products.append(Product(lambda ids, g: _add(weight, aten.embedding_dense_backward(g, ids, rows, *how)), (ids, g)))
-        return None, None, None, None, None
-
-
-def _embedding(
-    products: list[Product],
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Any:
-    if not _is_parameter(weight) or max_norm is not None or sparse:
-        return NotImplemented
-    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
-    return _Embedding.apply(input, weight, padding, scale_grad_by_freq, products)  # type: ignore[no-untyped-call]
-
-
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, products: list[Product]
-    ) -> Tensor:
-        y, mean, deviation = torch.native_layer_norm(x, shape, weight, bias, eps)
-        ctx.save_for_backward(x, mean, deviation)
-        ctx.shape, ctx.weight, ctx.bias, ctx.products = shape, weight, bias, products
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
-        x, mean, deviation = (t.detach() for t in ctx.saved_tensors)
-        weight, bias, gx = ctx.weight, ctx.bias, None
-        ctx.products.append(Product(partial(_norm_weights, ctx.shape, weight, bias), (g, x, mean, deviation)))
-        if ctx.needs_input_grad[0]:
-            mask = [True, False, False]
-            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, deviation, weight, bias, mask)[0]
-        return gx, None, None, None, None, None
-
-
-def _norm_weights(
-    shape: list[int], weight: Tensor | None, bias: Tensor | None, g: Tensor, x: Tensor, mean: Tensor, deviation: Tensor
-) -> None:
-    wanted = [t is not None and t.requires_grad for t in (weight, bias)]
-    gradients = aten.native_layer_norm_backward(g, x, shape, mean, deviation, weight, bias, [False, *wanted])
-    for parameter, gradient, is_wanted in zip((weight, bias), gradients[1:], wanted, strict=True):
-        if is_wanted and parameter is not None:
-            _add(parameter, gradient)
-
-
-def _layer_norm(
-    products: list[Product],
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Any:
-    given = [t for t in (weight, bias) if t is not None]
-    if not any(map(_is_parameter, given)) or not all(t.is_leaf for t in given):
-        return NotImplemented
-    return _LayerNorm.apply(input, list(normalized_shape), weight, bias, eps, products)  # type: ignore[no-untyped-call]
-
-
-class _RMSNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, shape: list[int], weight: Tensor, eps: float | None, products: list[Product]) -> Tensor:
-        dims = tuple(range(-len(shape), 0))
-        root = (x.square().mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
-        ctx.save_for_backward(x, root, weight)
-        ctx.dims, ctx.products = dims, products
-        return F.rms_norm(x, shape, weight, eps)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        x, root, weight = ctx.saved_tensors
-        x, root, dims = x.detach(), root.detach(), ctx.dims
-        lead = tuple(range(g.dim() - len(dims)))
-        ctx.products.append(Product(lambda x, root, g: _add(weight, (g * x * root).sum(lead)), (x, root, g)))
-        gx = None
-        if ctx.needs_input_grad[0]:
-            scaled = g * weight
-            gx = root * (scaled - x * root.square() * (scaled * x).mean(dims, keepdim=True))
-        return gx, None, None, None, None
-
-
-def _rms_norm(
-    products: list[Product],
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Any:
-    if weight is None or not _is_parameter(weight):
-        return NotImplemented
-    return _RMSNorm.apply(input, list(normalized_shape), weight, eps, products)  # type: ignore[no-untyped-call]
-
-
-class _Convolution(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[Any, ...], products: list[Product]
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.bias, ctx.how, ctx.products = bias, how, products
-        result: Tensor = aten.convolution(x, weight, bias, *how)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        x, weight = ctx.saved_tensors
-        x, how, gx = x.detach(), (None if ctx.bias is None else list(ctx.bias.shape), *ctx.how), None
-        ctx.products.append(Product(partial(_convolution_weights, weight, ctx.bias, how), (g, x)))
-        if ctx.needs_input_grad[0]:
-            gx = aten.convolution_backward(g, x, weight, *how, [True, False, False])[0]
-        return gx, None, None, None, None
-
-
-def _convolution_weights(weight: Tensor, bias: Tensor | None, how: tuple[Any, ...], g: Tensor, x: Tensor) -> None:
-    wanted = [weight.requires_grad, bias is not None and bias.requires_grad]
-    _, of_weight, of_bias = aten.convolution_backward(g, x, weight, *how, [False, *wanted])
-    if wanted[0]:
-        _add(weight, of_weight)
-    if bias is not None and wanted[1]:
-        _add(bias, of_bias)
-
-
-def _convolution(dims: int) -> Callable[..., Any]:
-    def convolution(
-        products: list[Product],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Any:
-        batched = input.dim() == dims + 2
-        if not _is_parameter(weight) or isinstance(padding, str) or not batched or not (bias is None or bias.is_leaf):
-            return NotImplemented
-        each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
-        return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), products)  # type: ignore[no-untyped-call]
-
-    return convolution
-
-
-_DEFERRING: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.linear: _linear,
-    F.embedding: _embedding,
-    F.layer_norm: _layer_norm,
-    F.rms_norm: _rms_norm,
-    F.conv1d: _convolution(1),
-    F.conv2d: _convolution(2),
-    F.conv3d: _convolution(3),
-    torch.matmul: _matmul,
-    Tensor.matmul: _matmul,
-    Tensor.__matmul__: _matmul,
-    torch.mm: _matmul,
-}
+    DEFERRING[func] = deferring

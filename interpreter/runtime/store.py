@@ -1,7 +1,7 @@
-"""The store: a rank's values by what they are, those that are still on their way included.
+"""The store: the values of a rank, by (value, pipe, stage, micro-batch). Values that are being received are in it too.
 
-A place for every value is looked up once, when a stream is bound; what runs then holds the place itself. A receive
-buffer is made by its RECV, and gone when the last of its message's values is given up (docs/semantics.md, "Buffers").
+Each value has a slot. Slots are looked up once, when a stream is bound. A receive buffer is made by its RECV, and freed
+when the last value of its message is given up (docs/semantics.md, "Buffers").
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from chimerac.interpreter.runtime.messages import Values
+from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.transport import Pending, Transport
 
 
 class Key(NamedTuple):
-    """A value is known by what it is. stage: that of the task that reads it."""
+    """Names a value. stage: of the task that reads it."""
 
     value: str  # act or grad
     pipe: int
@@ -27,17 +27,17 @@ class Key(NamedTuple):
 
 
 class Buffer:
-    """Memory for one message on its way, or read where it lies. held: how many of its values have not been given up."""
+    """The memory of one received message. held: how many of its values have not been given up."""
 
     __slots__ = ("_transport", "held", "message", "pending")
 
     def __init__(self, message: Tensor, transport: Transport) -> None:
         self.message, self._transport = message, transport
-        self.pending: Pending | None = None  # the receive that fills it, until somebody has waited for it
+        self.pending: Pending | None = None  # the receive that fills it, until it has been waited for
         self.held = 0
 
     def arrive(self) -> None:
-        """Wait for the message, once."""
+        """Wait for the message, if that has not been done."""
         if self.pending is not None:
             self.pending.wait()
             self.pending = None
@@ -51,15 +51,15 @@ class Buffer:
 
 
 class Slot:
-    """The place of one value: empty, waiting for it, or holding it."""
+    """Holds one value, or a value that is being received, or nothing."""
 
     __slots__ = ("buffer", "freed_later", "key", "values")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.values: Values | None = None
-        self.buffer: Buffer | None = None  # where a received value lies
-        self.freed_later = False  # whether a FREE empties the place, not the last task that reads it
+        self.buffer: Buffer | None = None  # of a received value
+        self.freed_later = False  # whether a FREE gives the value up, instead of the last task that reads it
 
     def put(self, values: Values) -> None:
         """Hold a value that this rank has made."""
@@ -68,7 +68,7 @@ class Slot:
         self.values = values
 
     def expect(self, values: Values, buffer: Buffer) -> None:
-        """Hold a value that is coming into `buffer`."""
+        """Hold a value that is being received into `buffer`."""
         self.put(values)
         self.buffer = buffer
         buffer.held += 1
@@ -82,36 +82,36 @@ class Slot:
         return self.values
 
     def give_up(self) -> None:
-        """Take note that the last task has read the value."""
+        """Note that the last task has read the value: free it, unless a FREE does."""
         if not self.freed_later:
             self.free()
 
     def free(self) -> None:
-        """Empty the place."""
+        """Empty the slot."""
         self.values = None
         buffer, self.buffer = self.buffer, None
         if buffer is not None:
             buffer.give_up()
 
     def take(self) -> Values:
-        """Return a value that this rank has made, and empty the place."""
+        """Return a value that this rank has made, and empty the slot."""
         values = self.read()
         self.free()
         return values
 
 
 class Store:
-    """All places of a rank."""
+    """All slots of a rank."""
 
     def __init__(self) -> None:
         self._slots: dict[Key, Slot] = {}
 
     def slot(self, key: Key) -> Slot:
-        """Return the place of a value, always the same one."""
+        """Return the slot of a value: the same one for equal keys."""
         if key not in self._slots:
             self._slots[key] = Slot(key)
         return self._slots[key]
 
     def left(self) -> list[Key]:
-        """Return the values that are there or on their way."""
+        """Return the keys of the values that are held or being received."""
         return [slot.key for slot in self._slots.values() if slot.values is not None]

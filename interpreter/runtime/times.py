@@ -1,4 +1,4 @@
-"""When a rank's instructions ran: measured in every iteration, for the price of one clock reading each."""
+"""When a rank's instructions ran. Measured in every iteration: the clock is read once after each instruction."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Nanoseconds = npt.NDArray[np.int64]
 class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
-    waited: the part of an instruction that it waited for other ranks, in the first reader of a received value or before
-    a SEND whose window was full. task: which instructions compute. finish: when the sends and sums had been awaited.
-    An instruction starts when the one before it ends.
+    waited: how long the instruction waited for other ranks: for a received value, or with a SEND for a full window.
+    task: which instructions compute. finish: when all sends and sums were complete. An instruction starts when the one
+    before it ends.
     """
 
     start: Nanoseconds
@@ -40,11 +40,6 @@ class Times:
         return self.end - self.start - self.waited
 
     @property
-    def busy_ns(self) -> int:
-        """Return how long this rank was not waiting for others, from its first instruction to its last."""
-        return int(self.busy.sum())
-
-    @property
     def task_ns(self) -> int:
         """Return how long this rank computed."""
         return int(self.busy[self.task].sum())
@@ -53,8 +48,39 @@ class Times:
 def times_of(stamps: Sequence[int], waits: Sequence[int], task: npt.NDArray[np.bool_]) -> Times:
     """Return the times of an iteration.
 
-    stamps: the clock before the first instruction, after each, and after the epilogue; waits: what the rank had waited
-    in all, at the same moments.
+    stamps: the clock before the first instruction, after each, and after the epilogue; waits: how long
+    the rank had waited in all, at the same moments.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
     return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], task, int(clock[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """How long one iteration of all ranks takes, predicted or measured. bubbles: the idle share of each rank."""
+
+    makespan: float
+    bubbles: tuple[float, ...]
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Return the idle share of all ranks' time."""
+        return sum(self.bubbles) / len(self.bubbles)
+
+
+def computed_and_taken_s(times: Times) -> tuple[float, float]:
+    """Return how long a rank computed, and the time from its first instruction to the end of its last task."""
+    if not len(times.start):
+        return 0.0, 0.0
+    begin = int(times.start[0])
+    last = int(times.end[times.task].max(initial=begin))
+    return times.task_ns / 1e9, (last - begin) / 1e9
+
+
+def bubbles(computed_s: Sequence[float], taken_s: Sequence[float]) -> list[float]:
+    """Return the share of the iteration in which each rank did not compute, as the simulator counts it.
+
+    taken_s: of each rank, from its start to the end of its last task. The iteration lasts until the last rank is done.
+    """
+    makespan = max(taken_s, default=0.0)
+    return [1 - computed / makespan if makespan else 0.0 for computed in computed_s]

@@ -1,40 +1,49 @@
 """Samples: windows of bytes from a text, numbered as docs/semantics.md says, in one seeded order.
 
-Sample k is a window of the text; which one depends on the seed and k alone. So every schedule, depth and width trains
-on the same samples in the same iterations, and loss curves can be laid over each other.
+Sample k is a window of the text, chosen by the seed and k alone. So every schedule, depth and width trains on the same
+samples in the same iterations, and their loss curves can be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Protocol
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from chimerac.interpreter.runtime.draws import Draws
-from chimerac.interpreter.training.text import Text, windows
+from chimerac.interpreter.runtime.batch import Samples
+from chimerac.interpreter.runtime.model import Values
+from chimerac.interpreter.training.text import Text, load_text, split_text, unigram_entropy, windows
 
-Values = tuple[Tensor, ...]
 
+@dataclass(frozen=True)
+class Data:
+    """What a run trains and is evaluated on, with what it says about it.
 
-class Samples(Protocol):
-    """Where samples come from, by their numbers."""
+    held_out_count: how many samples `held_out` has before it repeats. identity: a text, equal for equal data; ranks compare
+    it. summary: of all the data, in words; sample: one sample, in words; target: what the loss is per; baseline: name, loss
+    in nats and remark of a prediction without a model.
+    """
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return the inputs and the targets of these samples, stacked in this order."""
-
-    def valid_targets(self, numbers: Sequence[int]) -> int:
-        """Return how many targets of these samples count."""
+    train: Samples
+    held_out: Samples
+    held_out_count: int
+    identity: str
+    summary: str
+    sample: str
+    target: str
+    baseline: Callable[[], tuple[str, float, str]]
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Samples of `length` bytes, each to predict the bytes one further on; windows do not overlap in their inputs."""
+    """Samples of `length` bytes. The targets are the bytes one place further on. The inputs of samples do not overlap."""
 
     text: Text
     length: int
@@ -42,7 +51,7 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """Return how many samples the text has before it begins anew, in another order."""
+        """Return how many samples the text has. Then it is read again, in another order."""
         return (len(self.text) - 1) // self.length
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
@@ -65,37 +74,25 @@ def _order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What one replica trains on in one iteration. size: samples of a micro-batch."""
+def text_data(path: Path | None, length: int, seed: int) -> Data:
+    """Return samples of `length` bytes from a text, the last part held out. path: as `load_text` takes it.
 
-    source: Samples
-    seed: int
-    iteration: int
-    replica: int
-    width: int
-    micro_batches: int
-    size: int
+    Raises ChimeraError: E802 no text, E803 too short a text.
+    """
+    train, held_out = (Windows(part, length, seed) for part in split_text(load_text(path), length))
+    return Data(
+        train,
+        held_out,
+        held_out.count,
+        identity=_identity(train.text),
+        summary=f"text: {len(train.text):,} bytes, {len(held_out.text):,} held out",
+        sample=f"{length} bytes",
+        target="byte",
+        baseline=lambda: ("unigram entropy", unigram_entropy(held_out.text), "of the held-out text"),
+    )
 
-    def numbers(self, micro_batch: int) -> range:
-        """Return the numbers of a micro-batch's samples: ((t W + w) N + m) b + j for j < b."""
-        place = (self.iteration * self.width + self.replica) * self.micro_batches + micro_batch
-        return range(place * self.size, (place + 1) * self.size)
 
-    def inputs(self, micro_batch: int) -> Values:
-        """Return the inputs of a micro-batch."""
-        return self.source.read(self.numbers(micro_batch))[0]
-
-    def targets(self, micro_batch: int) -> Tensor:
-        """Return the targets of a micro-batch."""
-        return self.source.read(self.numbers(micro_batch))[1]
-
-    def draws(self, micro_batch: int) -> Draws:
-        """Return what a micro-batch's random numbers depend on."""
-        return Draws(self.seed, self.iteration, tuple(self.numbers(micro_batch)))
-
-    @cached_property
-    def valid_targets(self) -> int:
-        """Return the number of valid targets of the whole iteration: all micro-batches of all replicas."""
-        samples = self.width * self.micro_batches * self.size
-        return self.source.valid_targets(range(self.iteration * samples, (self.iteration + 1) * samples))
+def _identity(text: Text) -> str:
+    """Return the length of a text and a digest of its beginning and end. All of a large text would take long to read."""
+    ends = bytes(text.read(0, 2**16)) + bytes(text.read(len(text) - 2**16, len(text)))
+    return f"{hashlib.sha256(ends).hexdigest()[:12]}, of {len(text)} bytes"

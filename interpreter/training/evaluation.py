@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.runtime.batch import Batch, Samples
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.model import IGNORED
-from chimerac.interpreter.training.data import Batch, Samples, Values
+from chimerac.interpreter.runtime.model import IGNORED, Values
 from chimerac.interpreter.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
 class Few:
-    """The first `count` samples of a source, each once: the targets of all samples after them do not count."""
+    """The first `count` samples of a source. The targets of all later samples do not count."""
 
     source: Samples
     count: int
@@ -55,7 +55,7 @@ class Evaluator:
             for run in range(-(-self.samples // per_run)):
                 batch = Batch(self.source, t.settings.seed, run, replica, h.width, h.micro_batches, t.size)
                 total += self.executor.run(batch) * batch.valid_targets
-        t.sum_all(total)
+        t.transport.all_reduce(total)
         return float(total[0]) / self.source.valid_targets(range(self.samples))
 
     @contextmanager

@@ -1,6 +1,6 @@
-"""One process that holds the whole model: what the pipeline's numbers are compared with.
+"""The reference: one process that holds the whole model. The pipeline's losses and gradients are compared with it.
 
-Every rank can be it: its layers are built from the same seeds, its samples have the same numbers.
+Every rank can compute it, because layers are built from the same seeds and samples have the same numbers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.draws import Draws, drawing
 from chimerac.interpreter.runtime.model import Model, Stage, build_stage
-from chimerac.interpreter.training.data import Samples
 from chimerac.interpreter.training.trainer import Result, Settings, Trainer, learning_rate
 
 
@@ -39,12 +39,12 @@ def largest_difference(trainer: Trainer) -> float:
     """Return the largest relative difference, over all ranks, of the gradients of iteration 0 from one process's."""
     whole = whole_model(trainer.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
-    mine = [_difference(stage, [whole.layers[k] for k in trainer.cut[s]]) for s, stage in trainer.stages.items()]
-    return max(float(word) for word in trainer.transport.tell_all(repr(max(mine, default=0.0))))
+    mine = [_difference(stage, [whole.layers[k] for k in trainer.partition.layers[s]]) for s, stage in trainer.stages.items()]
+    return max(map(float, trainer.transport.all_gather(repr(max(mine, default=0.0)))))
 
 
 def _difference(stage: Stage, layers: list[nn.Module]) -> float:
-    """Return the largest ||g - g'|| / ||g'|| of a parameter; a tiny g' is measured by a thousandth of the stage's."""
+    """Return the largest ||g - g'|| / ||g'|| of a parameter. ||g'|| is at least a thousandth of the stage's largest."""
     wanted = [p.grad for layer in layers for p in layer.parameters()]
     found = [p.grad for p in stage.parameters()]
     norms = [0.0 if w is None else float(w.double().norm()) for w in wanted]
@@ -58,7 +58,7 @@ def _difference(stage: Stage, layers: list[nn.Module]) -> float:
 
 
 def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
-    """Train the whole model in this process, every iteration's `samples` samples as one batch: no pipeline at all."""
+    """Train the whole model in this process without a pipeline: `samples` samples in each iteration, as one batch."""
     parameters = list(whole.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=settings.rate)
     for iteration in range(settings.iterations):

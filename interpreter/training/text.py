@@ -1,6 +1,6 @@
-"""Text to train on: the bytes of a file, or of all files of a folder as if in one piece, mapped into memory.
+"""Text to train on: the bytes of a file, or of all files of a folder one after the other, mapped into memory.
 
-Only what samples read is loaded. Files too small to be worth a mapping are read whole.
+Only the bytes that samples read are loaded. Small files are read whole.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from chimerac.chimera_ir.diagnostics import refuse
 
 Bytes = npt.NDArray[np.uint8]
 
-DEFAULT_BYTES = 4_000_000  # of the standard library: enough that a short run sees no sample twice
+DEFAULT_BYTES = 4_000_000  # of the standard library: a short run then reads no sample twice
 MAPPED_BYTES = 2**20  # from this size on a file is mapped
-HELD_OUT = 20  # the last byte in so many is held out
-# Others' code, tests, and files that are tables rather than text.
+HELD_OUT = 20  # one byte in so many is held out, at the end
+# Installed packages, tests, and files that are tables rather than text.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 
 
 class Text:
-    """Some bytes one after the other, in parts that lie anywhere."""
+    """A sequence of bytes in several parts, each an array of its own."""
 
     def __init__(self, parts: Iterable[Bytes]) -> None:
         self._parts = [part for part in parts if len(part)]

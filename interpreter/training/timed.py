@@ -1,8 +1,8 @@
-"""Stages that only take time: how well the simulator predicts a real run, without the processors that stages need.
+"""Timed stages: they only sleep. They show how well the simulator predicts a real run, and need no processors.
 
-Each task sleeps for its cost in the program's header, times a unit. Messages are real, of the size of the model's.
-The backward sleeps inside autograd, so that the executor runs these stages like any other; of a split backward, the
-second half is left for BWD_WEIGHT like the products of a model's parameters.
+Each task sleeps for its cost in the program's header, times a unit. Messages are real and as large as the model's. The
+backward sleeps inside autograd, so the executor runs these stages like any others. The second half of a split backward
+sleeps in BWD_WEIGHT.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.launch.measure import bubbles, computed_and_taken_s
-from chimerac.interpreter.launch.plan import Times
-from chimerac.interpreter.runtime import split
 from chimerac.interpreter.runtime.draws import current_draws
-from chimerac.interpreter.runtime.model import Model
-from chimerac.interpreter.training.data import Values
+from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.split import register
+from chimerac.interpreter.runtime.split_functions import Product
+from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_taken_s
 from chimerac.interpreter.training.trainer import Trainer
 
 
 class Sleeper:
-    """Takes time without using the processor. unit_s: of one unit of cost."""
+    """Sleeps. unit_s: seconds for one unit of cost; behind_s: how much too long the last sleep took."""
 
     def __init__(self, unit_s: float) -> None:
         self.unit_s = unit_s
         self.behind_s = 0.0
 
     def sleep(self, units: int) -> None:
-        """Return after this time. What the last sleep took too long is taken off this one, so that it does not add up."""
+        """Return after this many units. Shorter by the delay of the last sleep, so that delays do not add up."""
         deadline = time.monotonic() + units * self.unit_s - self.behind_s
         while (left := deadline - time.monotonic()) > 0:
             time.sleep(left)
@@ -56,7 +55,7 @@ class Units:
 
 
 class _Taking(torch.autograd.Function):
-    """Nothing but a pause in the backward; in a split one, what is left for its second half follows the pause."""
+    """The identity. Its backward calls `now`, which sleeps, then `later`, which may leave work for BWD_WEIGHT."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, now: Callable[[], None], later: Callable[[], None]) -> Tensor:
@@ -71,14 +70,14 @@ class _Taking(torch.autograd.Function):
 
 
 def taking(x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
-    """Return x, whose backward takes the time of a stage's."""
-    if has_torch_function_unary(x):  # a split backward looks at every function that it meets
+    """Return x; its backward sleeps as long as the stage's backward takes."""
+    if has_torch_function_unary(x):  # under a split backward, `_split` runs instead
         return handle_torch_function(taking, (x,), x, sleeper, units)
     return _Taking.apply(x, partial(sleeper.sleep, units.backward), _nothing)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def _split(products: list[split.Product], x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
-    weights = split.Product(partial(sleeper.sleep, units.weight), ())
+def _split(products: list[Product], x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
+    weights = Product(partial(sleeper.sleep, units.weight), ())
     half = partial(sleeper.sleep, units.input)
     return _Taking.apply(x, half, lambda: products.append(weights))  # type: ignore[no-any-return,no-untyped-call]
 
@@ -87,29 +86,29 @@ def _nothing() -> None:
     pass
 
 
-split.register(taking, _split)
+register(taking, _split)
 
 
 class TimedStage(nn.Module):
-    """A stage that takes the time that the program's costs say. shape: of what it hands on; size: of a micro-batch."""
+    """A stage that sleeps for the program's costs. shape: of its output; size: samples of a micro-batch."""
 
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
         super().__init__()
         costs = program.costs
         self.units = Units(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
         self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
-        # Stage 0 has no gradient to hand back: its backward ends here.
+        # The first stage has no input gradient: its backward ends at this parameter.
         self.anchor = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Sleep for the forward, and hand on what sleeps for the backward."""
+        """Sleep for the forward, and return an output whose backward sleeps."""
         self.sleeper.sleep(self.units.forward * (len(current_draws().samples) // self.size))
         x = torch.zeros(self.shape) + self.anchor if self.first else x + self.anchor
         return taking(x, self.sleeper, self.units)
 
 
 def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
-    """Return a model of one timed layer per stage. boundary: what each hands on, its first dimension the samples."""
+    """Return a model of one timed layer per stage. boundary: the output of each; its first dimension is the samples."""
     stages = program.header.stages
     makers = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
 
@@ -124,8 +123,8 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
     return Model("timed", tuple(zip(names, makers, strict=True)), loss, example), ModelDescription("timed", size, layers)
 
 
-class Nothing:
-    """Samples that hold nothing."""
+class ZeroSamples:
+    """Samples of zeros."""
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
         """Return a zero per sample."""
@@ -137,17 +136,17 @@ class Nothing:
         return len(numbers)
 
 
-def measured_times(trainer: Trainer, iteration: int) -> Times:
+def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
     """Run one iteration that all ranks begin together, and measure it; called by all ranks together."""
-    trainer.sum_all(torch.zeros(1))
+    trainer.transport.all_reduce(torch.zeros(1))
     loss = trainer.gradients(iteration)
     figures = trainer.update(iteration, loss, computed_and_taken_s(trainer.executor.times)).figures
     computed_s, taken_s = zip(*figures, strict=True)
-    return Times(max(taken_s), tuple(bubbles(computed_s, taken_s)))
+    return IterationTimes(max(taken_s), tuple(bubbles(computed_s, taken_s)))
 
 
-def median_times(found: Sequence[Times]) -> Times:
-    """Return the iteration of the median makespan. The first is left out where there are others: it warms up."""
+def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
+    """Return the iteration with the median makespan. The first one warms up: it is left out if there are others."""
     judged = sorted(found[1:] or found, key=lambda t: t.makespan)
     middle = statistics.median_low([t.makespan for t in judged])
     return next(t for t in judged if t.makespan == middle)
@@ -155,10 +154,10 @@ def median_times(found: Sequence[Times]) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Times in seconds, side by side. predicted: None where nobody could be asked."""
+    """Times in seconds, side by side. predicted: None where the compiler is not installed."""
 
-    predicted: Times | None
-    measured: Times
+    predicted: IterationTimes | None
+    measured: IterationTimes
 
     def table(self) -> str:
         """Return both as text."""

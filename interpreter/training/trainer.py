@@ -13,20 +13,20 @@ import torch
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import stage_group
-from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.runtime.executor import Executor, RankError
-from chimerac.interpreter.runtime.messages import boundary_table, digest
-from chimerac.interpreter.runtime.model import Model, build_stage
-from chimerac.interpreter.training.data import Batch, Samples
+from chimerac.interpreter.errors import InterpreterError, RankError
+from chimerac.interpreter.runtime.batch import Batch, Samples
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.messages import digest
+from chimerac.interpreter.runtime.partitioned import PartitionedModel
 from chimerac.interpreter.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to train. micro_batch: samples of a micro-batch that N counts; rate: the highest learning rate.
+    """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
 
-    warm_up: iterations in which the rate rises, a tenth of all where it is None; clip: the longest gradient.
+    warm_up: iterations in which the rate rises; None: a tenth of all. clip: the largest norm of the gradient.
     """
 
     iterations: int
@@ -67,28 +67,22 @@ class Trainer:
     """One rank's stages, executor and optimizer."""
 
     def __init__(
-        self,
-        program: Program,
-        model: Model,
-        description: ModelDescription,
-        source: Samples,
-        transport: Transport,
-        settings: Settings,
+        self, program: Program, model: PartitionedModel, source: Samples, transport: Transport, settings: Settings
     ) -> None:
-        self.program, self.model, self.source = program, model, source
+        self.program, self.source = program, source
+        self.model, self.partition = model.model, model.partition
         self.settings, self.transport = settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
-        self.cut = description.cut(program.header.stages)
-        table = boundary_table(description, program.header.stages)
+        table = model.table
         agree(transport, "program", "E806", program.digest)
         agree(transport, "table of boundary values", "E807", digest(table))
         transport.connect(program)
         header = program.header
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
-        self.stages = {s: build_stage(model, self.cut[s], settings.seed).to(transport.device) for s in held}
-        self.executor = Executor(program, model, self.stages, table, transport)
+        self.stages = {s: model.build(s, settings.seed).to(transport.device) for s in held}
+        self.executor = Executor(program, self.model, self.stages, table, transport)
         parameters = [p for group in self.executor.groups.values() for p in group]
-        # A rank of a listing may hold no stage at all; AdamW refuses an empty list.
+        # A rank may have no stage. AdamW refuses an empty list.
         self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
 
     def batch(self, iteration: int, replica: int) -> Batch:
@@ -104,17 +98,20 @@ class Trainer:
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip, update the weights and clear the gradients.
 
-        loss: this rank's share; figures: what this rank has measured, as many on every rank.
+        loss: this rank's share; figures: what this rank has measured, equally many on every rank.
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)
         totals[0] = loss
         totals[1] = sum(float(p.grad.double().square().sum()) for p in self._counted() if p.grad is not None)
         totals[2 + rank * count : 2 + (rank + 1) * count] = torch.tensor(figures, dtype=torch.float64)
-        self.sum_all(totals)
+        try:
+            self.transport.all_reduce(totals)
+        except InterpreterError as cause:
+            raise RankError(rank, None, "epilogue", cause) from cause
         total_loss, norm, rate = float(totals[0]), math.sqrt(float(totals[1])), learning_rate(self.settings, iteration)
         if not math.isfinite(total_loss + norm):
-            # Every rank has the same totals, so that all end here together.
+            # Every rank has the same totals, so all ranks end here together.
             raise refuse(
                 "E812",
                 f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}",
@@ -131,13 +128,6 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
         measured = totals[2:].view(world, count).tolist()
         return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
-
-    def sum_all(self, totals: torch.Tensor) -> None:
-        """Sum over all ranks, in place; called by all together. Raises RankError where one is gone."""
-        try:
-            self.transport.sum_all(totals)
-        except ConnectionError as cause:
-            raise RankError(self.transport.rank, "epilogue", cause) from cause
 
     def _counted(self) -> list[torch.nn.Parameter]:
         """Return the parameters that the gradient norm counts here: each group at the first rank that holds it."""
@@ -158,7 +148,7 @@ def learning_rate(settings: Settings, iteration: int) -> float:
 
 def agree(transport: Transport, what: str, code: str, digest: str) -> None:
     """Compare a digest with every rank's. Raises ChimeraError on all ranks where two differ."""
-    heard = transport.tell_all(digest)
+    heard = transport.all_gather(digest)
     other = next((r for r, word in enumerate(heard) if word != heard[0]), None)
     if other is not None:
         raise refuse(

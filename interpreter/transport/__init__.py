@@ -1,11 +1,12 @@
-"""What carries values between ranks: one protocol, one file per transport.
+"""Transports carry messages between ranks: one protocol, one file per transport.
 
     gloo.py       real ranks, tensors on the CPU; or on GPUs, each message passing through pinned host memory
     nccl.py       real ranks with a GPU each
     loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
 
-A transport knows ranks and buffers, and nothing of stages or micro-batches. Channels are directed and first-in
-first-out: nothing depends on tags (docs/semantics.md, "Channels").
+A transport knows ranks and buffers, and nothing of stages or micro-batches. Channels are directed, and first in, first
+out. Nothing depends on tags (docs/semantics.md, "Channels"). Every method that waits for another rank raises PeerLostError
+where that rank is gone or late, and StuckError where no rank can go on (interpreter/errors.py).
 """
 
 from __future__ import annotations
@@ -39,37 +40,34 @@ class Transport(Protocol):
     waited_ns: int
 
     def connect(self, program: Program) -> None:
-        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it.
+        """Create this program's channels and collectives; called by all ranks together, with equal programs.
 
-        Called again for another program, it adds those that are not there yet.
+        A second call, for another program, adds those that do not exist yet.
         """
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full.
 
-        `buffer` is held until a later send, or the flush, has waited for this one, and no longer (docs/semantics.md).
+        `buffer` is kept until a later send, or the flush, has waited for this one (docs/semantics.md, "Buffers").
         """
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
         """Post a receive into `buffer`."""
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch the sum of `buffer`, in place, over these ranks."""
 
     def flush(self) -> None:
         """Wait for every send."""
 
     def forget(self, buffer: Tensor) -> None:
-        """Take note that nobody reads this receive buffer any more."""
+        """Note that this receive buffer is not read any more."""
 
-    def sum_all(self, buffer: Tensor) -> None:
+    def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
 
-    def copy_from(self, rank: int, buffer: Tensor) -> None:
-        """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
-
-    def tell_all(self, words: str) -> Sequence[str]:
-        """Return what each rank said; called by all ranks together, outside the streams."""
+    def all_gather(self, text: str) -> Sequence[str]:
+        """Return the text of each rank; called by all ranks together, outside the streams."""
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

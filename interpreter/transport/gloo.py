@@ -1,7 +1,7 @@
 """Real ranks over gloo: on CPUs, or on GPUs that several ranks may share.
 
-gloo moves host memory. A message of a GPU is copied to pinned host memory before it is sent, and from there to the GPU
-by whoever waits for it.
+gloo moves host memory. The sender copies a message from its GPU to pinned host memory. The receiver copies it to its GPU
+when it waits for the message.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def join(timeout_s: float) -> None:
 
 
 def leave() -> None:
-    """Part from the others, all together: nobody's connections close under another's last message."""
+    """Part from the others, all together, so that no connection closes before the last message has arrived."""
     part()
 
 
 class Gloo(Processes):
     """One rank's channels and collectives. The ranks have met.
 
-    device: where its messages lie; staged: they pass through host memory, by default those that lie elsewhere.
+    device: where messages lie; staged: they pass through host memory; by default where the device is not the host.
     """
 
     def __init__(self, device: torch.device = HOST, staged: bool | None = None) -> None:

@@ -1,8 +1,8 @@
 """All ranks in one process: the executable form of the machines of docs/semantics.md.
 
-What waits for what is in machines.py. One rank runs at a time and hands over only where it would wait (turns.py), so a
-run is a function of its seed, and "nobody can move" is seen at once. A receive buffer is poisoned when it is
-posted and when it is given back: whoever reads it too early or too late gets nonsense, or autograd's complaint.
+machines.py says what waits for what. One rank runs at a time and hands over only where it would wait (turns.py). So a run
+is a function of its seed, and a deadlock is found at once. A receive buffer is overwritten with NaN when it is posted and
+when it is given back. So a rank that reads it too early or too late gets NaN, or an error of autograd.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.errors import RankError, StuckError
 from chimerac.interpreter.transport import Transport, ranks_text
-from chimerac.interpreter.transport.machines import Channel, Deed, World
-from chimerac.interpreter.transport.turns import StuckError, Turns
+from chimerac.interpreter.transport.machines import Channel, Operation, World
+from chimerac.interpreter.transport.turns import Turns
 
 T = TypeVar("T")
 
@@ -27,14 +28,14 @@ T = TypeVar("T")
 class Posted:
     """A transfer or a collective that a rank has posted."""
 
-    __slots__ = ("_deed", "_owner", "_what")
+    __slots__ = ("_operation", "_owner", "_what")
 
-    def __init__(self, owner: Loopback, deed: Deed, what: str) -> None:
-        self._owner, self._deed, self._what = owner, deed, what
+    def __init__(self, owner: Loopback, operation: Operation, what: str) -> None:
+        self._owner, self._operation, self._what = owner, operation, what
 
     def wait(self) -> None:
         """Return when it is complete; others run meanwhile."""
-        self._owner.wait(lambda: self._deed.complete, self._what)
+        self._owner.wait(lambda: self._operation.complete, self._what)
 
 
 class Loopback:
@@ -42,31 +43,31 @@ class Loopback:
 
     def __init__(self, rank: int, world: World, device: torch.device) -> None:
         self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
-        self._common = world
+        self._world = world
         self._to: dict[int, Channel] = {}
-        self._sent: dict[int, deque[Tensor]] = {}  # by peer, what belongs to its send until that has been waited for
+        self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that nobody has waited for
         self._launched: dict[tuple[int, ...], int] = {}
-        self._met = 0
+        self._gathered = 0
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
         """Return when `ready` holds; others run meanwhile."""
         begin = perf_counter_ns()
-        self._common.turns.wait(self.rank, ready, what)
+        self._world.turns.wait(self.rank, ready, what)
         self.waited_ns += perf_counter_ns() - begin
 
     def _pause(self) -> None:
-        if self._common.every_post:
-            self._common.turns.pause(self.rank)
+        if self._world.every_post:
+            self._world.turns.pause(self.rank)
 
     def connect(self, program: Program) -> None:
-        """Do nothing: channels are there when they are used."""
+        """Do nothing: a channel is made by its first use."""
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting as long as the machine says."""
         self._pause()
-        channel = self._to[peer] = self._common.channel(self.rank, peer)
-        window = self._common.window
-        queue = self._common.transfers(self.rank, peer)
+        channel = self._to[peer] = self._world.channel(self.rank, peer)
+        window = self._world.window
+        queue = self._world.transfers(self.rank, peer)
         number = channel.sends - (window or 0)  # of the transfer to wait for
         sent = self._sent.setdefault(peer, deque())
         if window:
@@ -80,8 +81,8 @@ class Loopback:
             sent.append(buffer)
 
     def _wait_for(self, peer: int, channel: Channel, number: int) -> None:
-        """Return when a SEND's transfer has got as far as the machine's windows want."""
-        if self._common.transfers(self.rank, peer) is None:
+        """Return when transfer `number` is as far as the machine's window asks."""
+        if self._world.transfers(self.rank, peer) is None:
             self.wait(lambda: channel.receives > number, f"rank {peer} to post its receive number {number} of this channel")
         else:
             self.wait(lambda: channel.done > number, f"its transfer number {number} to rank {peer}")
@@ -90,26 +91,25 @@ class Loopback:
         """Post a receive into `buffer`."""
         self._pause()
         poison(buffer)
-        deed = self._common.channel(peer, self.rank).received(buffer, self._common.transfers(self.rank, peer))
-        return Posted(self, deed, f"what rank {peer} sends")
+        operation = self._world.channel(peer, self.rank).received(buffer, self._world.transfers(self.rank, peer))
+        return Posted(self, operation, f"what rank {peer} sends")
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Posted:
-        """Launch the sum of `buffer`, in place, over these ranks, in the order of the ranks."""
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Posted:
+        """Launch the sum of `buffer`, in place, over these ranks, added in the order of the ranks."""
         self._pause()
         number = self._launched[ranks] = self._launched.get(ranks, 0) + 1
-        parts: dict[int, Tensor] = {}
-        deed, parts = self._common.sums.setdefault((ranks, number), (Deed(len(ranks)), parts))
+        operation, parts = self._world.sums.setdefault((ranks, number), (Operation(len(ranks)), {}))
         parts[self.rank] = buffer
 
         def add() -> None:
-            del self._common.sums[ranks, number]
+            del self._world.sums[ranks, number]
             total = torch.stack([parts[r] for r in ranks]).sum(dim=0) if len(ranks) > 1 else parts[ranks[0]]
             for part in parts.values():
                 part.copy_(total)
 
-        deed.do = add
-        deed.post(self._common.collectives(self.rank))
-        return Posted(self, deed, f"the sum over {ranks_text(ranks)}")
+        operation.do = add
+        operation.post(self._world.collectives(self.rank))
+        return Posted(self, operation, f"the sum over {ranks_text(ranks)}")
 
     def flush(self) -> None:
         """Wait for every send."""
@@ -118,65 +118,64 @@ class Loopback:
             self._sent[peer].clear()
 
     def forget(self, buffer: Tensor) -> None:
-        """Poison a receive buffer that nobody should read any more."""
+        """Overwrite a receive buffer that nobody may read any more."""
         poison(buffer)
 
-    def sum_all(self, buffer: Tensor) -> None:
+    def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
-        parts = self._meet(buffer.clone())
+        parts = self._gather(buffer.clone())
         buffer.copy_(torch.stack(parts).sum(dim=0))
 
-    def copy_from(self, rank: int, buffer: Tensor) -> None:
-        """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
-        buffer.copy_(self._meet(buffer.clone() if rank == self.rank else buffer)[rank])
+    def all_gather(self, text: str) -> list[str]:
+        """Return the text of each rank; called by all ranks together, outside the streams."""
+        return self._gather(text)
 
-    def tell_all(self, words: str) -> list[str]:
-        """Return what each rank said; called by all ranks together, outside the streams."""
-        return self._meet(words)
-
-    def _meet(self, brought: T) -> list[T]:
-        """Return what every rank has brought to this meeting of all."""
-        self._met += 1
-        table = self._common.meetings.setdefault(self._met, {})
-        table[self.rank] = brought
+    def _gather(self, mine: T) -> list[T]:
+        """Return the value of every rank."""
+        self._gathered += 1
+        table = self._world.gathered.setdefault(self._gathered, {})
+        table[self.rank] = mine
         self.wait(lambda: len(table) == self.world, "all ranks to come together")
-        self._common.meetings.pop(self._met, None)
+        self._world.gathered.pop(self._gathered, None)
         return [table[r] for r in range(self.world)]  # type: ignore[misc]
 
 
 def poison(buffer: Tensor) -> None:
-    """Fill with ones, bit by bit: not a number, in every floating-point type; autograd sees that it was overwritten."""
+    """Set every bit: NaN in every floating-point type. Autograd notices that the tensor was overwritten."""
     if buffer.numel():
         buffer.view(-1).view(torch.uint8).fill_(255)
 
 
+def _cause(error: BaseException) -> BaseException:
+    return error.cause if isinstance(error, RankError) else error
+
+
 def run_in_loopback(
     program: Program,
-    make_rank: Callable[[Transport], T],
+    run_rank: Callable[[Transport], T],
     seed: int = 0,
     machine: Machine | None = None,
     every_post: bool = False,
     device: torch.device | None = None,
     turns: Turns | None = None,
 ) -> list[T]:
-    """Run `make_rank`, a rank's whole life, once for each rank of the program, and return what they return.
+    """Call `run_rank` once for each rank of the program, with the rank's transport, and return the results.
 
-    machine: by default the one that the program promises to end on; every_post: ranks may also hand over at each
-    transfer and collective, so that every interleaving can be drawn; device: where messages lie; turns: who goes on,
-    drawn with the seed if not given. Raises the first error of a rank; StuckError, with what every rank waits for, where
-    nobody can move.
+    machine: by default the one in the program's header; every_post: ranks may also hand over at each transfer and
+    collective, so that every interleaving can be drawn; device: where messages lie; turns: which rank goes on, drawn with
+    the seed if not given. Raises the first error of a rank, or StuckError, with what every rank waits for, where no rank
+    can go on.
     """
     machine = machine or program.header.machine
     world = World(program, machine, every_post, turns or Turns(program.world, seed))
     ranks = [Loopback(rank, world, device or torch.device("cpu")) for rank in range(program.world)]
-    results = world.turns.run([partial(make_rank, rank) for rank in ranks])
+    results = world.turns.run([partial(run_rank, rank) for rank in ranks])
     errors = world.turns.errors
     if errors:
-        stuck = {rank: error for rank, error in errors.items() if isinstance(error.__cause__ or error, StuckError)}
         first = next(iter(errors.values()))
-        if len(stuck) == len(errors):
+        if all(isinstance(_cause(error), StuckError) for error in errors.values()):
             name = f"window({program.header.window})" if machine == "window" else machine
-            words = "".join(f"\n  {stuck[rank]}".replace("nobody can move: it", "it") for rank in sorted(stuck))
-            raise StuckError(f"nobody can move on the {name} machine:{words}") from first
+            lines = "".join(f"\n  {errors[rank]}".replace("deadlock: it", "it") for rank in sorted(errors))
+            raise StuckError(f"deadlock on the {name} machine:{lines}") from first
         raise first
     return results

@@ -1,7 +1,7 @@
 """The machines of docs/semantics.md, executable: what a SEND, a reader and a collective wait for.
 
-All transfers and collectives are deeds that complete once all their members have posted them; on `paired` and `serial`
-they also stand in queues, and complete in the queues' order. Channels are strictly first in, first out.
+A transfer or a collective is an operation. It completes when all its members have posted it. On `paired` and `serial`
+operations are also in queues, and complete in the order of the queues. Channels are first in, first out.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.transport.turns import Turns
 
-Queue = deque["Deed"]
+Queue = deque["Operation"]
 
 
-class Deed:
+class Operation:
     """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues."""
 
     __slots__ = ("complete", "do", "missing", "queues")
@@ -28,25 +28,25 @@ class Deed:
         self.queues: list[Queue] = []
 
     def post(self, queue: Queue | None) -> None:
-        """Take the part of one member, which stands in that member's queue."""
+        """Post one member's part. queue: the member's, if the machine has any."""
         self.missing -= 1
         if queue is not None:
             queue.append(self)
             self.queues.append(queue)
-        self._settle()
+        self._complete_if_due()
 
-    def _settle(self) -> None:
+    def _complete_if_due(self) -> None:
         if self.missing or self.complete or any(queue[0] is not self for queue in self.queues):
             return
         self.complete = True
         assert self.do is not None
         self.do()
-        self.do = None  # and with it what it moved
+        self.do = None  # it holds the tensors that it moved
         for queue in self.queues:
             queue.popleft()
         for queue in self.queues:
             if queue:
-                queue[0]._settle()
+                queue[0]._complete_if_due()
 
 
 class Channel:
@@ -57,7 +57,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.sends = self.receives = self.done = 0
-        self.waiting: deque[tuple[Deed, Tensor]] = deque()
+        self.waiting: deque[tuple[Operation, Tensor]] = deque()
 
     def is_empty(self) -> bool:
         """Return whether every send is complete."""
@@ -67,18 +67,18 @@ class Channel:
         """Post the next send."""
         self.sends += 1
         if self.sends > self.receives:
-            transfer = Deed(2)
+            transfer = Operation(2)
             self.waiting.append((transfer, buffer))
         else:
             transfer, into = self.waiting.popleft()
             transfer.do = lambda: self._deliver(buffer, into)
         transfer.post(queue)
 
-    def received(self, buffer: Tensor, queue: Queue | None) -> Deed:
+    def received(self, buffer: Tensor, queue: Queue | None) -> Operation:
         """Post the next receive."""
         self.receives += 1
         if self.receives > self.sends:
-            transfer = Deed(2)
+            transfer = Operation(2)
             self.waiting.append((transfer, buffer))
         else:
             transfer, content = self.waiting.popleft()
@@ -95,7 +95,7 @@ class Channel:
 
 
 class World:
-    """What the ranks of one program have in common. window: sends of a channel that may be incomplete; None for any."""
+    """What the ranks of one program share. window: how many sends of a channel may be incomplete; None for any number."""
 
     def __init__(self, program: Program, machine: Machine, every_post: bool, turns: Turns) -> None:
         self.size, self.machine, self.every_post = program.world, machine, every_post
@@ -103,14 +103,15 @@ class World:
         self.turns = turns
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}
-        self.sums: dict[tuple[tuple[int, ...], int], tuple[Deed, dict[int, Tensor]]] = {}
-        self.meetings: dict[int, dict[int, object]] = {}
+        self.sums: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
+        self.gathered: dict[int, dict[int, object]] = {}
 
     def channel(self, a: int, b: int) -> Channel:
+        """Return the channel from rank a to rank b."""
         return self.channels.setdefault((a, b), Channel())
 
     def transfers(self, rank: int, peer: int) -> Queue | None:
-        """Return the queue in which a rank's transfers with a peer stand, if the machine has any."""
+        """Return the queue of a rank's transfers with a peer; None where the machine has none."""
         match self.machine:
             case "serial":
                 return self.queues.setdefault((rank,), deque())
@@ -120,6 +121,6 @@ class World:
                 return None
 
     def collectives(self, rank: int) -> Queue:
-        """Return the queue in which a rank's collectives stand."""
+        """Return the queue of a rank's collectives."""
         key = (rank,) if self.machine == "serial" else (rank, "collectives")
         return self.queues.setdefault(key, deque())

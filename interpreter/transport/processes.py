@@ -1,8 +1,8 @@
 """Ranks that are processes, on torch.distributed's process groups: what gloo and NCCL have in common.
 
-Every channel and every collective has a process group of its own, created and used once in one global order before the
-first iteration: the connections then exist, and no later call can meet another rank's set-up. What all ranks say to each
-other outside the streams goes over the default group, which is gloo's, through host memory.
+Every channel and every collective has a process group of its own. All of them are created, and used once, in one global
+order before the first iteration. So every connection exists before it is needed, and no later call waits for the set-up
+of another rank. all_reduce and all_gather use the default group, which is gloo's, and host memory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from chimerac.interpreter.transport import Pending, ranks_text
 from chimerac.interpreter.transport.meeting import meeting
 
 HOST = torch.device("cpu")
-
-
-# A sum is launched early and waited for late: until then nobody is kept waiting, and gloo must not end it.
-UNHURRIED = timedelta(days=365)
+NO_LIMIT = timedelta(days=365)  # a sum is launched long before it is waited for: gloo must not end it in between
 
 
 class Posted:
-    """A transfer or a collective that a process group has taken on.
+    """A transfer or a collective that was posted to a process group.
 
-    then: what is left to do when it is complete; limit: how long to wait for it, where its group does not know.
+    then: called when it is complete; limit: how long to wait for it; None where its group has a limit of its own.
     """
 
     __slots__ = ("_limit", "_owner", "_then", "_what", "_work")
@@ -50,7 +47,7 @@ class Posted:
         self._owner, self._work, self._what, self._then, self._limit = owner, work, what, then, limit
 
     def wait(self) -> None:
-        """Return when it is complete. Raises ConnectionError where a peer has gone or does not answer in time."""
+        """Return when it is complete. Raises PeerLostError where a peer is gone or late."""
         met = self._owner.meeting
         begin = perf_counter_ns()
         met.waiting = self._what, monotonic()
@@ -74,30 +71,31 @@ class Channel:
 
     def __init__(self, group: Any, peer: int, what: str) -> None:
         self.group, self.peer, self.what = group, peer, what
-        # A buffer belongs to its send until that is complete.
+        # A buffer may not be freed before its send is complete.
         self.sends: deque[tuple[Posted, Tensor]] = deque()
 
 
 class Processes:
     """One rank's channels and collectives. The ranks have met.
 
-    backend: of the groups; device: where messages lie; staged: they pass through host memory, as gloo takes no others.
+    backend: of the groups; device: where messages lie; staged: they are copied through host memory, which gloo needs.
     """
 
     def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device, self.waited_ns, self.meeting = device, 0, meeting()
         self._backend, self._staged = backend, staged
-        # gloo counts from the launch of a sum, and this process from where it waits. NCCL's waits do not hold it up.
-        self._patient = backend == "gloo" and self.meeting.limit is not None
-        self._hosts: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # staging memory that is free
+        # gloo measures a timeout from the launch of a sum. Here it is measured from the wait, so `Posted` gets the limit.
+        # Waits of NCCL do not block the process.
+        self._limits_waits = backend == "gloo" and self.meeting.limit is not None
+        self._hosts: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # host memory for reuse
         self._channels: set[tuple[int, int]] = set()
         self._to: dict[int, Channel] = {}
         self._from: dict[int, Channel] = {}
         self._collectives: dict[tuple[int, ...], Any] = {}
 
     def connect(self, program: Program) -> None:
-        """Create this program's channels and collectives; called by all ranks together, once they have agreed on it."""
+        """Create this program's channels and collectives; called by all ranks together, with equal programs."""
         self._window = open_sends(program.header.machine, program.header.window)
         sends = program.table.op == Op.SEND
         ends = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
@@ -114,20 +112,21 @@ class Processes:
         for ranks in sets:
             self._collectives[ranks] = self._group(ranks)
         self._use_once(channels, sets)
-        if self._patient:
+        if self._limits_waits:
             for ranks in sets:
                 if self.rank in ranks:
-                    self._collectives[ranks]._get_backend(HOST).set_timeout(UNHURRIED)
+                    self._collectives[ranks]._get_backend(HOST).set_timeout(NO_LIMIT)
 
     def _group(self, ranks: Sequence[int]) -> Any:
         limit = self.meeting.limit
         with self.meeting.wait(f"connecting {ranks_text(ranks)}"):
             if limit is None:
                 return dist.new_group(list(ranks), backend=self._backend)
-            # A group does not take over how long others wait: torch's default is half an hour.
+            # A new group does not inherit the timeout of the default group: torch's default is half an hour.
             return dist.new_group(list(ranks), backend=self._backend, timeout=limit)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], sets: Sequence[tuple[int, ...]]) -> None:
+        """Move one number over each channel and each collective, so that their connections are made."""
         for sender, receiver in channels:
             if self.rank == sender:
                 self.send(receiver, torch.zeros(1, device=self.device))
@@ -136,7 +135,7 @@ class Processes:
                 self.recv(sender, torch.zeros(1, device=self.device)).wait()
         for ranks in sets:
             if self.rank in ranks:
-                self.sum(ranks, torch.zeros(1, device=self.device)).wait()
+                self.launch_all_reduce(ranks, torch.zeros(1, device=self.device)).wait()
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full."""
@@ -169,7 +168,7 @@ class Processes:
             raise self.meeting.lost(channel.what, error) from error
         return Posted(self, work, channel.what, then)
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch the sum of `buffer`, in place, over these ranks."""
         what, then, total = f"the sum over {ranks_text(ranks)}", None, buffer
         if self._staged:
@@ -180,7 +179,7 @@ class Processes:
             work = dist.all_reduce(total, group=self._collectives[ranks], async_op=True)
         except RuntimeError as error:
             raise self.meeting.lost(what, error) from error
-        return Posted(self, work, what, then, self.meeting.limit if self._patient else None)
+        return Posted(self, work, what, then, self.meeting.limit if self._limits_waits else None)
 
     def flush(self) -> None:
         """Wait for every send."""
@@ -189,15 +188,15 @@ class Processes:
                 channel.sends.popleft()[0].wait()
 
     def forget(self, buffer: Tensor) -> None:
-        """Do nothing: what comes into a buffer next overwrites it."""
+        """Do nothing: nobody reads the buffer again."""
 
     def _host(self, like: Tensor) -> Tensor:
-        """Return staging memory for a message; pinned where it serves a GPU, which copies faster to and from it."""
+        """Return host memory for a message; pinned where the message is on a GPU, because copies are then faster."""
         free = self._hosts.setdefault((like.shape, like.dtype), [])
         return free.pop() if free else torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
 
     def _free(self, host: Tensor, target: Tensor | None = None) -> Callable[[], None]:
-        """Return what is done when a transfer of staging memory is complete: pass its content on, give it back."""
+        """Return the call for when a transfer is complete: copy `host` to its target, and keep `host` for reuse."""
 
         def complete() -> None:
             if target is not None:
@@ -206,24 +205,17 @@ class Processes:
 
         return complete
 
-    def sum_all(self, buffer: Tensor) -> None:
+    def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
-        self._together("a sum over all ranks", dist.all_reduce, buffer)
-
-    def copy_from(self, rank: int, buffer: Tensor) -> None:
-        """Overwrite `buffer` with that of `rank`; called by all ranks together, outside the streams."""
-        self._together(f"the copy of rank {rank}'s weights", lambda host: dist.broadcast(host, rank), buffer)
-
-    def tell_all(self, words: str) -> Sequence[str]:
-        """Return what each rank said; called by all ranks together, outside the streams."""
-        heard = [""] * self.world
-        with self.meeting.wait("the comparison of all ranks"):
-            dist.all_gather_object(heard, words)
-        return heard
-
-    def _together(self, what: str, call: Callable[[Tensor], object], buffer: Tensor) -> None:
         host = buffer if buffer.device == HOST else buffer.to(HOST)
-        with self.meeting.wait(what):
-            call(host)
+        with self.meeting.wait("a sum over all ranks"):
+            dist.all_reduce(host)
         if host is not buffer:
             buffer.copy_(host)
+
+    def all_gather(self, text: str) -> Sequence[str]:
+        """Return the text of each rank; called by all ranks together, outside the streams."""
+        texts = [""] * self.world
+        with self.meeting.wait("the comparison of all ranks"):
+            dist.all_gather_object(texts, text)
+        return texts

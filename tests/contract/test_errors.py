@@ -33,7 +33,7 @@ ROOMS = {
     "E45": ("compiler/verify/collectives.py", "compiler/diagnose/collectives.py"),
     "E46": ("compiler/verify/memory.py", "compiler/analyze/memory.py"),
     "E6": ("chimera_ir/jsonform.py", "chimera_ir/textform.py"),
-    "E7": ("chimera_ir/model.py", "models/"),
+    "E7": ("chimera_ir/model.py", "chimera_ir/partition.py"),
     "E8": ("interpreter/", "models/"),
 }
 

@@ -17,14 +17,15 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.explain.entries import Entry, entries, hundreds
 from chimerac.compiler.explain.page import run
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.run import check_world, planned, prepared, run_rank
+from chimerac.interpreter.launch.plan import check_world
+from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.start import prepared, run_rank
 
 ROOT = Path(__file__).parents[2]
-COMPILED = [e for e in entries().values() if e.code < "E8"]
+COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]
 
 # What needs ranks that talk to each other, or a machine that lacks something: the tests that show it.
 SHOWN_BY = {
-    "E805": "tests/unit/test_interpreter_executor.py::test_tied_parameters_that_the_model_does_not_have_are_refused",
     "E806": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
     "E807": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
     "E809": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
@@ -32,9 +33,10 @@ SHOWN_BY = {
     "E811": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
     "E812": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
     "E813": "tests/distributed/test_training.py::test_a_program_runs_where_the_compiler_is_not",
+    "E817": "tests/distributed/test_failures.py::test_ranks_with_different_partitions_are_refused",
     "E815": "tests/contract/test_explain.py::test_a_transport_that_needs_a_gpu",
 }
-STARTED = [e for e in entries().values() if e.code >= "E8" and e.code not in SHOWN_BY]
+STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.code not in SHOWN_BY]
 
 
 @pytest.mark.parametrize("e", COMPILED, ids=lambda e: e.code)
@@ -56,7 +58,7 @@ def start(e: Entry, text: str, command: str, monkeypatch: pytest.MonkeyPatch) ->
     assert (torchrun, option, program) == ("torchrun", "--nproc-per-node", "interpreter/run.py")
     monkeypatch.setenv("WORLD_SIZE", ranks)
     options = parse_options(words)
-    plan = planned(options, speaks=False)
+    plan = planned(options)
     check_world(plan.program, int(ranks))
     prepared(plan, options, ranks_here=int(ranks))
 
@@ -88,7 +90,7 @@ def test_a_transport_that_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(entries()["E815"].run)[4:]
     options = parse_options(words)
     with pytest.raises(ChimeraError, match="E815"):
-        run_rank(planned(options, speaks=False), options)
+        run_rank(planned(options), options)
 
 
 # --- the command --------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class Alone:
     def recv(self, peer: int, buffer: Tensor) -> Pending:
         raise AssertionError(f"one rank receives nothing, least of all from rank {peer}")
 
-    def sum(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         raise AssertionError(f"one rank sums nothing over ranks {ranks}")
 
     def flush(self) -> None:
@@ -35,12 +35,9 @@ class Alone:
     def forget(self, buffer: Tensor) -> None:
         """Leave the buffer as it is."""
 
-    def sum_all(self, buffer: Tensor) -> None:
+    def all_reduce(self, buffer: Tensor) -> None:
         """Leave the buffer as it is."""
 
-    def copy_from(self, rank: int, buffer: Tensor) -> None:
-        """Leave the buffer as it is."""
-
-    def tell_all(self, words: str) -> Sequence[str]:
-        """Return these words and what was given as heard."""
-        return [words, *self.heard]
+    def all_gather(self, text: str) -> Sequence[str]:
+        """Return this text and what was given as heard."""
+        return [text, *self.heard]

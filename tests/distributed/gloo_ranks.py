@@ -38,7 +38,7 @@ def main() -> None:
         model = deep_model(6)
         found = rank_of(program, model, iterations=2)(transport)
         mine = {"loss": found.loss, "wrong": list(differences_of_rank(program, model, found, iteration=1))}
-        results[name] = [json.loads(words) for words in transport.tell_all(json.dumps(mine))]
+        results[name] = [json.loads(words) for words in transport.all_gather(json.dumps(mine))]
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.reference import add_gradients, whole_model
 from chimerac.interpreter.training.trainer import Settings, Trainer
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
@@ -22,7 +23,7 @@ def differing(trainer: Trainer, model: Model, iteration: int) -> list[str]:
     add_gradients(whole, trainer, iteration)
     wrong = []
     for s, stage in trainer.stages.items():
-        wanted = [p.grad for k in trainer.cut[s] for p in whole.layers[k].parameters()]
+        wanted = [p.grad for k in trainer.partition.layers[s] for p in whole.layers[k].parameters()]
         for n, (p, grad) in enumerate(zip(stage.parameters(), wanted, strict=True)):
             assert grad is not None and bool(grad.any()), "a comparison with zero says nothing"
             if p.grad is None or not p.grad.equal(grad):
@@ -39,13 +40,13 @@ def main() -> None:
     results = {}
     for name, program in TWO_RANKS.items():
         transport = Gloo()
-        trainer = Trainer(program, model, description, IntegerSamples(), transport, settings)
+        trainer = Trainer(program, partitioned(program, model, description), IntegerSamples(), transport, settings)
         found = []
         for iteration in range(2):
             loss = trainer.gradients(iteration)
             found.append({"loss": loss, "differing": differing(trainer, model, iteration)})
             trainer.optimizer.zero_grad()
-        heard = transport.tell_all(json.dumps(found))
+        heard = transport.all_gather(json.dumps(found))
         one = [add_gradients(whole_model(model, 3), trainer, t) for t in range(2)]
         results[name] = {"ranks": [json.loads(words) for words in heard], "one process": one}
     if transport.rank == 0:

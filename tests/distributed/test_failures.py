@@ -4,15 +4,19 @@ More of it, on killed ranks and on torchrun, is in test_first_run.py.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_to_json
+from chimerac.chimera_ir.partition import Partition
 from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.interpreter.launch.compiling import plan_of
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.run import plan_of, planned, prepared
+from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.start import prepared, start
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.test_first_run import (
@@ -53,7 +57,7 @@ def test_ranks_that_were_told_different_things_are_refused(different: list[str],
     jobs, plans = [], []
     for extra in ([], words):
         options = parse_options(["-p", "D=2", *TINY, *extra])
-        plans.append(planned(options, speaks=False))
+        plans.append(planned(options))
         jobs.append(prepared(plans[-1], options, ranks_here=2))
 
     def rank(transport: Transport) -> int:
@@ -61,6 +65,31 @@ def test_ranks_that_were_told_different_things_are_refused(different: list[str],
 
     with pytest.raises(ChimeraError, match=finding):
         run_in_loopback(plans[0].program, rank)
+
+
+def test_ranks_with_different_partitions_are_refused(tmp_path: Path) -> None:
+    """E817: their programs have one digest, and their messages one size."""
+    program, jobs = compile_schedule("gpipe", {"D": 2}).program, []
+    for rank, end in enumerate((1, 2)):
+        path = tmp_path / f"{rank}.json"
+        path.write_text(program_to_json(replace(program, partition=Partition("gpt-nano", ((0, end), (end, 4))))))
+        settings = parse_options([str(path), *TINY])
+        jobs.append(prepared(planned(settings), settings, ranks_here=2))
+    with pytest.raises(ChimeraError) as error:
+        run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport, alive=lambda: None))
+    message = "rank 0 and rank 1 have a different partition, stage 0: layers 0 to 0 and layers 0 to 1"
+    assert [(d.code, d.message) for d in error.value.diagnostics] == [("E817", message)]
+
+
+def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.json"
+    program = compile_schedule("chimera", {"D": 2}).program
+    path.write_text(program_to_json(replace(program, partition=Partition("gpt-nano", ((0, 3), (3, 4))))))
+    settings = parse_options([str(path), *TINY, "--loopback", "--check-gradients"])
+    assert start(planned(settings), settings) == 0
+    assert "gradients equal one process" in capsys.readouterr().out
 
 
 def test_two_real_ranks_with_different_options_are_refused_and_nobody_hangs() -> None:
@@ -108,7 +137,7 @@ def test_an_evaluation_program_cannot_train(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(program_to_json(program))
     with pytest.raises(ChimeraError, match="E814"):
-        planned(parse_options([str(path)]), speaks=False)
+        planned(parse_options([str(path)]))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +157,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
     given = parse_options([*options, *TINY] if "--model" not in options else options)
 
     def whole() -> None:
-        plan = planned(given, speaks=False)
+        plan = planned(given)
         job = prepared(plan, given, ranks_here=2)
         run_in_loopback(plan.program, lambda transport: job.run(transport, alive=lambda: None))
 
@@ -140,7 +169,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
 def test_a_machine_on_which_nobody_can_move_is_reported_at_once() -> None:
     run = finished(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
     assert run.returncode == 1
-    assert "error: nobody can move on the serial machine:\n  rank 0, instruction" in run.stderr
+    assert "error: deadlock on the serial machine:\n  rank 0, instruction" in run.stderr
     assert "Traceback" not in run.stderr
 
 

@@ -15,8 +15,8 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import evaluation_of
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
-from chimerac.interpreter.runtime.executor import RankError
-from chimerac.interpreter.transport.loopback import StuckError, run_in_loopback
+from chimerac.interpreter.errors import RankError, StuckError
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program, streams, with_streams
 from tests.helpers_loopback import deep_model, differences, equal_to_one_process, rank_of
@@ -70,7 +70,7 @@ def equal_or_stuck(p: Program, interleavings: int) -> None:
         if ends:
             equal_to_one_process(p, model_for(p), 99, machine)  # type: ignore[arg-type]
         else:
-            with pytest.raises(StuckError, match="nobody can move on the"):
+            with pytest.raises(StuckError, match="deadlock on the"):
                 run_in_loopback(p, rank_of(p, model_for(p)), 99, machine)  # type: ignore[arg-type]
 
 
@@ -176,12 +176,12 @@ def test_a_run_is_a_function_of_its_seed_and_seeds_differ() -> None:
     assert orders == [order(seed) for seed in range(8)] and len(set(orders)) == 8
 
 
-def test_nobody_can_move_names_every_ranks_instruction() -> None:
+def test_a_deadlock_names_every_ranks_instruction() -> None:
     p = shipped("chimera", 4)
     with pytest.raises(StuckError) as caught:
         run_in_loopback(p, rank_of(p, deep_model(3)), machine="paired")
     first, *others = str(caught.value).splitlines()
-    assert first == "nobody can move on the paired machine:"
+    assert first == "deadlock on the paired machine:"
     assert [line.partition(": it waits for what rank ")[0] for line in others] == [
         "  rank 0, instruction 6: FWD up[0] s3 m4",
         "  rank 1, instruction 4: FWD down[0] s1 m0",

@@ -17,6 +17,7 @@ from chimerac.compiler import compile_schedule, evaluation_of
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import build_stage
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.evaluation import Evaluator
@@ -90,7 +91,7 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
     description = describe(MODEL, size)
 
     def rank(transport: Transport) -> tuple[list[tuple[float, float]], float]:
-        trainer = Trainer(compiled, MODEL, description, TRAIN, transport, SETTINGS)
+        trainer = Trainer(compiled, partitioned(compiled, MODEL, description), TRAIN, transport, SETTINGS)
         results = [trainer.update(t, trainer.gradients(t)) for t in range(SETTINGS.iterations)]
         trainer.executor.check_copies()
         evaluator = Evaluator(evaluation_of(compiled), trainer, HELD_OUT, EVALUATED)
@@ -123,7 +124,7 @@ def test_recomputation_draws_the_same_dropout(name: str) -> None:
         description = describe(model, samples_per_micro_batch(program, SAMPLES))
 
         def rank(transport: Transport) -> tuple[float, list[torch.Tensor | None]]:
-            trainer = Trainer(program, model, description, TRAIN, transport, SETTINGS)
+            trainer = Trainer(program, partitioned(program, model, description), TRAIN, transport, SETTINGS)
             loss = trainer.gradients(0)
             return loss, [p.grad for stage in trainer.stages.values() for p in stage.parameters()]
 
@@ -206,7 +207,7 @@ def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> 
 
 
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['compiler'] = None\n")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['chimerac.compiler'] = None\n")
     program, root = tmp_path / "p.json", str(Path(__file__).parents[2])
     program.write_text(program_to_json(TWO_RANKS["two pipes"]))
     path = {"PYTHONPATH": f"{tmp_path}:{root}"}

@@ -14,6 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import meeting
 from chimerac.interpreter.transport.gloo import Gloo, join
 from tests.distributed.programs import TWO_RANKS
@@ -40,16 +41,16 @@ def main() -> None:
         try:
             wait()
             found[name] = "complete", 0
-        except ConnectionError as error:
+        except PeerLostError as error:
             found[name] = str(error), time.monotonic() - begin
 
     x = torch.zeros(3)
-    total = transport.sum((0, 1), torch.zeros(3))
+    total = transport.launch_all_reduce((0, 1), torch.zeros(3))
     waits: dict[str, Callable[[], object]] = {
         "receive": transport.recv(1, x).wait,
         "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window is full
         "sum": total.wait,
-        "everybody's sum": lambda: transport.sum_all(torch.zeros(1)),
+        "everybody's sum": lambda: transport.all_reduce(torch.zeros(1)),
         "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),
     }
     threads = [threading.Thread(target=attempt, args=wait) for wait in waits.items()]
@@ -63,10 +64,10 @@ def main() -> None:
 
 def slow(transport: Gloo) -> None:
     """Launch a sum on rank 1 later than a wait may last, and let rank 0 be busy for most of that time."""
-    transport.sum_all(torch.zeros(1))
+    transport.all_reduce(torch.zeros(1))
     part = torch.ones(1)
     time.sleep((LIMIT_S + 1) * transport.rank)
-    pending = transport.sum((0, 1), part)
+    pending = transport.launch_all_reduce((0, 1), part)
     time.sleep((LIMIT_S + 0.5) * (1 - transport.rank))
     pending.wait()
     assert part.item() == 2

@@ -21,6 +21,7 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.model import model_from_json, model_to_json
+from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_schedule, evaluation_of, simulate, verify
@@ -137,7 +138,7 @@ def model(data: bytes) -> str:
     found = model_from_json(text_of(data), "model.json")
     holds(model_from_json(model_to_json(found)) == found, "the JSON form reads as another model")
     for stages in {1, min(3, len(found.layers)), len(found.layers)}:
-        sums = found.stage_sums(stages)
+        sums = found.stage_sums(balanced(found, stages).layers)
         holds(sum(len(s.layers) for s in sums) == len(found.layers), "a cut loses layers")
     return f"model {len(found.layers) > 1} {bool(found.tied)}"
 

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Recv, Send
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.errors import PeerLostError, StuckError
 from chimerac.interpreter.transport.loopback import Loopback
 from chimerac.interpreter.transport.machines import Queue, World
-from chimerac.interpreter.transport.turns import EndedError, StuckError, Turns
+from chimerac.interpreter.transport.turns import Turns
 from tests.proof.model import Found
 
 State = tuple[int, ...]
@@ -52,7 +53,7 @@ class Chosen(Turns):
     def choose(self, able: Sequence[int]) -> int:
         chosen = self._choose(able)
         if chosen is None:  # nothing new can come of this run
-            self.over = EndedError
+            self.over = PeerLostError
             return able[0]
         return chosen
 
@@ -138,7 +139,7 @@ class Exploration:
         world = Watched(self.program, self.machine, every_post=True, turns=turns)
         buffers: list[list[Tensor]] = [[] for _ in lives]
         right = turns.run([partial(live, Loopback(g, world, CPU), lives[g], buffers[g]) for g in range(len(lives))])
-        unexpected = [e for e in turns.errors.values() if not isinstance(e, StuckError | EndedError)]
+        unexpected = [e for e in turns.errors.values() if not isinstance(e, StuckError | PeerLostError)]
         if unexpected:
             raise unexpected[0]
         if not cut:
@@ -221,7 +222,9 @@ def live(transport: Loopback, life: Life, buffers: list[Tensor]) -> bool:
             case _:
                 ranks, number = rest
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
-                sums.append((transport.sum(ranks, buffers[-1]), buffers[-1], sum(number * 64.0 + r for r in ranks)))
+                sums.append(
+                    (transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], sum(number * 64.0 + r for r in ranks))
+                )
     transport.flush()
     for pending, total, wanted in sums:
         pending.wait()

@@ -15,7 +15,7 @@ from chimerac.chimera_ir.instructions import AllReduce, Instruction, Recv, Send
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_text
 from chimerac.compiler.verify.waits import END, POST, READ, WINDOW
-from chimerac.interpreter.transport.machines import Channel, Deed, Queue
+from chimerac.interpreter.transport.machines import Channel, Operation, Queue
 from tests.helpers import program, streams, with_streams
 from tests.proof import model, scheduler
 from tests.proof.drawn import MACHINES, late
@@ -109,7 +109,7 @@ def test_every_kind_of_wait_decides_where_some_program_ends(
 
 
 def test_a_channel_that_is_not_first_in_first_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def received(self: Channel, buffer: Tensor, queue: Queue | None) -> Deed:
+    def received(self: Channel, buffer: Tensor, queue: Queue | None) -> Operation:
         self.waiting = deque(reversed(self.waiting))
         return right(self, buffer, queue)
 

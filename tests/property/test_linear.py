@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from chimerac.chimera_ir.model import Layer, ModelDescription, Tensor, TiedLayers
+from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule, simulate, verify
 from chimerac.compiler.draw.timeline import draw_timeline
@@ -104,6 +105,6 @@ def test_stages_of_a_model_with_many_tied_layers() -> None:
 
     def summed(sets: int, stages: int) -> int:
         model = ModelDescription("m", 1, (layer,) * 256, (TiedLayers("t", tuple(range(256)), 1, 4),) * sets)
-        return lines(lambda: model.stage_sums(stages))
+        return lines(lambda: model.stage_sums(balanced(model, stages).layers))
 
     assert summed(64, 256) < 64 * 256 * 20

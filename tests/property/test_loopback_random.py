@@ -9,7 +9,8 @@ import pytest
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
-from chimerac.interpreter.transport.loopback import StuckError, run_in_loopback
+from chimerac.interpreter.errors import StuckError
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_loopback import deep_model, equal_to_one_process, rank_of
 from tests.proof.drawn import Sizes, disturbed, drawn_tasks, lowered
 from tests.proof.mutations import codes

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.launch.agreement import BY_WHAT_THEY_MAKE, NOBODY_ELSES, Made, compare
+from chimerac.interpreter.launch.agreement import COMPARED_AS_PRODUCTS, NOT_COMPARED, Product, compare
 from chimerac.interpreter.launch.options import option_names, parse_options
+from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
 
 RANKS = program("gpipe", D=3, N=1)
-PROGRAM: list[Made] = [("E806", "program", "a" * 64)]
+PROGRAM: list[Product] = [("E806", "program", "a" * 64)]
 
 
 def other(value: object) -> object:
@@ -29,40 +30,41 @@ def other(value: object) -> object:
             return 7
         case int() | float():
             return value + 1
-        case list():
-            return [*value, ("N", 7)]
+        case tuple():
+            return (*value, ("N", 7))
         case Path():
             return value.with_name("other")
         case _:
             return f"{value}x"
 
 
-def compared(change: Callable[[argparse.Namespace], object], rank: int = 1, made: list[Made] = PROGRAM) -> None:
+def compared(change: Callable[[RunSettings], Any], rank: int = 1, made: list[Product] = PROGRAM) -> None:
     """Compare the options of three ranks, one of which has others, and maybe a program of its own."""
 
     def live(transport: Transport) -> None:
-        options = parse_options(["-p", "D=2"])
+        settings: Any = parse_options(["-p", "D=2"])
         if transport.rank == rank:
-            change(options)
-        compare(transport, options, made if transport.rank == rank else PROGRAM, [("E809", "training (model or data)", "text")])
+            settings = change(settings)
+        mine = made if transport.rank == rank else PROGRAM
+        compare(transport, settings, mine, [("E809", "training (model or data)", "text")])
 
     run_in_loopback(RANKS, live)
 
 
 def test_equal_options_are_equal() -> None:
-    compared(lambda options: None)
-    compared(lambda options: vars(options).update(parse_options(["-p", "D=2", "--log-file", "x"]).__dict__))
+    compared(lambda settings: settings)
+    compared(lambda settings: parse_options(["-p", "D=2", "--log-file", "x"]))
 
 
-@pytest.mark.parametrize("name", sorted(vars(parse_options([]))))
+@pytest.mark.parametrize("name", [f.name for f in fields(RunSettings)])
 def test_every_option_is_compared_and_named(name: str) -> None:
     before = getattr(parse_options(["-p", "D=2"]), name)
-    change = lambda options: setattr(options, name, other(before))  # noqa: E731
-    if name in NOBODY_ELSES:
+    change = lambda settings: replace(settings, **{name: other(before)})  # noqa: E731
+    if name in NOT_COMPARED:
         compared(change)
         return
     called = option_names()[name]
-    if name in BY_WHAT_THEY_MAKE:
+    if name in COMPARED_AS_PRODUCTS:
         compared(change)  # another path to the same text
         with pytest.raises(ChimeraError) as error:
             compared(change, made=[("E806", "program", "b" * 64)])
@@ -79,17 +81,26 @@ def test_every_option_is_compared_and_named(name: str) -> None:
 
 
 def test_an_option_of_tomorrow_is_compared_by_itself() -> None:
-    def told(options: argparse.Namespace, value: object) -> None:
-        options.not_there_yet = value
+    later = make_dataclass("later", [("not_there_yet", Any)], bases=(RunSettings,), frozen=True, kw_only=True)
+
+    def told(settings: RunSettings, value: object) -> Any:
+        return later(**{f.name: getattr(settings, f.name) for f in fields(settings)}, not_there_yet=value)
 
     for value in (1, "x", None, True, 0.5):
         with pytest.raises(ChimeraError, match=r"E809: rank 0 and rank 2 .*: not_there_yet is unknown on ranks 0, 1 and"):
-            compared(lambda options, value=value: told(options, value), rank=2)  # type: ignore[misc]
+            compared(lambda settings, value=value: told(settings, value), rank=2)
+
+
+def test_settings_are_a_value_with_a_field_for_every_option() -> None:
+    settings = parse_options([])
+    with pytest.raises(FrozenInstanceError):
+        settings.lr = 1.0  # type: ignore[misc]
+    assert {f.name for f in fields(settings)} == option_names().keys() - {"help"}
 
 
 def test_several_that_differ_are_all_named() -> None:
-    def change(options: argparse.Namespace) -> None:
-        options.eval_every, options.check_gradients, options.lr = 7, False, 0.1
+    def change(settings: RunSettings) -> RunSettings:
+        return replace(settings, eval_every=7, check_gradients=False, lr=0.1)
 
     with pytest.raises(ChimeraError) as error:
         compared(change, rank=0)

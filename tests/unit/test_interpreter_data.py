@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.training.data import Batch, Windows
+from chimerac.interpreter.runtime.batch import Batch
+from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.text import MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
 
 HUNDRED = np.arange(100, dtype=np.uint8)

@@ -9,8 +9,9 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Bwd, Free, Fwd, Instruction, Recv
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.chimera_ir.streams import program_of
+from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.executor import RankError
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.reference import add_gradients, largest_difference, whole_model
 from chimerac.interpreter.training.trainer import Settings, Trainer, agree, learning_rate, samples_per_micro_batch
 from chimerac.models.gpt import gpt
@@ -23,7 +24,7 @@ SETTINGS = Settings(iterations=20, seed=3, micro_batch=2, rate=1e-2)
 
 def trainer_of(program: Program, transport: Alone | None = None) -> Trainer:
     model = integer_model(middle=3)
-    return Trainer(program, model, describe(model, 2), IntegerSamples(), transport or Alone(), SETTINGS)
+    return Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), transport or Alone(), SETTINGS)
 
 
 def changed(program: Program, at: int, *new: Instruction) -> Program:
@@ -101,7 +102,7 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
             tokens = torch.randint(0, 256, (len(numbers), 17), generator=g)
             return (tokens[:, :-1],), tokens[:, 1:]
 
-    trainer = Trainer(ONE_RANK, model, describe(model, 2), Bytes(), Alone(), SETTINGS)
+    trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Bytes(), Alone(), SETTINGS)
     trainer.gradients(0)
     assert largest_difference(trainer) < 1e-6
     # The masks differ from sample to sample and from iteration to iteration, so that equal is not equally without.

@@ -19,12 +19,13 @@ from chimerac.chimera_ir.instructions import AllReduce
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.chimera_ir.streams import program_of
-from chimerac.interpreter.runtime.executor import RankError
+from chimerac.interpreter.errors import RankError
+from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.model import Model, Stage, Values, build_stage
-from chimerac.interpreter.runtime.parameters import check_copies, parameter_groups
+from chimerac.interpreter.runtime.parameters import parameter_groups
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import Times
 from chimerac.interpreter.runtime.work import Work
-from chimerac.interpreter.training.data import Batch
 from chimerac.interpreter.transport import Transport, loopback
 from chimerac.interpreter.transport.loopback import Loopback, run_in_loopback
 from tests.distributed.integers import LENGTH, First, IntegerSamples, Last, Whole, integer_model, loss
@@ -98,10 +99,10 @@ def test_a_buffer_given_back_too_early_by_the_executor_itself_is_poisoned(monkey
 
     def early(work: Work) -> None:
         forward(work)
-        if work.act is not None:
-            values = work.act.read()
-            work.act.give_up()
-            work.act.put(values)  # nobody notices, but for the loopback
+        if work.input is not None:
+            values = work.input.read()
+            work.input.give_up()
+            work.input.put(values)  # nobody notices, but for the loopback
 
     monkeypatch.setattr(Work, "forward", early)
     with pytest.raises(RankError, match=r"rank 1, instruction \d+: BWD main s1 m0: .*modified by an inplace operation"):
@@ -115,10 +116,10 @@ def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.Monke
 
     def early(work: Work) -> None:
         forward(work)
-        if work.act is not None:
-            values = work.act.read()
-            work.act.give_up()
-            work.act.put(values)
+        if work.input is not None:
+            values = work.input.read()
+            work.input.give_up()
+            work.input.put(values)
 
     monkeypatch.setattr(Work, "forward_to_recompute", early)
     assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))
@@ -242,13 +243,9 @@ def test_tied_parameters_on_one_rank_are_one_parameter() -> None:
     ],
 )
 def test_ties_of_only_one_side_are_refused(p: Program, model: Model, message: str) -> None:
-    def live(transport: Transport) -> None:
-        cut = described(model).cut(2)
-        stages = {transport.rank: build_stage(model, cut[transport.rank], SEED)}
-        check_copies(transport, p.header, model, stages, parameter_groups(p.header, stages))
-
+    """Before ranks meet, and also where no rank has two of the layers."""
     with pytest.raises(ChimeraError, match=f"E805: {message}"):
-        run_in_loopback(p, live)
+        partitioned(p, model, described(model))
 
 
 def test_nothing_is_in_flight_when_an_iteration_ends() -> None:
@@ -300,9 +297,9 @@ def test_times_tell_work_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         forwards = np.array([i.op == "FWD" for i in stream])
         slow = times.busy[forwards] > 9_000_000
         assert slow.all() or not slow.any()
-        assert times.task_ns <= times.busy_ns == int((times.end - times.start - times.waited).sum())
+        assert times.task_ns <= times.busy.sum()
         if not slow.any():  # this rank waits for the other's sleep, and its own tasks are not charged for it
-            assert times.waited.sum() > 25_000_000 and times.busy_ns < 1_000_000
+            assert times.waited.sum() > 25_000_000 and times.busy.sum() < 1_000_000
     assert sum(bool((f.executor.times.busy > 9_000_000).any()) for f in found) == 1
 
 

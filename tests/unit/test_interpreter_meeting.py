@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import meeting
-from chimerac.interpreter.transport.meeting import LostError, Meeting, Rollcall
+from chimerac.interpreter.transport.meeting import Meeting, Rollcall
 
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
@@ -30,8 +31,8 @@ def met(store: object, world: int, answering: list[int], hosted: bool = False) -
     return found
 
 
-def waits(one: Meeting, what: str, error: RuntimeError) -> LostError:
-    with pytest.raises(LostError) as found, one.wait(what):
+def waits(one: Meeting, what: str, error: RuntimeError) -> PeerLostError:
+    with pytest.raises(PeerLostError) as found, one.wait(what):
         raise error
     return found.value
 
@@ -85,5 +86,5 @@ def test_a_rank_without_a_place_to_meet_is_told(monkeypatch: pytest.MonkeyPatch)
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(LostError, match="nothing here says MASTER_ADDR, MASTER_PORT, WORLD_SIZE"):
+    with pytest.raises(PeerLostError, match="nothing here says MASTER_ADDR, MASTER_PORT, WORLD_SIZE"):
         meeting.meet(1)

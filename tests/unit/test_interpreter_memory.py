@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from chimerac.chimera_ir.machines import open_sends
+from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model, Values
@@ -116,7 +117,10 @@ def test_a_description_tells_apart_what_layers_share() -> None:
     assert kept[0] == [False, False] and kept[1] == [True, False], "the output of a kink is kept by the kink"
     assert kept[2][1] and kept[5][2], "what an earlier layer keeps, and an exponential"
     assert found.tied[0].layers == (0, 7) and found.tied[0].weight_bytes == 8 * 6 * 4
-    assert sum(s.kept_bytes for s in found.stage_sums(8)) < found.stage_sums(1)[0].kept_bytes
+    assert (
+        sum(s.kept_bytes for s in found.stage_sums(balanced(found, 8).layers))
+        < found.stage_sums(balanced(found, 1).layers)[0].kept_bytes
+    )
 
 
 def test_layers_hand_on_contiguous_tensors_whatever_the_cut() -> None:

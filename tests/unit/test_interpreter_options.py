@@ -22,7 +22,7 @@ def test_the_options_of_the_first_command() -> None:
 
 def test_without_arguments_it_is_chimera() -> None:
     options = parse_options([])
-    assert (options.schedule, options.parameters, options.iterations) == (SCHEDULE, [], None)
+    assert (options.schedule, options.parameters, options.iterations) == (SCHEDULE, (), None)
     assert options.model == "gpt-small" and not options.loopback and options.timed is None
 
 

@@ -11,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from chimerac.chimera_ir.instructions import Instruction, Task
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.messages import boundary_table
-from chimerac.interpreter.runtime.model import build_stage
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
@@ -24,7 +23,7 @@ Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> what one micro
 def counted(p: Program) -> Counts:
     """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
     model, h, counts = deep_model(2 * p.header.stages - 2), p.header, Counts()
-    cut, table = described(model).cut(h.stages), boundary_table(described(model), h.stages)
+    parts = partitioned(program, model, described(model))
 
     def count(call: Callable[[], None], i: Instruction) -> None:
         with FlopCounterMode(display=False) as counter:
@@ -36,8 +35,8 @@ def counted(p: Program) -> Counts:
 
     def live(transport: Transport) -> None:
         transport.connect(p)
-        stages = {s: build_stage(model, cut[s], SEED) for s in range(h.stages) if transport.rank in h.holders([s])}
-        executor = Executor(p, model, stages, table, transport)
+        stages = {s: parts.build(s, SEED) for s in range(h.stages) if transport.rank in h.holders([s])}
+        executor = Executor(p, model, stages, parts.table, transport)
         executor.calls = [partial(count, call, i) for call, i in zip(executor.calls, executor.stream, strict=True)]
         executor.run(batch_of(p, 0))
 

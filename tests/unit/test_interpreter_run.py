@@ -20,13 +20,13 @@ from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
-from chimerac.interpreter.launch.measure import bubbles, computed_and_taken_s, peak_memory_bytes
+from chimerac.interpreter.launch.measure import peak_memory_bytes
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.plan import Times
+from chimerac.interpreter.launch.planning import planned
 from chimerac.interpreter.launch.record import Record, bar
-from chimerac.interpreter.run import planned
-from chimerac.interpreter.runtime.times import times_of
-from chimerac.interpreter.training.timed import Comparison, Nothing, Sleeper, median_times, timed_model
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_taken_s, times_of
+from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
 from chimerac.interpreter.training.trainer import Settings, Trainer
 from tests.distributed.alone import Alone
 
@@ -130,7 +130,7 @@ order ticks {
             slept.append(units)
 
     model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
-    trainer = Trainer(program, model, description, Nothing(), Alone(), Settings(1, 0, 2, 1e-3))
+    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
     for iteration in range(2):
         slept.clear()
         trainer.update(iteration, trainer.gradients(iteration))
@@ -138,17 +138,17 @@ order ticks {
 
 
 def test_the_median_leaves_the_first_iteration_out() -> None:
-    first, a, b, c = (Times(x, (0.0,)) for x in (0.1, 3.0, 1.0, 2.0))
+    first, a, b, c = (IterationTimes(x, (0.0,)) for x in (0.1, 3.0, 1.0, 2.0))
     assert median_times([first, a, b, c]) is c and median_times([first]) is first
 
 
 def test_predicted_and_measured_stand_side_by_side() -> None:
-    table = Comparison(Times(2.0, (0.25, 0.5)), Times(2.1, (0.3, 0.5))).table().splitlines()
+    table = Comparison(IterationTimes(2.0, (0.25, 0.5)), IterationTimes(2.1, (0.3, 0.5))).table().splitlines()
     assert table[0].split() == ["predicted", "measured"]
     assert table[1].split() == ["makespan", "2.000", "s", "2.100", "s", "+5.0", "%"]
     assert table[2].split()[2:4] == ["0.375", "0.400"]
     assert table[4].split() == ["bubble", "of", "rank", "1", "0.500", "0.500"]
-    assert Comparison(None, Times(2.1, (0.3,))).table().splitlines()[1].split() == ["makespan", "-", "2.100", "s"]
+    assert Comparison(None, IterationTimes(2.1, (0.3,))).table().splitlines()[1].split() == ["makespan", "-", "2.100", "s"]
 
 
 # --- from options to a plan ---------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_predicted_and_measured_stand_side_by_side() -> None:
 def plan(*words: str, world: int | None = None, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     if world is not None:
         monkeypatch.setitem(os.environ, "WORLD_SIZE", str(world))
-    return planned(parse_options(list(words)), speaks=False)
+    return planned(parse_options(list(words)))
 
 
 def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_a_compiled_program_is_read_in_either_form_and_verified(
 def test_a_timed_plan_has_the_simulators_times(monkeypatch: pytest.MonkeyPatch) -> None:
     found = plan("--timed", "20", monkeypatch=monkeypatch)
     assert found.evaluation is None
-    assert found.predicted == Times(16, (0.25,) * 4)
+    assert found.predicted == IterationTimes(16, (0.25,) * 4)
 
 
 # --- machines -----------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_program_runs_that_ends_on_the_transport_whatever_it_promises(
 def test_without_the_compiler_only_what_is_for_posted_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     program = compile_schedule("chimera", {"D": 2}).program
-    monkeypatch.setitem(sys.modules, "chimerac.compiler", None)
+    monkeypatch.setitem(sys.modules, "chimerac.interpreter.launch.compiling", None)
     for machine in ("window", "rendezvous", "paired", "serial"):
         path.write_text(program_to_json(program.with_header(machine=machine)))
         assert plan(str(path), monkeypatch=monkeypatch).program.header.machine == machine

@@ -11,6 +11,7 @@ from chimerac.chimera_ir.program import Tied
 from chimerac.compiler import compile_schedule, evaluation_of
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import IGNORED
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.evaluation import Evaluator, Few
 from chimerac.interpreter.training.reference import train, whole_model
 from chimerac.interpreter.training.trainer import Settings, Trainer, learning_rate
@@ -25,7 +26,7 @@ MODEL = integer_model(middle=3)
 
 
 def trainer_of(settings: Settings = SETTINGS) -> Trainer:
-    return Trainer(ONE_RANK, MODEL, describe(MODEL, 2), IntegerSamples(), Alone(), settings)
+    return Trainer(ONE_RANK, partitioned(ONE_RANK, MODEL, describe(MODEL, 2)), IntegerSamples(), Alone(), settings)
 
 
 def test_a_long_gradient_is_cut_to_the_clip_and_a_short_one_is_not() -> None:
@@ -59,7 +60,7 @@ def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[
     program = compile_schedule(name, parameters, width).program
 
     def counted(transport: Transport) -> int:
-        trainer = Trainer(program, MODEL, describe(MODEL, 2), IntegerSamples(), transport, SETTINGS)
+        trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
         return sum(p.numel() for p in trainer._counted())
 
     assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, 3).parameters())
@@ -69,7 +70,7 @@ def test_what_each_rank_measured_comes_by_rank() -> None:
     program = compile_schedule("gpipe", {"D": 3, "N": 1}).program
 
     def measured(transport: Transport) -> object:
-        trainer = Trainer(program, MODEL, describe(MODEL, 2), IntegerSamples(), transport, SETTINGS)
+        trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
         return trainer.update(0, trainer.gradients(0), (transport.rank, 10.5 + transport.rank)).figures
 
     assert run_in_loopback(program, measured) == [((0, 10.5), (1, 11.5), (2, 12.5))] * 3
@@ -126,7 +127,7 @@ def test_an_evaluation_is_the_mean_over_these_samples_and_leaves_no_trace(sample
         return (outputs[0].sum(-1) * targets * (targets != IGNORED)).sum()
 
     model = replace(MODEL, loss=masked)
-    trainer = Trainer(ONE_RANK, model, describe(model, 2), Counting(), Alone(), SETTINGS)
+    trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Counting(), Alone(), SETTINGS)
     (tokens,), targets = Counting().read(range(samples))
     wanted = masked(whole_model(model, 3).eval()(tokens), targets).item() / (2 * samples)
     evaluator = Evaluator(evaluation_of(ONE_RANK), trainer, Counting(), samples)

@@ -12,6 +12,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.instructions import Free, Fwd
 from chimerac.chimera_ir.lifetimes import held, received, sizes
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, Tensor, TiedLayers
+from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import LIMITS, RECOMPUTE, Program
 from chimerac.chimera_ir.textform import program_from_text
 from chimerac.compiler import compile_text, evaluation_of
@@ -206,7 +207,9 @@ def buffers_at_the_last_backward(p: Program) -> tuple[int, int]:
     """Return how many values' buffers are held while rank 1 runs its last BWD, and their bytes."""
     lives = received(p)
     row = max(n for n in range(len(p)) if p.text(n) == "BWD main s1 m1")
-    return int(held(p, lives, lives.count)[row]), int(held(p, lives, sizes(lives, TOY.stage_sums(2)))[row])
+    return int(held(p, lives, lives.count)[row]), int(
+        held(p, lives, sizes(lives, TOY.stage_sums(balanced(TOY, 2).layers)))[row]
+    )
 
 
 def test_a_free_ends_a_buffer_in_counts_and_bytes_alike() -> None:
@@ -243,11 +246,11 @@ def test_a_need_of_exactly_two_to_the_sixty_fourth_is_no_small_one() -> None:
 def test_what_layers_share_is_counted_once_and_an_input_is_a_value() -> None:
     shared = (Shared(8, 0, kept=(1, 2)), Shared(4, None, weight_kept=(0, 1)), Shared(2, 1, split_kept=(2,)))
     model = ModelDescription("three", 1, tuple(Layer(f"l{k}", 1, 4, 100, 10, BETWEEN, 1) for k in range(3)), (), shared)
-    (whole,) = model.stage_sums(1)
+    (whole,) = model.stage_sums(balanced(model, 1).layers)
     assert (whole.kept_bytes, whole.split_kept_bytes, whole.weight_kept_bytes) == (308, 302, 34)
     # Each layer alone: what the first made is the others' input; what none made, both count.
-    assert [s.kept_bytes for s in model.stage_sums(3)] == [100, 100, 100]
-    assert [s.weight_kept_bytes for s in model.stage_sums(3)] == [14, 14, 10]
+    assert [s.kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [100, 100, 100]
+    assert [s.weight_kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [14, 14, 10]
 
 
 def test_tied_parameters_are_held_once_by_a_rank() -> None:

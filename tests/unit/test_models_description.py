@@ -16,6 +16,7 @@ from chimerac.chimera_ir.model import (
     model_from_json,
     model_to_json,
 )
+from chimerac.chimera_ir.partition import balanced
 
 BOUNDARY = (Tensor((2, 3), "float32", True), Tensor((5,), "bool", False))
 
@@ -30,16 +31,16 @@ def model(*costs: int, tied: tuple[TiedLayers, ...] = ()) -> ModelDescription:
 
 def test_more_stages_than_layers_is_refused_with_both_numbers() -> None:
     with pytest.raises(ChimeraError, match="4 stages cannot be cut from the 3 layers of m"):
-        model(1, 1, 1).cut(4)
+        balanced(model(1, 1, 1), 4)
 
 
 def test_stage_sums_add_layers_and_hold_tied_parameters_once() -> None:
     tied = TiedLayers("embedding", (0, 2), parameters=6, weight_bytes=24)
     whole = model(1, 1, 1, tied=(tied,))
-    (alone,) = whole.stage_sums(1)
+    (alone,) = whole.stage_sums(balanced(whole, 1).layers)
     assert (alone.parameters, alone.weight_bytes, alone.kept_bytes, alone.cost) == (24, 96, 300, 3)
     assert whole.parameters == 24
-    assert [s.parameters for s in whole.stage_sums(3)] == [10, 10, 10]
+    assert [s.parameters for s in whole.stage_sums(balanced(whole, 3).layers)] == [10, 10, 10]
     # Bool travels forward only: 2 x 3 x 4 bytes each way, 5 bytes forward.
     assert (alone.act_bytes, alone.grad_bytes) == (29, 24)
 

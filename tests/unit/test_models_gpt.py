@@ -8,6 +8,7 @@ from torch import nn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import ModelDescription, Shared, model_from_json
+from chimerac.chimera_ir.partition import balanced
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws, Dropout, drawing
 from chimerac.interpreter.runtime.model import IGNORED, Model, build_layer, build_stage
@@ -24,7 +25,7 @@ def test_any_cut_computes_the_same_bits() -> None:
     description = describe(NANO, 3)
     for stages in range(1, 5):
         values = (tokens,)
-        for layers in description.cut(stages):
+        for layers in balanced(description, stages).layers:
             values = build_stage(NANO, layers, seed=1)(*values)
         assert values[0].equal(wanted)
 

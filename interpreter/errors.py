@@ -1,0 +1,46 @@
+"""The errors of a run.
+
+    InterpreterError       any of these
+      PeerLostError        another rank has ended, does not answer, or was waited for too long
+      StuckError           every rank waits for another one; only the loopback sees this
+      RankError            one instruction of one rank failed; `cause` is the error itself
+
+What is wrong with the input is a finding, as everywhere: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md says
+which is raised when.
+"""
+
+from __future__ import annotations
+
+
+class InterpreterError(Exception):
+    """A run failed. The message is for the user; it needs no traceback."""
+
+
+class PeerLostError(InterpreterError):
+    """Another rank has ended, does not answer, or was waited for too long.
+
+    give_way_s: seconds to wait before this rank ends, so that a rank that knows more reports first. torchrun ends all
+    ranks as soon as one has failed.
+    """
+
+    def __init__(self, message: str, give_way_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.give_way_s = give_way_s
+
+
+class StuckError(InterpreterError):
+    """Every rank waits for another one."""
+
+
+class RankError(InterpreterError):
+    """One instruction of one rank failed.
+
+    number: of the instruction in the rank's stream, None in the epilogue; text: of the instruction; cause: the error, which
+    decides whether a traceback helps.
+    """
+
+    def __init__(self, rank: int, number: int | None, text: str, cause: Exception) -> None:
+        self.rank, self.number, self.text, self.cause = rank, number, text, cause
+        place = text if number is None else f"instruction {number}: {text}"
+        only_text = len(cause.args) == 1 and isinstance(cause.args[0], str)
+        super().__init__(f"rank {rank}, {place}: {cause.args[0] if only_text else repr(cause)}")

@@ -1,0 +1,73 @@
+"""What a run asks the compiler for: the program, the program of evaluations, and the predicted times."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler import compile_schedule, evaluation_of, load_program, simulate
+from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.verify import findings
+from chimerac.interpreter.launch.plan import TRANSPORT, Plan, arranging, check_kind, for_another_machine
+from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.runtime.times import IterationTimes
+
+
+def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
+    """Return the plan for a schedule, or for a program that is compiled and is verified again."""
+    program = load_program(settings.schedule) if is_compiled else _compiled(settings)
+    check_kind(program)
+    if settings.loopback:
+        return plan_of(program, timed=False, machine=settings.machine)
+    _check_machine(program, settings)
+    return plan_of(program, timed=settings.timed is not None, machine=TRANSPORT)
+
+
+def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Plan:
+    """Return the plan for a verified program. machine: on which it runs; the one in its header if not given.
+
+    Raises ChimeraError E814 for a program that does not train.
+    """
+    check_kind(program)
+    running = program.with_header(machine=machine or program.header.machine)
+    if not timed:
+        return Plan(program, evaluation_of(running), None)
+    # In a timed run messages take the time that they take: no hop is added.
+    simulated = simulate(running, {"hop": 0})
+    idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
+    return Plan(program, None, IterationTimes(simulated.makespan / simulated.scale, idle))
+
+
+def _compiled(settings: RunSettings) -> Program:
+    """Return the program of a schedule. A parameter D that is not given follows from the number of processes."""
+    parameters, width = dict(settings.parameters), settings.width or 1
+    started = int(os.environ.get("WORLD_SIZE", "0"))
+    if "D" not in parameters and started and started % width == 0 and not settings.loopback:
+        depth = started // width
+        try:
+            return compile_schedule(settings.schedule, parameters | {"D": depth}, width).program
+        except ChimeraError as error:
+            if all(d.code != "E203" for d in error.diagnostics):  # the schedule has a parameter D
+                note = f"D = {depth} follows from the {started} processes that were started"
+                raise ChimeraError(
+                    replace(d, notes=tuple(note if n == f"D was given: -p D={depth}" else n for n in d.notes))
+                    for d in error.diagnostics
+                ) from None
+    return compile_schedule(settings.schedule, parameters, width).program
+
+
+def _check_machine(program: Program, settings: RunSettings) -> None:
+    """Raise ChimeraError E816 where a verified program does not end on the machine of the transport."""
+    there = program.with_header(machine=TRANSPORT)
+    found = findings(there)
+    if not found:
+        return
+    result = arranged(there, TRANSPORT)
+    left = found if result is None else findings(result)
+    help = f"{arranging(settings.schedule)} was tried: it then ends there"
+    if left:
+        tried = f"comes to {left[0].code}" if result is not None else "finds no one order for all replicas"
+        help = f"add --loopback, as --for {TRANSPORT} was tried and {tried}"
+    raise for_another_machine(program, settings, found[0].message, help)

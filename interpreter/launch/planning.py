@@ -1,0 +1,60 @@
+"""From settings to a plan. It imports no torch, so that findings about the program come at once.
+
+The compiler is optional: where it cannot be imported, a compiled program runs as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
+from chimerac.chimera_ir.files import read
+from chimerac.chimera_ir.forms import is_program, read_program
+from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_another_machine
+from chimerac.interpreter.launch.settings import RunSettings
+
+
+def planned(settings: RunSettings, say: Callable[[str], None] = lambda text: None) -> Plan:
+    """Return the plan for a schedule or a compiled program. say: called with what the user should know."""
+    text = _program_text(settings.schedule)
+    if text is not None and (settings.parameters or settings.width is not None):
+        raise refuse(
+            "E808",
+            f"{settings.schedule} is a compiled program: its parameters and its width are fixed",
+            help="leave out -p and --width, or give the schedule instead of its program",
+        )
+    try:
+        # The compiler may not be installed; it takes 0.2 s to import, for which --help does not wait.
+        from chimerac.interpreter.launch.compiling import compiled_plan
+    except ImportError as error:
+        return _unverified(settings, text, str(error), say)
+    return compiled_plan(settings, is_compiled=text is not None)
+
+
+def _program_text(path: Path) -> Source | None:
+    """Return the text of a compiled program; None for a schedule, and for a path that cannot be read."""
+    try:
+        source = Source(str(path), read(path))
+    except ChimeraError:
+        return None  # the compiler reports what is wrong
+    return source if is_program(source) else None
+
+
+def _unverified(settings: RunSettings, text: Source | None, reason: str, say: Callable[[str], None]) -> Plan:
+    """Return the plan of a compiled program where the compiler is not installed."""
+    path = settings.schedule
+    if text is None:
+        raise refuse(
+            "E813",
+            f"{path} is no compiled program, and the compiler cannot be imported: {reason}",
+            help="compile it where the compiler is: chimerac SCHEDULE --emit json -o p.json",
+        )
+    say(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated")
+    program = read_program(text)
+    check_kind(program)
+    if program.header.machine == "posted" and not settings.loopback:
+        # A program that ends on any machine but `posted` also ends on `window` (docs/semantics.md, "Machines").
+        note = "whether it ends there all the same, only the compiler can say"
+        raise for_another_machine(program, settings, note, f"where the compiler is: {arranging(path)}")
+    return Plan(program, None, None)

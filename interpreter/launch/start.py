@@ -1,0 +1,78 @@
+"""Starting the ranks of a plan: the job, the transport, and one call of the job for each rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.interpreter.launch.failures import end
+from chimerac.interpreter.launch.job import Job, TimedJob, TrainingJob
+from chimerac.interpreter.launch.measure import processors
+from chimerac.interpreter.launch.plan import Plan
+from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.workloads import data_of, model_of
+from chimerac.interpreter.transport import Transport, gloo, nccl
+from chimerac.interpreter.transport.loopback import run_in_loopback
+
+
+def start(plan: Plan, settings: RunSettings) -> int:
+    """Run the ranks of this process: one of torchrun's, or all of them in loopback. Return the exit code."""
+    return run_loopback(plan, settings) if settings.loopback else run_rank(plan, settings)
+
+
+def prepared(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
+    """Return the job of every rank. All that can be refused is refused here, before ranks meet.
+
+    ranks_here: how many ranks this machine has.
+    """
+    if settings.timed is not None:
+        return TimedJob(plan, settings, settings.timed, model_of(settings))
+    return TrainingJob(plan, settings, model_of(settings), data_of(settings), ranks_here)
+
+
+def run_rank(plan: Plan, settings: RunSettings) -> int:
+    """Run as one of the ranks that torchrun has started; return the exit code."""
+    ranks_here, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    torch.set_num_threads(max(1, processors() // ranks_here))
+    if settings.transport != "gloo" and not torch.cuda.is_available():
+        raise refuse(
+            "E815", f"--transport {settings.transport} needs a GPU, and torch finds none", help="leave it out to run on CPUs"
+        )
+    job = prepared(plan, settings, ranks_here)
+    transport: Transport
+    match settings.transport:
+        case "nccl":
+            nccl.join(settings.timeout, local_rank)
+            transport = nccl.Nccl()
+        case "staged":
+            gpu = torch.device("cuda", local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(gpu)
+            gloo.join(settings.timeout)
+            transport = gloo.Gloo(gpu)
+        case "gloo":
+            gloo.join(settings.timeout)
+            transport = gloo.Gloo()
+    code = job.run(transport, _parent_watch())
+    gloo.leave()
+    return code
+
+
+def run_loopback(plan: Plan, settings: RunSettings) -> int:
+    """Run all ranks in this process, one at a time; return the exit code."""
+    job = prepared(plan, settings, ranks_here=plan.program.world)
+    machine = settings.machine or plan.program.header.machine
+    return max(run_in_loopback(plan.program, lambda transport: job.run(transport, lambda: None), settings.seed, machine))
+
+
+def _parent_watch() -> Callable[[], None]:
+    """Return a call that ends this rank if torchrun has ended: nothing else would end the rank."""
+    parent = os.getppid()
+
+    def end_if_orphaned() -> None:
+        if os.getppid() != parent:
+            end(1)
+
+    return end_if_orphaned

@@ -1,0 +1,264 @@
+"""The functions with parameters whose weight gradients a split backward defers (split.py).
+
+For each of them, a function of autograd whose backward computes the input gradient alone, and adds a Product for the weight
+gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+aten = torch.ops.aten
+
+
+class Product(NamedTuple):
+    """Weight gradients that are still to be computed, and the activations and gradients that this reads."""
+
+    compute: Callable[..., None]
+    reads: tuple[Tensor, ...]
+
+
+def _is_parameter(t: Any) -> bool:
+    """Return whether this is a parameter with a gradient. (A stage's input is a leaf with a gradient too.)"""
+    return isinstance(t, nn.Parameter) and t.requires_grad
+
+
+def _add(parameter: Tensor, gradient: Tensor) -> None:
+    """Add to a parameter's gradient as autograd would."""
+    if parameter.grad is None:
+        parameter.grad = gradient.to(parameter.dtype)
+    else:
+        parameter.grad += gradient
+
+
+def _rows(t: Tensor) -> Tensor:
+    return t.reshape(-1, t.shape[-1])
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: list[Product]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.bias, ctx.products = bias, products
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None]:
+        x, weight = ctx.saved_tensors
+        ctx.products.append(Product(partial(_linear_weights, weight, ctx.bias), (x.detach(), g)))
+        return (g.matmul(weight) if ctx.needs_input_grad[0] else None), None, None, None
+
+
+def _linear_weights(weight: Tensor, bias: Tensor | None, x: Tensor, g: Tensor) -> None:
+    rows = _rows(g)  # [samples x positions, out]
+    if weight.requires_grad:
+        _add(weight, rows.t().mm(_rows(x)))
+    if bias is not None and bias.requires_grad:
+        _add(bias, rows.sum(0))
+
+
+def _linear(products: list[Product], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if not _is_parameter(weight) or input.dim() < 2 or not (bias is None or bias.is_leaf):
+        return NotImplemented
+    return _Linear.apply(input, weight, bias, products)  # type: ignore[no-untyped-call]
+
+
+class _Matmul(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, products: list[Product]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.products = products
+        return x.matmul(weight)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        ctx.products.append(Product(lambda x, g: _add(weight, _rows(x).t().mm(_rows(g))), (x.detach(), g)))
+        return (g.matmul(weight.t()) if ctx.needs_input_grad[0] else None), None, None
+
+
+def _matmul(products: list[Product], input: Tensor, other: Any, **more: Any) -> Any:
+    plain = isinstance(input, Tensor) and _is_parameter(other) and not more
+    if not plain or other.dim() != 2 or input.dim() < 2 or _is_parameter(input):
+        return NotImplemented
+    return _Matmul.apply(input, other, products)  # type: ignore[no-untyped-call]
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int, by_frequency: bool, products: list[Product]) -> Tensor:
+        ctx.save_for_backward(ids, weight)
+        ctx.how, ctx.products = (padding_idx, by_frequency), products
+        return torch.embedding(weight, ids, padding_idx, by_frequency)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, None, None, None, None]:
+        ids, weight = ctx.saved_tensors
+        rows, how = weight.shape[0], ctx.how
+        ctx.products.append(Product(lambda ids, g: _add(weight, aten.embedding_dense_backward(g, ids, rows, *how)), (ids, g)))
+        return None, None, None, None, None
+
+
+def _embedding(
+    products: list[Product],
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if not _is_parameter(weight) or max_norm is not None or sparse:
+        return NotImplemented
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    return _Embedding.apply(input, weight, padding, scale_grad_by_freq, products)  # type: ignore[no-untyped-call]
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, products: list[Product]
+    ) -> Tensor:
+        y, mean, deviation = torch.native_layer_norm(x, shape, weight, bias, eps)
+        ctx.save_for_backward(x, mean, deviation)
+        ctx.shape, ctx.weight, ctx.bias, ctx.products = shape, weight, bias, products
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
+        x, mean, deviation = (t.detach() for t in ctx.saved_tensors)
+        weight, bias, gx = ctx.weight, ctx.bias, None
+        ctx.products.append(Product(partial(_norm_weights, ctx.shape, weight, bias), (g, x, mean, deviation)))
+        if ctx.needs_input_grad[0]:
+            mask = [True, False, False]
+            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, deviation, weight, bias, mask)[0]
+        return gx, None, None, None, None, None
+
+
+def _norm_weights(
+    shape: list[int], weight: Tensor | None, bias: Tensor | None, g: Tensor, x: Tensor, mean: Tensor, deviation: Tensor
+) -> None:
+    wanted = [t is not None and t.requires_grad for t in (weight, bias)]
+    gradients = aten.native_layer_norm_backward(g, x, shape, mean, deviation, weight, bias, [False, *wanted])
+    for parameter, gradient, is_wanted in zip((weight, bias), gradients[1:], wanted, strict=True):
+        if is_wanted and parameter is not None:
+            _add(parameter, gradient)
+
+
+def _layer_norm(
+    products: list[Product],
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    given = [t for t in (weight, bias) if t is not None]
+    if not any(map(_is_parameter, given)) or not all(t.is_leaf for t in given):
+        return NotImplemented
+    return _LayerNorm.apply(input, list(normalized_shape), weight, bias, eps, products)  # type: ignore[no-untyped-call]
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: list[int], weight: Tensor, eps: float | None, products: list[Product]) -> Tensor:
+        dims = tuple(range(-len(shape), 0))
+        root = (x.square().mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+        ctx.save_for_backward(x, root, weight)
+        ctx.dims, ctx.products = dims, products
+        return F.rms_norm(x, shape, weight, eps)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        x, root, weight = ctx.saved_tensors
+        x, root, dims = x.detach(), root.detach(), ctx.dims
+        lead = tuple(range(g.dim() - len(dims)))
+        ctx.products.append(Product(lambda x, root, g: _add(weight, (g * x * root).sum(lead)), (x, root, g)))
+        gx = None
+        if ctx.needs_input_grad[0]:
+            scaled = g * weight
+            gx = root * (scaled - x * root.square() * (scaled * x).mean(dims, keepdim=True))
+        return gx, None, None, None, None
+
+
+def _rms_norm(
+    products: list[Product],
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    if weight is None or not _is_parameter(weight):
+        return NotImplemented
+    return _RMSNorm.apply(input, list(normalized_shape), weight, eps, products)  # type: ignore[no-untyped-call]
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[Any, ...], products: list[Product]
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.bias, ctx.how, ctx.products = bias, how, products
+        result: Tensor = aten.convolution(x, weight, bias, *how)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        x, weight = ctx.saved_tensors
+        x, how, gx = x.detach(), (None if ctx.bias is None else list(ctx.bias.shape), *ctx.how), None
+        ctx.products.append(Product(partial(_convolution_weights, weight, ctx.bias, how), (g, x)))
+        if ctx.needs_input_grad[0]:
+            gx = aten.convolution_backward(g, x, weight, *how, [True, False, False])[0]
+        return gx, None, None, None, None
+
+
+def _convolution_weights(weight: Tensor, bias: Tensor | None, how: tuple[Any, ...], g: Tensor, x: Tensor) -> None:
+    wanted = [weight.requires_grad, bias is not None and bias.requires_grad]
+    _, of_weight, of_bias = aten.convolution_backward(g, x, weight, *how, [False, *wanted])
+    if wanted[0]:
+        _add(weight, of_weight)
+    if bias is not None and wanted[1]:
+        _add(bias, of_bias)
+
+
+def _convolution(dims: int) -> Callable[..., Any]:
+    def convolution(
+        products: list[Product],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        batched = input.dim() == dims + 2
+        if not _is_parameter(weight) or isinstance(padding, str) or not batched or not (bias is None or bias.is_leaf):
+            return NotImplemented
+        each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
+        return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), products)  # type: ignore[no-untyped-call]
+
+    return convolution
+
+
+DEFERRING: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.linear: _linear,
+    F.embedding: _embedding,
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+    F.conv1d: _convolution(1),
+    F.conv2d: _convolution(2),
+    F.conv3d: _convolution(3),
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    torch.mm: _matmul,
+}

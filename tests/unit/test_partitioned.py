@@ -1,0 +1,213 @@
+"""Partitions as data: in program files, in runs, in memory; and the ties of a model under them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.model import model_to_json
+from chimerac.chimera_ir.partition import Partition, balanced, partition_for
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import evaluation_of
+from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.command.main import main
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.partitioned import partitioned
+from tests.helpers import program
+from tests.helpers_loopback import deep_model, described, equal_to_one_process
+
+MODEL = deep_model(4)  # of six layers
+UNEVEN = Partition(MODEL.name, ((0, 3), (3, 4), (4, 5), (5, 6)))
+
+
+def cut(p: Program, partition: Partition = UNEVEN) -> Program:
+    return replace(p, partition=partition)
+
+
+# --- the value ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stages", "fact"),
+    [
+        (((1, 2),), "stage 0 begins with layer 1"),
+        (((0, 2), (3, 4)), "stage 1 begins with layer 3, and the layers before it end with layer 1"),
+        (((0, 2), (1, 4)), "stage 1 begins with layer 1, and the layers before it end with layer 1"),
+        (((0, 2), (2, 2)), "stage 1 has no layer: it begins with layer 2 and ends before layer 2"),
+    ],
+)
+def test_a_partition_is_contiguous_and_no_stage_is_empty(stages: tuple[tuple[int, int], ...], fact: str) -> None:
+    with pytest.raises(ValueError, match=fact):
+        Partition("m", stages)
+    text = program_to_json(cut(program("gpipe", D=4))).replace(
+        json.dumps(UNEVEN.stages), json.dumps([*stages, *[[8, 9]] * (4 - len(stages))])
+    )
+    with pytest.raises(ChimeraError, match=f"E603: p.json: partition: {fact}"):
+        program_from_json(text, "p.json")
+
+
+def test_a_partition_says_where_a_layer_is() -> None:
+    assert UNEVEN.layers == (range(3), range(3, 4), range(4, 5), range(5, 6))
+    assert [UNEVEN.stage_of(k) for k in range(6)] == [0, 0, 0, 1, 2, 3]
+    assert UNEVEN.digest != balanced(described(MODEL), 4).digest == balanced(described(MODEL), 4).digest
+
+
+@pytest.mark.parametrize("name", ["m", "two words ", 'quoted "model" 9:9'])
+def test_both_forms_of_a_program_carry_it_and_the_digest_does_not(name: str) -> None:
+    plain = program("gpipe", D=4)
+    p = cut(plain, replace(UNEVEN, model=name))
+    for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
+        assert read(write(p)).header == p.header and write(read(write(p))) == write(p)
+        assert "partition" not in write(plain)
+    assert p.digest == plain.digest and evaluation_of(p).partition == p.partition
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fact"),
+    [
+        ("[0, 3], [3, 4], [4, 5], [5, 6]", "[0, 3], [3, 6]", "partition: it has 2 stages, and the program has 4"),
+        ("[0, 3]", "[0, 3, 3]", "partition.stages"),
+        ("[0, 3]", "[0, 2000]", "partition.stages"),
+        ('"stages": [[0, 3], [3, 4], [4, 5], [5, 6]]', '"stages": []', "partition.stages"),
+        (', "stages": [[0, 3], [3, 4], [4, 5], [5, 6]]', "", "partition.stages: this field is missing"),
+    ],
+)
+def test_a_file_with_a_wrong_partition_is_refused(old: str, new: str, fact: str) -> None:
+    text = program_to_json(cut(program("gpipe", D=4)))
+    assert old in text
+    with pytest.raises(ChimeraError, match="E603") as error:
+        program_from_json(text.replace(old, new))
+    assert fact in str(error.value)
+
+
+@pytest.mark.parametrize("line", ["partition 0:3 3:4", "partition 0:3 model x", 'partition 0-3 model "x"', "partition"])
+def test_a_line_that_is_no_partition_is_refused(line: str) -> None:
+    lines = program_to_text(cut(program("gpipe", D=4))).splitlines()
+    at = next(n for n, text in enumerate(lines) if text.startswith("partition"))
+    with pytest.raises(ChimeraError, match="E605"):
+        program_from_text("\n".join([*lines[:at], line, *lines[at + 1 :]]))
+
+
+def test_a_partition_fits_its_own_model_alone() -> None:
+    assert partition_for(None, described(MODEL), 4) == balanced(described(MODEL), 4)
+    assert partition_for(UNEVEN, described(MODEL), 4) is UNEVEN
+    for other in (describe(deep_model(5), 2), replace(described(MODEL), name="other")):
+        with pytest.raises(ChimeraError, match="E706: the program is cut for signed integers with 6 layers, and"):
+            partition_for(UNEVEN, other, 4)
+
+
+# --- the compiler -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, compiled = tmp_path / "m.json", tmp_path / "p.json"
+    model.write_text(model_to_json(described(MODEL)))
+    assert main(["gpipe", "-p", "D=4", "--model", str(model), "--emit", "json", "-o", str(compiled)]) == 0
+    found = program_from_json(compiled.read_text())
+    assert found.partition == balanced(described(MODEL), 4) and found == program("gpipe", D=4)
+    assert main([str(compiled), "--emit", "streams"]) == 0
+    assert program_from_text(capsys.readouterr().out).header == found.header
+    compiled.write_text(program_to_json(cut(found)))
+    assert main([str(compiled), "--model", str(model), "--emit", "json"]) == 0
+    assert program_from_json(capsys.readouterr().out).partition == UNEVEN, "what a file carries stays"
+    assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 0
+    report = capsys.readouterr().out
+    for need in memory(cut(found), described(MODEL)):
+        assert f"{need.peak:,}" in report
+    model.write_text(model_to_json(replace(described(MODEL), name="other")))
+    assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 1
+    assert "E706" in capsys.readouterr().err
+
+
+def test_memory_counts_the_layers_of_the_partition() -> None:
+    even, uneven = (memory(p, described(MODEL)) for p in (program("gpipe", D=4), cut(program("gpipe", D=4))))
+    weights = [layer.weight_bytes for layer in described(MODEL).layers]
+    assert [need.weights for need in uneven] == [sum(weights[:3]), *weights[3:]] != [need.weights for need in even]
+
+
+# --- a run --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpipe", "chimera", "zb_h1"])
+def test_the_gradients_of_an_uneven_partition_are_those_of_one_process(name: str) -> None:
+    p = cut(program(name, D=4, N=4))
+    for found in equal_to_one_process(program_from_json(program_to_json(p)), MODEL, seed=1):
+        for s, stage in found.executor.stages.items():
+            assert len(stage.layers) == len(UNEVEN.layers[s])
+
+
+# --- ties ---------------------------------------------------------------------------------------------------------------
+
+
+class First(nn.Module):
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens)  # type: ignore[no-any-return]
+
+
+class Last(nn.Module):
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.table.weight.t()
+
+
+class NamedFirst(First):
+    tied: Mapping[str, str] = {"words": "table.weight"}
+
+
+def shared(first: type[First], middle: int = 2) -> Model:
+    """Return a model whose first and last layer have one parameter, as in GPT-2."""
+    table = nn.Embedding(10, 4)
+
+    def example(samples: int) -> tuple[Values, Tensor]:
+        tokens = torch.zeros(samples, 3, dtype=torch.int64)
+        return (tokens,), tokens
+
+    def loss(outputs: Values, targets: Tensor) -> Tensor:
+        return outputs[0].sum()
+
+    middles = [(f"linear {k}", lambda: nn.Linear(4, 4)) for k in range(middle)]
+    return Model("shared", (("words", lambda: first(table)), *middles, ("logits", lambda: Last(table))), loss, example)
+
+
+@pytest.mark.parametrize(("first", "name"), [(First, "words.table.weight"), (NamedFirst, "words")])
+def test_a_description_names_parameters_that_are_one_object(first: type[First], name: str) -> None:
+    found = describe(shared(first), 2)
+    (tied,) = found.tied
+    assert (tied.name, tied.layers, tied.parameters, tied.weight_bytes) == (name, (0, 3), 40, 160)
+    assert found.parameters == 40 + 2 * 20
+
+
+def test_memory_counts_a_tied_parameter_once_on_a_rank() -> None:
+    found = describe(shared(First), 2)
+    separate = sum(layer.weight_bytes for layer in found.layers)
+    assert [need.weights for need in memory(program("gpipe", D=1), found)] == [separate - 160]
+    # Each rank of chimera with two ranks has both stages.
+    for need in memory(program("chimera", D=2), found):
+        assert need.weights == separate - 160
+
+
+def test_ties_across_stages_that_the_program_does_not_have_are_refused() -> None:
+    model = shared(First)
+    partitioned(program("gpipe", D=1), model, describe(model, 2))
+    with pytest.raises(ChimeraError, match="E805") as error:
+        partitioned(program("gpipe", D=2), model, describe(model, 2))
+    (found,) = error.value.diagnostics
+    assert found.message == "the program ties words.table.weight on no stage, but shared on stages 0, 1"
+    assert found.help == "name the shared parameter in the 'tied' of its layers, and tie that name in the schedule"

@@ -9,6 +9,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_schedule, evaluation_of, load_program, simulate
 from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
 from chimerac.interpreter.launch.plan import TRANSPORT, Plan, arranging, check_kind, for_another_machine
 from chimerac.interpreter.launch.settings import RunSettings
@@ -61,9 +62,11 @@ def _compiled(settings: RunSettings) -> Program:
 def _check_machine(program: Program, settings: RunSettings) -> None:
     """Raise ChimeraError E816 where a verified program does not end on the machine of the transport."""
     there = program.with_header(machine=TRANSPORT)
-    found = findings(there)
-    if not found:
+    try:
+        verify_program(there)
         return
+    except ChimeraError as error:
+        found = error.diagnostics
     result = arranged(there, TRANSPORT)
     left = found if result is None else findings(result)
     help = f"{arranging(settings.schedule)} was tried: it then ends there"

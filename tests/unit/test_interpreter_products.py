@@ -23,7 +23,7 @@ Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> what one micro
 def counted(p: Program) -> Counts:
     """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
     model, h, counts = deep_model(2 * p.header.stages - 2), p.header, Counts()
-    parts = partitioned(program, model, described(model))
+    parts = partitioned(p, model, described(model))
 
     def count(call: Callable[[], None], i: Instruction) -> None:
         with FlopCounterMode(display=False) as counter:

@@ -13,9 +13,6 @@ What is filled in a Markdown file, each block for itself:
     <!-- include: schedules/chimera.sched -->   the fenced block below is that file
     <!-- generated: modules -->                 what one of the functions of GENERATED returns, up to <!-- end -->
 
-The saved parser, compiler/syntax/grammar.tables, is made of the grammar beside it: with --write, where it is of another
-grammar or another lark.
-
 In a schedule: the comment lines after `# $ chimerac NAME ... --emit timeline`, up to the next empty line.
 """
 
@@ -50,7 +47,6 @@ from chimerac.compiler.explain.page import mending, shortened, transcript
 from chimerac.compiler.library import entries
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate
-from chimerac.compiler.syntax import grammar
 from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.nodes import Expr, Let
 from chimerac.compiler.syntax.parse import parse
@@ -59,7 +55,6 @@ from chimerac.compiler.verify import peaks
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCHEDULES = sorted((ROOT / "schedules").glob("*.sched"))
-PARSER = ROOT / "compiler/syntax" / grammar.TABLES
 COLUMNS = 120  # of a drawing in a schedule's comment
 SLOW = "make"  # what a command of a console block begins with that only --slow runs
 
@@ -389,9 +384,6 @@ def run(argv: Sequence[str] | None = None) -> int:
         found = differences()
         print("\n\n".join(found) + "\n\nrefresh with: make figures" if found else "all figures are up to date")
         return 1 if found else 0
-    if not PARSER.exists() or grammar.loaded(PARSER.read_bytes()) is None:
-        PARSER.write_bytes(grammar.saved())
-        print(f"wrote {PARSER.relative_to(ROOT)}")
     for path, text, new in wanted(options.slow):
         if text != new:
             path.write_text(new, encoding="utf-8")

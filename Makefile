@@ -59,7 +59,8 @@ check: $(READY) ## lint, types, import contracts, fast tests: under a minute, be
 golden: $(READY) ## write the golden files anew
 	$(BIN)/python -m pytest -q tests/golden --golden
 
-figures: $(READY) ## write every drawing and table in README and docs anew
+figures: $(READY) ## write every drawing and table in README and docs anew, and the saved parser
+	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.figures --write
 
 bench: $(READY) ## measure the runtime beside torch's, timed stages, and the compiler beside torch's (five minutes)

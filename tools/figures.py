@@ -13,9 +13,6 @@ What is filled in a Markdown file, each block for itself:
     <!-- include: schedules/chimera.sched -->   the fenced block below is that file
     <!-- generated: modules -->                 what one of the functions of GENERATED returns, up to <!-- end -->
 
-The saved parser, compiler/syntax/grammar.tables, is made of the grammar beside it: with --write, where it is of another
-grammar or another lark.
-
 In a schedule: the comment lines after `# $ chimerac NAME ... --emit timeline`, up to the next empty line.
 """
 
@@ -32,13 +29,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 
-from chimerac.compiler.syntax import grammar
 from tools.console import ROOT, chimerac, console
 from tools.generated import GENERATED
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCHEDULES = sorted((ROOT / "schedules").glob("*.sched"))
-PARSER = ROOT / "compiler/syntax" / grammar.TABLES
 COLUMNS = 120  # of a drawing in a schedule's comment
 
 _FENCE = re.compile(r"^(?P<open>```(?P<kind>\w*)\n)(?P<body>.*?)(?P<close>^```$)", re.MULTILINE | re.DOTALL)
@@ -113,9 +108,6 @@ def run(argv: Sequence[str] | None = None) -> int:
         found = differences()
         print("\n\n".join(found) + "\n\nrefresh with: make figures" if found else "all figures are up to date")
         return 1 if found else 0
-    if not PARSER.exists() or grammar.loaded(PARSER.read_bytes()) is None:
-        PARSER.write_bytes(grammar.saved())
-        print(f"wrote {PARSER.relative_to(ROOT)}")
     for path, text, new in wanted(options.slow):
         if text != new:
             path.write_text(new, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The texts about error codes: one .toml file for every hundred, read into values.
+"""The texts about error codes, read from one .toml file for each hundred codes.
 
 A file has `title`, what its findings are about, and for every code a table:
 
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Hundred:
-    """The codes that begin alike, and what they are about."""
+    """The codes with the same first digit, and their common subject."""
 
     title: str
     entries: tuple[Entry, ...]
@@ -61,7 +61,7 @@ class Hundred:
 
 @cache
 def hundreds() -> tuple[Hundred, ...]:
-    """Return everything there is to tell, in the order of the codes."""
+    """Return the texts of all codes, in their order."""
     files = (f for f in _here().iterdir() if f.name.endswith(".toml"))
     return tuple(_hundred(tomllib.loads(f.read_text(encoding="utf-8"))) for f in sorted(files, key=lambda f: f.name))
 

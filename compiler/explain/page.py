@@ -24,7 +24,7 @@ ALIKE = 3  # equal lines of an example that are shown
 
 
 def explain(words: Sequence[str], chimerac: Command) -> str:
-    """Return the pages of these codes, or the list of all codes. A word may be pasted: E303, e303, error[E303]:
+    """Return the pages of these codes, or the list of all codes. A code may be written E303, e303 or error[E303]:
 
     Raises ChimeraError E002 for a code that there is not.
     """
@@ -52,7 +52,7 @@ def code_of(word: str) -> str:
 
 
 def page(e: Entry, chimerac: Command) -> str:
-    """Return what is known of a code: why it happens, a wrong example, what chimerac says to it, its mending."""
+    """Return the page of a code: why it happens, a wrong example, what chimerac prints for it, and the corrected example."""
     parts = [f"{e.code}: {e.title}", textwrap.fill(e.why, PROSE, break_on_hyphens=False)]
     if e.file:
         parts.append(f"wrong, {e.file}:\n\n{_indented(shortened(e.wrong))}")
@@ -77,7 +77,7 @@ def shortened(text: str) -> str:
 
 
 def transcript(e: Entry, chimerac: Command) -> str:
-    """Return the wrong command, and what it says where it is one of chimerac: found out now, so it is always true."""
+    """Return the wrong command, and what it prints if it is one of chimerac: it is run now."""
     said = run(e.file, e.wrong, e.run, chimerac)[1] if e.run.startswith("chimerac ") else ""
     return "".join(f"{line}\n" for line in _commands(e.run)) + said
 
@@ -98,7 +98,7 @@ def _commands(text: str) -> list[str]:
 
 
 def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:
-    """Run a command line on an example, in a folder of its own: exit status, and what it says on stderr.
+    """Run a command line on an example, in a temporary folder. Return the exit status and what it prints on stderr.
 
     A file below the current folder is named as from here.
     """

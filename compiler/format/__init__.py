@@ -1,7 +1,7 @@
-"""text of a schedule -> the same text in its usual spelling: indentation, spaces around operators, empty lines.
+"""text of a schedule -> the same text in the standard layout: indentation, spaces around operators, empty lines.
 
-What the author decides stays: which statements share a line, where a block is broken, comments, and wider gaps that put
-things under each other. The tokens are laid out anew, never the tree, so nothing that the tree does not know is lost.
+Kept as the author wrote them: which statements share a line, where a block is broken, comments, and wider gaps that align
+columns. The formatter places tokens and not the tree, because the tree has no comments.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def _least(before: Unit, u: Unit) -> int:
 
 
 class _Line:
-    """A line in the making. anchor: where the author's line began: the column now, and the token. Columns count from it."""
+    """A line that is being written. anchor: the token here with which a line of the source began, and its column now. Wider
+    gaps of the source are measured from it."""
 
     def __init__(self, wide: bool = True) -> None:
         self.wide = wide
@@ -61,7 +62,7 @@ class _Line:
         self.length += len(text)
 
     def go_on(self, before: Token | None) -> _Line:
-        """Return a line that begins like this one, to be tried."""
+        """Return a copy of this line, to try what fits."""
         line = _Line()
         line.put(self.text)
         line.anchor, line.before = self.anchor, before
@@ -80,7 +81,7 @@ class _Line:
         self.before = t
 
     def tokens(self, u: Unit, gap: int, aligned: bool) -> None:
-        """Append a unit that stands on one line, or more of it than fits there."""
+        """Append a unit. Stops when the line is longer than WIDTH."""
         for k, part in enumerate(u.parts):
             if self.length > WIDTH:
                 return
@@ -101,12 +102,15 @@ class _Line:
 
 
 def _flat(u: Unit, wide: bool = True) -> str:
+    """Return a unit on one line. wide: with the wider gaps of the source."""
     line = _Line(wide)
     line.tokens(u, 0, aligned=False)
     return line.text
 
 
 class Writer:
+    """Writes units and comments to lines."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.line = _Line()
@@ -122,7 +126,7 @@ class Writer:
         self.line.put(" " * indent)
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
-        """Write a comment, beside what it stood beside."""
+        """Write a comment, on the same line as the token before it if it was there in the source."""
         if before is not None and before.line == t.line and not before.comment:
             self.line.add(t, 2, aligned=True)
         else:
@@ -131,7 +135,7 @@ class Writer:
         self.line.before = t
 
     def items(self, items: list[Unit | Token], indent: int, opened: Token | None = None) -> None:
-        """Write what stands in a block, or in the file."""
+        """Write the units and comments of a block or of the file."""
         before = opened
         for k, item in enumerate(items):
             first = item.first if isinstance(item, Unit) else item

@@ -163,8 +163,9 @@ def _tighten(words: list[Token]) -> None:
 
 
 def _in_sums(words: list[Token], way: int) -> list[bool]:
-    """Return for every token whether a quotient there is a term of a sum, looking one way. Each looks only at its
-    neighbour, whose answer is known: a product may be of any length."""
+    """Return for every token whether a quotient there is a term of a sum, judged by the tokens on one side of it.
+
+    way: -1 for those before, 1 for those after. Each answer follows from that of the neighbour, so the time is linear."""
     result, closed, partner = [False] * len(words), [], {}
     for k in range(len(words)) if way < 0 else reversed(range(len(words))):
         if words[k].text in (")", "]"):

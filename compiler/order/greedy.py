@@ -4,14 +4,17 @@ Whenever a rank is free it starts, of its tasks whose inputs have arrived and wh
 kind preferred most; then the keys decide, then pipe, stage and micro-batch. Same text, same order, on every machine.
 Recomputation is not charged here, so that switching it on never changes an order.
 
-A forward also leaves places free under a limit: for every other (pipe, stage) in the limit's scope that has forwards to
-do, as many as one forward takes (k where forwards are grouped by k, else 1) less those it has alive. With a limit
-F - W <= L (or F - B), L no less than k times the stages of the rank over all pipes, the scheduler then never gets stuck.
-For say it does: nothing runs, nothing travels. Backwards are never limited, so every micro-batch alive waits for a
-forward. In a pipe with one alive, take the deepest stage s at which one waits. Another micro-batch alive at (pipe, s)
-would wait deeper, so nothing is alive there; then k places are free for it, the forward may start, and the scheduler is
-not stuck. And if nothing is alive anywhere, all places are free. The count plus the places left free never exceeds L: a
-forward takes the places left for it, or others beyond those left free; a backward gives one back and may claim one.
+A forward also reserves places under a limit: for every other (pipe, stage) in the limit's scope that has forwards to
+do, as many as one forward takes (k where forwards are grouped by k, else 1) less those it has alive (forwards without
+their last backward).
+
+With a limit F - W <= L (or F - B), L no less than k times the stages of the rank over all pipes, the scheduler then
+never gets stuck. Proof: suppose it is stuck, with no task running and no value on its way. Backwards are never limited,
+so every micro-batch alive waits for a forward. In a pipe with one alive, take the deepest stage s at which one waits.
+Another micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there; then k places are reserved for it,
+the forward may start, and the scheduler is not stuck. And if nothing is alive anywhere, all places are free. The count
+plus the reserved places never exceeds L: a forward takes the places reserved for it, or unreserved ones; a backward
+gives one back and may reserve one.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ F, X, W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a
 
 @dataclass(slots=True)
 class Counter:
-    """One limit on one scope. kept: the places that are left free for all its (pipe, stage) pairs."""
+    """One limit on one scope. kept: the places reserved for all its (pipe, stage) pairs."""
 
     weights: tuple[int, int, int]
     bound: int
@@ -60,7 +63,7 @@ class Scheduler:
     counters: list[list[Counter]]  # by (rank, cell): rank x cells + cell
     left: list[int]  # by cell: forwards to do
     alive: list[int]  # by cell
-    kept: list[int]  # by cell: places left free for it
+    kept: list[int]  # by cell: places reserved for it
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
 
     @property
@@ -171,7 +174,7 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op], budget: Budget) -
 
 
 def refusing(x: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
-    """Return the limit that has no room for a task and for the places that it leaves free, if there is one."""
+    """Return a limit that has no room for a task and the places reserved for other cells; None if all have room."""
     size = x.size[task % len(x.size)] if kind == F else 1
     for c in x.counters[cell]:
         weight = c.weights[kind]
@@ -214,7 +217,7 @@ def _start(x: Scheduler, task: int, kind: int, cell: int) -> None:
 
 
 def run(x: Scheduler) -> list[list[int]]:
-    """Simulate; return every rank's tasks in the order of their starts: not all of them where limits forbid every one."""
+    """Simulate; return every rank's tasks in the order of their starts. Tasks are missing if the scheduler gets stuck."""
     h, keys, n = x.spec.header, x.keys, x.spec.header.micro_batches
     split = Op.BWD_WEIGHT in x.order.kinds
     leaders = [m for m in range(n) if x.size[m]]
@@ -222,7 +225,7 @@ def run(x: Scheduler) -> list[list[int]]:
     missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys if split else 0)
     missing[:n] = [0] * n
     arrival = [0] * (keys * 3)
-    # (time, is a task, rank or task): at one time ranks become free first, then tasks ready, then free ranks choose.
+    # (time, is a task, rank or task). At one time, first ranks become free, then tasks become ready, then ranks choose.
     events: list[tuple[int, int, int]] = [(0, 1, t) for t in leaders]
     heapq.heapify(events)
     busy = [False] * h.ranks

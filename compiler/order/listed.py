@@ -23,8 +23,8 @@ _TAKEN = tuple(bytes(b & same for b in range(256)) for same in _SAME_TURN)
 @dataclass(slots=True)
 class Cell:
     """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by turn, the
-    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I; meanings: numbers
-    of what actions, by their identity, mean here."""
+    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I; meanings: by
+    the id() of an action, the number of what it means here."""
 
     pipe: int
     stage: int
@@ -46,7 +46,7 @@ class Cell:
 @dataclass(slots=True)
 class Rank:
     """What one rank has listed so far. rows: the meaning and the batch of each task, in one flat list, since the garbage
-    collector would count and walk tuples; meant: by an action's identity, the cells that it could mean, where no loop
+    collector would count and walk tuples; meant: by the id() of an action, the cells that it could mean, if no loop
     changes that; inputs: how many I."""
 
     number: int
@@ -72,8 +72,8 @@ class Rank:
         return None
 
     def repeat(self, actions: list[tuple[int, int, Cell]], turns: int) -> bool:
-        """List tasks of one micro-batch each, the next one of their cell, in this order and again and again: what listing
-        them one by one comes to, at a small part of the price.
+        """List tasks of one micro-batch each, the next one of their cell, in this order and again and again. The result is
+        that of listing them one by one, in much less time.
 
         actions: meaning, kind and cell of each. Returns False, and has listed nothing, where one of them could not be listed
         or what comes next has holes.
@@ -83,7 +83,7 @@ class Rank:
         for k, (_, kind, cell) in enumerate(actions):
             places.setdefault((kind, id(cell)), []).append(k)
         taken: dict[tuple[int, int], list[int]] = {}
-        for kind, key in sorted(places):  # what is pending is known when W is looked at
+        for kind, key in sorted(places):  # I before W, which takes what is pending
             cell, mine, made = cells[key], places[kind, key], places.get((INPUT, key), [])
             if turns * len(mine) > len(cell.listed):
                 return False

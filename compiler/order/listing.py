@@ -41,6 +41,8 @@ def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iter
 
 
 class _Lister:
+    """Runs the actions of a listing, for one rank after another."""
+
     def __init__(self, spec: Spec, order: ListingOrder, budget: Budget) -> None:
         self.spec, self.order, self.budget, self.turns = spec, order, budget, 0
         self.batches = Batches(spec.header.micro_batches)
@@ -69,12 +71,12 @@ class _Lister:
         low, count = 0 if a.low is None else self._scalar(a.low, env), self._scalar(a.count, env)
         high = count - 1 if a.low is None else count
         self.turns += max(high - low + 1, 0)
-        if self.turns > limits.TURNS:  # an empty loop ends too
+        if self.turns > limits.TURNS:  # also if its body is empty
             message = f"the listing's loops turn more than {limits.TURNS} times"
             raise refuse("E306", message, a.span, values_of(a.count, env))
         for i in range(low, high + 1):
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
-            # After one turn it is known what each action means; where no loop changes that, the rest is listed at once.
+            # After one turn it is known what each action means. If no loop changes that, the other turns are listed at once.
             if i == low < high and (plain := self._plain(rank, a.body)) is not None and rank.repeat(plain, high - low):
                 return
 

@@ -23,7 +23,7 @@ MAX_NAMED = 8  # micro-batches that are left out
 class _Placed:
     """The tasks that one formula places, one entry each.
 
-    each_stage, each_id: one entry per micro-batch of each task; the program's ids.
+    each_stage, each_id: one entry per micro-batch of each task, its stage and its number in the program.
     """
 
     formula: int
@@ -156,7 +156,7 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed], budget: Budg
 
 
 def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
-    """Return the finding of a task that no formula places: there is none of its kind, or none whose `when` holds."""
+    """Return E301 for a task that no formula places: there is none of its kind, or none whose `when` holds."""
     formulas = [f for f in order.formulas if f.kind == kind]
     mine, others = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
     if not mine and formulas:
@@ -169,7 +169,7 @@ def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -
 
 
 def _left_out(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
-    """Return the finding of groups that leave micro-batches out; groups that would not are tried before they are named."""
+    """Return E301 for groups that leave micro-batches out. Another range is suggested only if it leaves none out."""
     first, group = formulas[0], formulas[0].group
     assert group is not None
     more = ", ..." if len(missing) > MAX_NAMED else ""

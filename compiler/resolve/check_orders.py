@@ -14,7 +14,7 @@ from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.kinds import kind_meant
 
-GREEDY_NAMES = tuple(MEANINGS)  # what expressions of a greedy block are about, without being told
+GREEDY_NAMES = tuple(MEANINGS)  # predefined in expressions of a greedy block
 # Names that an author may miss in an order, and what to write instead.
 _IN_TICKS = {
     "r": "the rank of a stage is what its pipe says: write that formula, with s",
@@ -108,7 +108,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
 
 
 def _with(scope: Scope, names: Iterable[str]) -> Scope:
-    """Return the scope with names that a greedy block knows without being told."""
+    """Return the scope with names that a greedy block predefines."""
     inner = Scope(scope)
     inner.know(names)
     return inner
@@ -142,7 +142,7 @@ def _check_actions(
 
 
 def _check_places(a: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> None:
-    """Refuse F(m) and F(m, s): whatever these names are here, a reader takes them for what they mean elsewhere."""
+    """Add E207 for F(m) and F(m, s): to a reader m is the micro-batch and s the stage, whatever they are here."""
     for e, wrong, place in ((a.stage, "m", "stage"), (a.first, "s", "micro-batch")):
         if isinstance(e, n.Name) and e.name == wrong and wrong in scope:
             message = f"'{wrong}' means the {MEANINGS[wrong]}, and stands here for the {place}"
@@ -182,7 +182,7 @@ def _check_ticks(
             used.add(let.name.name)
             wrong: list[Diagnostic] = []
             define_let(inner, let, wrong)
-            for d in (d for d in wrong if (d.message, d.span) not in told):  # what is wrong for several rules is told once
+            for d in (d for d in wrong if (d.message, d.span) not in told):  # a finding about several rules is added once
                 told.add((d.message, d.span))
                 found.append(d)
         if rule.condition is not None:

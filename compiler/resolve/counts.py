@@ -1,4 +1,4 @@
-"""What a greedy limit bounds: counts of kinds of tasks, on the left of <=."""
+"""Limits of a greedy order: the counts of tasks on the left of <=."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimerac.compiler.syntax.walk import inside, spine
 
 
 def no_limit(e: n.Expr, span: Span) -> Diagnostic:
-    """Return the finding of a limit that is not one: by its sign, by what it counts, or altogether."""
+    """Return E202 for a condition that is no limit: another comparison than <=, or no counts on its left."""
     if isinstance(e, n.Binary) and e.op in (">", ">=", "<", "==", "!="):
         turned = e.op in (">", ">=") and limit_weights(e.right)
         if turned or limit_weights(e.left):

@@ -1,4 +1,4 @@
-"""What an expression means: its value, for one point or for many points at a time. Its type is checked before (types.py).
+"""Evaluating expressions, at one point or at many points at a time. Their types are checked before (types.py).
 
 A variable is an integer, a truth value or an array of them, one entry per point (stage, micro-batch). Only the branch
 that a point takes is computed for it, so `if m > 0 then N // m else 0` is safe.
@@ -94,7 +94,7 @@ def _linked(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
 
 
 def _points(value: Variable) -> int:
-    """Return what an operation on a variable counts."""
+    """Return how much of the budget one operation on a variable takes."""
     return 1 + len(value) // 64 if isinstance(value, np.ndarray) else 1
 
 

@@ -1,4 +1,4 @@
-"""Placements near one that is wrong: other ranges and other formulas, to be tried before one is suggested."""
+"""Small changes of a wrong placement: other ranges, other formulas. The caller tries them and suggests one that works."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
 
 
 def _with(e: n.Expr, old: n.Expr, new: n.Expr) -> n.Expr:
-    """Return an expression with a part of it exchanged."""
+    """Return an expression in which a part is replaced."""
     if e is old:
         return new
     match e:

@@ -11,9 +11,9 @@ from chimerac.compiler.resolve.types import Scope, Type, check
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.walk import inside, names_in
 
-# What a reader takes these names for, wherever they stand. A greedy block knows them without being told.
+# What these names mean to a reader. A greedy block predefines them.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
-# What a name is bound to -> how to bind it, where it has one of the names above and is something else.
+# What a name is bound to -> the help if it is one of the names above and that is not its meaning.
 _BINDING = {
     "rank": "write: order listing for rank r",
     "index of a pipe": "number the pipes of a family with another name, such as i",
@@ -51,10 +51,9 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
 
 
 def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagnostic], help: str = "") -> Scope:
-    """Return the scope with names bound here: a name means one thing at a place, and s, m, p and r what they mean elsewhere.
+    """Return a scope with more names. Adds E207 for a name that is defined already, and for s, m, p or r with another meaning.
 
-    bound: names and what each is bound to, nothing where that is for the author to say; help: how stages and micro-batches
-    are bound here.
+    bound: names, and what each is bound to, empty where any name will do; help: how to bind stages and micro-batches here.
     """
     inner = Scope(scope)
     mistaken = [(binder, what, meaning) for binder, what in bound if (meaning := _mistaken(binder.name, what))]
@@ -64,19 +63,19 @@ def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagn
         found.append(Diagnostic("E207", message, binder.span, help=_BINDING.get(what, help)))
     for binder, _ in bound:
         define(inner, binder, "integer", found)
-    for _, what, _ in mistaken:  # which formulas may go on to use
+    for _, what, _ in mistaken:  # formulas may still use them, so that one mistake gives one finding
         inner.know(name for name, meaning in MEANINGS.items() if meaning == what)
     return inner
 
 
 def _mistaken(name: str, what: str) -> str:
-    """Return what a name means that is bound to something else; nothing where it means that, or nothing in particular."""
+    """Return what a name means to a reader if it is bound to something else here, else nothing."""
     meaning = MEANINGS.get(name.casefold(), what)
     return "" if not what or meaning == what or (meaning, what) == ("pipe", "index of a pipe") else meaning
 
 
 def known_elsewhere(scope: Scope, instead: Mapping[str, str]) -> Scope:
-    """Return the scope with what to write instead of names that are known at other places only."""
+    """Return a scope with helps for names that are defined in other places only. instead: name -> help."""
     inner = Scope(scope)
     inner.elsewhere = instead
     return inner
@@ -99,7 +98,7 @@ def counter_of(rule: n.Rule, scope: Mapping[str, object]) -> n.Binder | None:
 
 
 def needed_lets(lets: tuple[n.Let, ...], expressions: list[n.Expr], budget: Budget) -> list[n.Let]:
-    """Return the lets of an order block that these expressions need, in order: a let is read where it is used."""
+    """Return the lets of an order block that these expressions use, directly or through other lets, in order."""
     names = {name for e in expressions for name in names_in(e)}
     needed: list[n.Let] = []
     for let in reversed(lets):

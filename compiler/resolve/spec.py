@@ -58,7 +58,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class GreedyOrder:
-    """The order form `greedy`. kinds: the most wanted first; keys: what decides between tasks of one kind; group:
+    """The order form `greedy`. kinds: the preferred first; keys: what decides between tasks of one kind; group:
     how many micro-batches one forward is over."""
 
     kinds: tuple[Op, ...]
@@ -82,7 +82,7 @@ class ListingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """header: all that the program will say besides its streams; recompute: per pipe and stage; limits: where the text
+    """header: that of the program; recompute: per pipe and stage; limits: where the text
     gives those of the header."""
 
     header: Header

@@ -1,4 +1,4 @@
-"""Statements: what must stand once, parameters, and the names and types of every expression (E201 to E208)."""
+"""Statements: those that are needed exactly once, parameters, and the names and types of every expression (E201 to E208)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IN_PIPE = {
 
 
 def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n.Setting]:
-    """Return ranks, stages and window by name; what must stand once stands once."""
+    """Return ranks, stages and window by name. Adds E208 for a statement that is missing or given twice."""
     seen: dict[str, n.Statement] = {}
     for s in schedule.statements:
         key = {n.Setting: getattr(s, "what", ""), n.Size: "size", n.Sync: "sync"}.get(type(s))
@@ -45,6 +45,7 @@ def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n
 
 
 def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list[Diagnostic]) -> None:
+    """Check the parameters that are given: E203 unknown, E204 without a value, E206 too large."""
     params = {s.name.name: s for s in schedule.statements if isinstance(s, n.Param)}
     for name, value in given.items():
         if name not in params:

@@ -18,8 +18,7 @@ class Scope(Mapping[str, Type]):
     """Names and their types: its own, and those of the scope around it. Those are not copied, since a listing may have
     thousands of names and of blocks.
 
-    elsewhere: what to write instead of a name that is known at other places only; others: names that would be known if
-    they were used.
+    elsewhere: the help for names that are defined in other places only; others: more names for "did you mean".
     """
 
     def __init__(self, outer: Scope | None = None) -> None:
@@ -54,7 +53,7 @@ class Scope(Mapping[str, Type]):
         return sum(1 for _ in self)
 
     def where(self, name: str) -> Span | None:
-        """Return where a name is defined; nothing for one that is not, or is known without being told."""
+        """Return where a name is defined, or None if it is undefined or predefined."""
         found = self._find(name)
         return found and found[1]
 
@@ -63,7 +62,7 @@ class Scope(Mapping[str, Type]):
         self._own[binder.name] = kind, binder.span
 
     def know(self, names: Iterable[str]) -> None:
-        """Add integers that are known without being told."""
+        """Add predefined integers."""
         self._own.update((name, ("integer", None)) for name in names)
 
 
@@ -78,7 +77,7 @@ _INSTEAD = {
 
 
 def _product(name: str, scope: Mapping[str, Type]) -> str:
-    """Return a help for names that stand together, as in Dv."""
+    """Return a help for two names written together, as in Dv."""
     for k in range(1, len(name)):
         if name[:k] in scope and name[k:] in scope:
             return f"write '{name[:k]}*{name[k:]}' instead of '{name}'"

@@ -15,7 +15,7 @@ from chimerac.compiler.syntax.walk import names_in
 SEARCHED = 64  # how far a help looks for a parameter value that meets a requirement
 SEARCHED_TOGETHER = 8  # how far for two parameters that change at once, added up
 MAX_PAIRS = 4
-MAX_SEARCH = 2**20  # operations of such a search; of a text with many requirements, few are searched for
+MAX_SEARCH = 2**20  # operations of the search for one requirement
 _NEAR = range(-SEARCHED_TOGETHER, SEARCHED_TOGETHER + 1)
 _SHIFTS = sorted(
     ((a, b) for a in _NEAR for b in _NEAR if a and b and abs(a) + abs(b) <= SEARCHED_TOGETHER),
@@ -24,7 +24,7 @@ _SHIFTS = sorted(
 
 
 def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> dict[str, Variable]:
-    """Return the values of params and lets; every requirement holds."""
+    """Return the values of params and lets. Raises ChimeraError E210 with every requirement that does not hold."""
     env: dict[str, Variable] = {}
     found: list[Diagnostic] = []
     try:
@@ -33,7 +33,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
             if len(found) == MAX_FOUND:
                 break
     except ChimeraError:
-        if not found:  # else it follows from a requirement that is not met
+        if not found:  # else it may follow from the unmet requirement
             raise
     if found:
         raise ChimeraError(found)

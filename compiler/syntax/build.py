@@ -1,4 +1,4 @@
-"""lark tree -> nodes: builds nodes only; whether they make sense is checked later."""
+"""lark tree -> nodes. Names, types and sizes are checked later, by resolve."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class _Builder:
         return _Word(self._binder(c[0]), c[1], c[2], c[3], c[4], self._at(meta))
 
     def _actions(self, parts: list[Any]) -> tuple[n.Action, ...]:
-        """Join words to tasks: a kind, then the pipe it is of if that is named; `&` between two tasks overlaps them."""
+        """Return the actions. Words become tasks: a kind, then its pipe if that is named. `&` overlaps two tasks."""
         actions: list[n.Action] = []
         rest = deque(parts)
         while rest:

@@ -1,9 +1,9 @@
 """The parser that lark makes of grammar.lark, and the words and tokens of the language.
 
-lark needs 140 ms to make the parser, and 9 ms to load the one that it saved beside the grammar, as grammar.tables: a line
-that says of which grammar and lark it was made, then what Lark.save writes. That is a pickle. It is right here: the file
+lark needs 140 ms to make the parser, and 7 ms to load the one that is saved beside the grammar, in grammar.tables: a line
+that says for which grammar and lark it was saved, then what Lark.save wrote. That is a pickle. It is right here: the file
 is part of this package like the code beside it, holds plain values only (tests/contract/test_grammar_tables.py), and is
-not read where its first line does not fit. `make figures` writes it.
+not read where its first line does not fit. tools/saved_parser.py writes it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,7 @@ def made() -> Lark:
 def loaded(stored: bytes) -> Lark | None:
     """Return the parser that was saved, or nothing where it was saved for another grammar or by another lark."""
     file = io.BytesIO(stored)
-    return Lark.load(file) if file.readline() == _first_line() else None
-
-
-def saved() -> bytes:
-    """Return what grammar.tables holds. Not the same bytes every time: lark numbers its states anew."""
-    file = io.BytesIO()
-    file.write(_first_line())
-    made().save(file)
-    return file.getvalue()
+    return Lark.load(file) if file.readline() == first_line() else None
 
 
 @cache
@@ -63,5 +55,6 @@ def _text() -> str:
     return _HERE.joinpath("grammar.lark").read_text(encoding="utf-8")
 
 
-def _first_line() -> bytes:
+def first_line() -> bytes:
+    """Return the first line of grammar.tables: of which lark and which grammar it is."""
     return f"lark {lark.__version__}, grammar {hashlib.sha256(_text().encode()).hexdigest()}\n".encode()

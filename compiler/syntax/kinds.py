@@ -1,4 +1,4 @@
-"""The kinds of tasks, as the language and as others call them."""
+"""The kinds of tasks: their letters in the language, and names that are common elsewhere."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _ELSEWHERE = {
 
 
 def kind_meant(name: str) -> str:
-    """Return the kind of task that is called so elsewhere; nothing if none is."""
+    """Return the letter of the kind of task with this common name; nothing if none has it."""
     return next((kind for kind, others in _ELSEWHERE.items() if name.lower() in others), "")

@@ -1,4 +1,4 @@
-"""Syntax nodes: the text as a tree. Spans say where; two trees are equal when they say the same."""
+"""Syntax nodes: the text as a tree. Every node has its span; whether two nodes are equal does not depend on it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Range(Node):
 
 @dataclass(frozen=True, slots=True)
 class Size(Node):
-    """`size 1/2`: a micro-batch of the program against the one that is counted elsewhere."""
+    """`size 1/2`: the size of a micro-batch of this schedule, as a fraction of the size that a run is given."""
 
     numerator: int
     denominator: int

@@ -10,8 +10,8 @@ _NEGATE = 7
 
 
 def as_written(e: n.Expr, inside: bool = False) -> str:
-    """Return the author's own text of an expression; inside: of another one, in parentheses where an operator beside it
-    would tear it apart."""
+    """Return the author's own text of an expression; inside: as an operand of another
+    one, in parentheses where it needs them."""
     return f"({e.span.text})" if inside and not isinstance(e, n.Int | n.Name | n.Call) else e.span.text
 
 
@@ -20,11 +20,11 @@ def as_term(e: n.Expr) -> str:
     last = e
     while isinstance(last, n.Binary | n.Unary):
         last = last.right if isinstance(last, n.Binary) else last.operand
-    return as_written(e, inside=isinstance(last, n.IfElse))  # which would take it into its last branch
+    return as_written(e, inside=isinstance(last, n.IfElse))  # what is added would be part of its last branch
 
 
 def shifted(e: n.Expr, amount: int) -> str:
-    """Return the author's own text of an expression with an amount added, which joins a number that ends it."""
+    """Return the author's own text of an expression with an amount added; a number at its end is changed instead."""
     match e:
         case n.Int():
             return str(e.value + amount)

@@ -1,4 +1,4 @@
-"""The saved parser is that of the grammar (tools/figures.py writes it), holds plain values, and parses the same."""
+"""The saved parser is that of the grammar (`make figures` writes it), holds plain values, and parses the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import lark
 import pytest
 
 from chimerac.compiler.syntax import grammar
-from tools.figures import PARSER, SCHEDULES
+from tools.figures import SCHEDULES
+from tools.saved_parser import PARSER
 
 STORED = PARSER.read_bytes()
 FIRST, _, PICKLE = STORED.partition(b"\n")

@@ -1,4 +1,4 @@
-"""The stored tables of the parser are those of its grammar (tools/figures.py writes them), and parse the same."""
+"""The stored tables of the parser are up to date (tools/figures.py writes them), and parse like the grammar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRONG = ["schedule x param", "schedule x ranks (1 ? 2)", "schedule x pipe p { st
 
 
 def test_tables_are_those_of_the_grammar() -> None:
-    """Made in another process, where lark meets its sets in another order."""
+    """Also in a process with another hash seed, where sets of lark have another order."""
     code = f"import sys\nfrom compiler.syntax.tables import dump\nsys.stdout.write(dump(open({str(GRAMMAR)!r}).read()))"
     fresh = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
@@ -47,7 +47,7 @@ def test_a_parse_from_the_tables_equals_one_from_the_grammar() -> None:
 
 
 def test_the_grammar_leaves_nothing_to_choose(caplog: pytest.LogCaptureFixture) -> None:
-    """lark tells of a choice that it makes by itself: whether a token is shifted, or a rule reduced before it."""
+    """The grammar has no conflicts. lark resolves shift-reduce conflicts by itself, but logs them."""
     lark.logger.setLevel(logging.DEBUG)
     with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
         for grammar, told in ((TEXT, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
@@ -67,7 +67,7 @@ def test_tables_of_another_grammar_or_lark_count_for_nothing(monkeypatch: pytest
 
 
 def test_the_parser_is_not_built_where_tables_fit() -> None:
-    """In a fresh process: reading a schedule never runs lark's analysis of the grammar."""
+    """In a fresh process, reading a schedule does not run lark's analysis of the grammar."""
     code = """
 from chimerac.compiler.syntax import parse, tables
 tables.build = None

@@ -50,12 +50,12 @@ def test_the_grammar_leaves_nothing_to_choose(caplog: pytest.LogCaptureFixture) 
     """The grammar has no conflicts. lark resolves shift-reduce conflicts by itself, but logs them."""
     lark.logger.setLevel(logging.DEBUG)
     with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
-        for grammar, told in ((TEXT, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
+        for grammar, has_conflict in ((TEXT, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
             caplog.clear()
             lark.logger.addHandler(caplog.handler)
             lark.Lark(grammar, parser="lalr", lexer="basic", debug=True)
             lark.logger.removeHandler(caplog.handler)
-            assert ("conflict" in caplog.text.lower()) == told, caplog.text
+            assert ("conflict" in caplog.text.lower()) == has_conflict, caplog.text
     lark.logger.setLevel(logging.CRITICAL)
 
 

@@ -236,7 +236,7 @@ def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
 
 
 def test_what_a_program_of_such_an_order_is_told() -> None:
-    told = 0
+    explained = 0
     for seed in range(40):
         r = random.Random(seed)
         p = with_own_orders(r, drawn_tasks(r))
@@ -244,8 +244,8 @@ def test_what_a_program_of_such_an_order_is_told() -> None:
             verified(p)
         except ChimeraError as error:
             assert all("tried" in d.help for d in error.diagnostics if d.code == "E440"), error
-            told += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
-    assert told > 10
+            explained += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
+    assert explained > 10
 
 
 def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ SMALL, LARGE = SIZES[0], SIZES[-1]
 RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, theirs
 PROCESSES = 7  # number of processes in which the first compilation is measured
 COLLECTOR = ("on", "off", "frozen")
-GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "beside": 1.0, "beside_large": 4.0, "peak_gb": 4.0}
+GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_large": 4.0, "peak_gb": 4.0}
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Case:
         return statistics.median(self.ours) * 1e6 / self.instructions
 
     @property
-    def beside(self) -> float:
+    def speedup(self) -> float:
         """Return how many times longer torch takes."""
         return statistics.median(self.theirs) / statistics.median(self.ours)
 
@@ -211,7 +211,7 @@ def times(cases: list[Case]) -> str:
     for c in cases:
         growth = f"{c.each / before.each:.2f}" if before and before.name == c.name else ""
         before = c
-        theirs = (c.actions, seconds(statistics.median(c.theirs)), f"{c.beside:.1f}") if c.theirs else ("", "cannot", "")
+        theirs = (c.actions, seconds(statistics.median(c.theirs)), f"{c.speedup:.1f}") if c.theirs else ("", "cannot", "")
         ours = (seconds(statistics.median(c.ours)), f"{c.each:.2f}", growth, f"{c.verify * 1e6 / c.instructions:.2f}")
         rows.append((c.name, f"{c.size[0]}, {c.size[1]}", c.instructions, *ours, *theirs))
     return table(head, rows)
@@ -244,12 +244,12 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
     firsts = {name: statistics.median(x["first"]) * 1e3 for name, x in fresh.items()}
     found = [f"{name}: {ms:.1f} ms" for name, ms in firsts.items() if ms > g["first_ms"]]
     yield f"at most {g['first_ms']:.0f} ms at {SMALL}, first compile of a process", found
-    found = [f"{c.name} at {c.size}: {c.beside:.2f}" for c in later if c.theirs and c.beside < g["beside"]]
+    found = [f"{c.name} at {c.size}: {c.speedup:.2f}" for c in later if c.theirs and c.speedup < g["speedup"]]
     yield f"not slower than torch from {SIZES[1]} on", found
     largest = [c for c in cases if c.size == LARGE]
     if not largest:
         return
-    found = [f"{c.name}: {c.beside:.2f}" for c in largest if c.theirs and c.beside < g["beside_large"]]
+    found = [f"{c.name}: {c.speedup:.2f}" for c in largest if c.theirs and c.speedup < g["speedup_large"]]
     yield f"at least {g['beside_large']:.0f} times faster than torch at {LARGE}", found
     base = {c.name: c.each for c in cases if c.size == SIZES[1]}
     found = [f"{c.name}: {c.each / base[c.name]:.2f}" for c in largest if c.each / base[c.name] > g["growth"]]

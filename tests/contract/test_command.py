@@ -1,4 +1,4 @@
-"""The command chimerac in a process of its own: outside the checkout, in a pipe, interrupted, writing files."""
+"""The command chimerac in its own process: outside the checkout, in a pipe, interrupted, writing files."""
 
 from __future__ import annotations
 

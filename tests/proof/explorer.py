@@ -31,9 +31,9 @@ from tests.proof.record import record, stamp, table
 PROGRAMS, SEED = 12_000, 1
 SIZES = Sizes(ranks=3, stages=4, pipes=2, micro_batches=2)
 MESSAGES = range(3, 13)  # SENDs of a program
-STATES = 500  # loopback explores programs with at most so many states of the model,
-LARGE = 20_000  # the model those with at most so many
-THOROUGH = 20  # one in so many programs is explored without any reduction, if it is small
+STATES = 500  # limit for loopback: it explores programs whose model has at most this number of states
+LARGE = 20_000  # limit for the model itself
+THOROUGH = 20  # every 20th program is explored without any reduction, if it is small
 ORDER = {"E440", "E453"}  # findings about the order of transfers and collectives only
 
 KINDS = {

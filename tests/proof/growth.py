@@ -200,7 +200,7 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
 
 
 def measure_all(readers: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
-    """Measure each reader for some seconds, in a process of its own."""
+    """Measure each reader for some seconds, in its own process."""
     with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
         return list(pool.map(measure, readers, [seconds] * len(readers), [seed] * len(readers)))
 

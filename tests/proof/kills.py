@@ -34,7 +34,7 @@ from tests.proof.rules import first_error
 
 SEED, DRAWN, DRAWN_EVALUATIONS = 1, 200, 100
 OF_SHIPPED, OF_EVALUATIONS, OF_DRAWN = 12, 10, 4  # mutants by class and program
-MOVED = 2  # one in so many random programs has its RECVs moved
+MOVED = 2  # every second random program has its RECVs moved
 OF_HEADER = 4  # for a field of the header the number of mutants is divided by this
 INTERLEAVINGS = 5  # of the symbolic reference
 TRAINING, EVALUATION = Sizes(), Sizes(kind="evaluation")

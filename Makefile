@@ -1,4 +1,4 @@
-# `make` lists the targets. Everything runs in .venv, set up on first use from constraints.txt.
+# `make` lists the targets. All of them use the virtual environment .venv, which the first one creates from constraints.txt.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -22,18 +22,18 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
 	touch $(READY)
 
-train: $(READY) ## train a small GPT with Chimera on two ranks (CPU), then time four that sleep
+train: $(READY) ## train a small GPT with Chimera on two ranks (CPU), then run four ranks with timed stages
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 interpreter/run.py schedules/chimera.sched -p D=2 -p N=8
 	@echo
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 --timed 40
 
-test: $(READY) ## run everything that needs only Python
+test: $(READY) ## run all tests that need only Python
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-test-all: $(READY) ## run everything, the tests that need root, a browser or a GPU too
+test-all: $(READY) ## run all tests, including those that need root, a browser or a GPU
 	$(BIN)/python -m pytest -n $(JOBS) --everything $(ARGS)
 
-proof: $(READY) ## prove the prover anew, write docs/proof.md: FUZZ_MINUTES (60), GROWTH_MINUTES (20) and half an hour
+proof: $(READY) ## test the verifier and record the results in docs/proof.md: half an hour + FUZZ_MINUTES (60) + GROWTH_MINUTES (20)
 	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=hunt --timeout=3600 tests/property $(ARGS)
 	$(MAKE) -j$(JOBS) proof-explorer proof-kills
 	$(MAKE) proof-fuzz
@@ -49,28 +49,28 @@ proof-fuzz: $(READY)
 proof-growth: $(READY)
 	$(BIN)/python -m tests.proof.growth --minutes $(GROWTH_MINUTES)
 
-check: $(READY) ## lint, types, import contracts, fast tests: under a minute, before every commit
+check: $(READY) ## lint, check types and import contracts, run the fast tests: under a minute, before every commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit tests/golden tests/contract
 
-golden: $(READY) ## write the golden files anew
+golden: $(READY) ## rewrite the golden files
 	$(BIN)/python -m pytest -q tests/golden --golden
 
 figures: $(READY) ## write every drawing and table in README and docs anew, and the saved parser
 	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.figures --write
 
-bench: $(READY) ## measure the runtime beside torch's, timed stages, and the compiler beside torch's (five minutes)
+bench: $(READY) ## compare runtime and compiler with torch's, and timed stages with the simulation (five minutes)
 	$(BIN)/python -m tools.bench_runtime
 	@echo
 	$(BIN)/python -m tools.bench_timed
 	@echo
 	$(BIN)/python -m tools.bench
 
-coverage: $(READY) ## measure which lines the tests reach
+coverage: $(READY) ## measure which lines the tests execute
 	$(BIN)/coverage run -m pytest -q
 	$(BIN)/coverage report
 

@@ -1,11 +1,11 @@
-"""What all tests share: options, what is skipped, and how hard hypothesis tries."""
+"""Shared by all tests: options of pytest, skipped tests, and the settings of hypothesis."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Derandomized everywhere: a failure that one machine shows, all show. `make proof` looks further.
+# Derandomized, so that all machines test the same examples. `make proof` draws more, at random.
 settings.register_profile(
     "default", deadline=None, derandomize=True, database=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -14,7 +14,7 @@ settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", action="store_true", help="write the golden files anew instead of comparing with them")
+    parser.addoption("--golden", action="store_true", help="rewrite the golden files instead of comparing with them")
     parser.addoption("--everything", action="store_true", help="run tests that need root, a browser or a GPU too")
 
 
@@ -22,10 +22,10 @@ NEEDS = {"root": "root", "browser": "a browser", "gpu": "a CUDA GPU"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs more than Python, and say so in the summary."""
+    """Skip the tests that need more than Python. The summary gives the reason."""
     if config.getoption("--everything"):
         return
     for item in items:
-        for mark, what in NEEDS.items():
+        for mark, requirement in NEEDS.items():
             if item.get_closest_marker(mark):
-                item.add_marker(pytest.mark.skip(reason=f"needs {what}: make test-all runs it"))
+                item.add_marker(pytest.mark.skip(reason=f"needs {requirement}: make test-all runs it"))

@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws: as many as a test says, times CHIMERA_EXAMPLES, which `make proof` sets."""
+"""How many examples hypothesis draws: the count of the test times CHIMERA_EXAMPLES, which `make proof` sets."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from hypothesis import settings
 
 
 def examples(count: int) -> settings:
-    """Return the setting for a test that draws `count` examples in the everyday run."""
+    """Return the settings of a test that draws `count` examples when CHIMERA_EXAMPLES is not set."""
     return settings(max_examples=count * int(os.environ.get("CHIMERA_EXAMPLES", "1")))

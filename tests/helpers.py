@@ -12,7 +12,7 @@ from chimerac.compiler import compile_schedule
 
 Streams = list[list[Instruction]]
 
-# Every schedule of the library, with parameters for a small and a middle program.
+# Every schedule of the library, with the parameters of a small and of a medium-sized program.
 SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "gpipe": ({"D": 2, "N": 3}, {"D": 4, "N": 4}),
     "1f1b": ({"D": 2, "N": 3}, {"D": 4, "N": 6}),
@@ -53,17 +53,17 @@ def chimera_pairs(ranks: int) -> list[int]:
 
 
 def streams(program: Program) -> Streams:
-    """Return the instructions of every rank, as lists to change."""
+    """Return the instructions of every rank as lists that the caller may change."""
     return [list(program.stream(g)) for g in range(program.world)]
 
 
 def with_streams(program: Program, changed: Sequence[Iterable[Instruction]]) -> Program:
-    """Return the program with other streams under the same header."""
+    """Return a program with the same header and these streams."""
     return program_of(program.header, changed, program.costs)
 
 
 def moved(stream: Sequence[Instruction], source: int, target: int) -> list[Instruction]:
-    """Return the stream with the instruction at `source` taken out and put back at `target`."""
+    """Return the stream with the instruction at index `source` moved to index `target`."""
     result = list(stream)
     result.insert(target, result.pop(source))
     return result

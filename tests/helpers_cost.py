@@ -1,4 +1,4 @@
-"""What a piece of work costs, counted: no clock is read."""
+"""The cost of a call, counted in executed lines and in bytes. No clock is read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from typing import Any
 
 
 def lines(work: Callable[[], Any]) -> int:
-    """Return how many lines of Python are executed, every turn of a loop counted; not those of packages, which are theirs."""
+    """Return how many lines of Python a call executes.
+
+    A line in a loop counts once per iteration. Lines of installed packages do not count.
+    """
     count = 0
 
-    def see(frame: FrameType, event: str, _: object) -> Any:
+    def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
         if event == "call" and "site-packages" in frame.f_code.co_filename:
             return None
         count += event == "line"
-        return see
+        return trace
 
     before = sys.gettrace()
-    sys.settrace(see)
+    sys.settrace(trace)
     try:
         work()
     finally:
@@ -30,7 +33,7 @@ def lines(work: Callable[[], Any]) -> int:
 
 
 def peak(work: Callable[[], Any]) -> int:
-    """Return the most bytes held at once, those of arrays included."""
+    """Return the peak of the memory that a call holds in bytes, arrays included."""
     tracemalloc.start()
     try:
         work()

@@ -1,4 +1,4 @@
-"""Layers of many kinds, to draw models from: what is kept, shared, handed on as it came, or only part of a larger memory."""
+"""Layers for random models. They differ in what autograd keeps of them and in how their outputs share memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH, LENGTH, BYTES = 6, 2, 8
 
 
 class Weighted(nn.Module):
-    """The common parts of the layers below: they take and return x (b, LENGTH, WIDTH), a mask (b, LENGTH, 1), and more."""
+    """A linear map. The layers below take and return x (b, LENGTH, WIDTH), a mask (b, LENGTH, 1) and maybe more tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,28 +25,28 @@ class Weighted(nn.Module):
 
 
 class Residual(Weighted):
-    """What most layers are: a sum at the end, of which nothing is kept."""
+    """Ends with a sum, like most layers: autograd keeps nothing of the output."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
         return x + torch.relu(self.linear(x)) * mask, mask, *more
 
 
 class Kinked(Weighted):
-    """Its output is kept for its backward."""
+    """Ends with a ReLU: its backward keeps the output."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
         return torch.relu(self.linear(x)), mask, *more
 
 
 class Plain(Weighted):
-    """Only the next layer keeps its output, if at all."""
+    """A linear map alone: its backward does not keep the output, but the next layer's may."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
         return self.linear(x), mask, *more
 
 
 class Normed(nn.Module):
-    """A norm, whose backward keeps a row's statistics, then dropout."""
+    """A norm, whose backward keeps the statistics of each row, then dropout."""
 
     def __init__(self, layer: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Normed(nn.Module):
 
 
 class Part(nn.Module):
-    """Hands on half of a tensor that it has made."""
+    """Returns a view of half of a larger tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,14 +68,14 @@ class Part(nn.Module):
 
 
 class Passing(nn.Module):
-    """Hands on its input as it came, and has no parameters; the mask is turned around."""
+    """Returns its input itself and the inverted mask. It has no parameters."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
         return x, 1 - mask, *more
 
 
 class Added(nn.Module):
-    """A parameter that no function defers, with the gradient of the output for its own; two names for one tensor."""
+    """Adds a parameter by an operator whose weight gradient a split backward cannot defer. Returns one tensor several times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Added(nn.Module):
 
 
 class Widening(Weighted):
-    """Hands on more than it got: a second tensor, kept for its backward, and one without a gradient."""
+    """Returns three more tensors: one that its backward keeps, one without a gradient, and its input."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
         y = torch.tanh(self.linear(x) + _sum(more))
@@ -96,14 +96,14 @@ class Widening(Weighted):
 
 
 class Narrowing(Weighted):
-    """Takes what is more, and hands on two tensors."""
+    """Takes any number of tensors and returns two."""
 
     def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
         return self.linear(x.transpose(0, 1)).transpose(0, 1) + _sum(more), mask
 
 
 class Frozen(Weighted):
-    """Parameters that are not trained."""
+    """A layer whose parameters are not trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class First(nn.Module):
 
 
 class Fixed(nn.Module):
-    """Bytes to vectors, without parameters: no gradient comes back, and the bytes themselves go on."""
+    """Bytes to one-hot vectors, without parameters, so there are no gradients. Also returns the bytes."""
 
     def forward(self, tokens: Tensor) -> Values:
         return F.one_hot(tokens, BYTES)[..., :WIDTH].float(), (tokens > 0).long().unsqueeze(-1), tokens.unsqueeze(-1).float()
@@ -147,7 +147,7 @@ class TiedFirst(First):
 
 
 class TiedMiddle(nn.Module):
-    """Reads and writes bytes by the shared table."""
+    """Maps vectors to probabilities of bytes and back, both with the shared table."""
 
     tied = {"shared": "table"}  # noqa: RUF012
 
@@ -178,22 +178,22 @@ def example(samples: int) -> tuple[Values, Tensor]:
     return (tokens,), tokens.clone()
 
 
-def _same(make: Callable[[], nn.Module]) -> nn.Module:
+def _constant(make: Callable[[], nn.Module]) -> nn.Module:
     module = make()
-    for p in module.parameters():  # copies of a tied parameter start alike
+    for p in module.parameters():  # copies of a tied parameter start with equal values
         nn.init.constant_(p, 0.5)
     return module
 
 
 def drawn_model(r: random.Random, layers: int, tied: bool) -> Model:
-    """Return a model of at least so many layers. tied: the first and the last share a parameter, if there are two."""
+    """Return a random model of at least `layers` layers. tied: the first and the last layer share a parameter."""
     kinds: list[Callable[[], nn.Module]]
     kinds = [Residual, Kinked, Plain, partial(Normed, 7), Part, Passing, Added, Widening, Narrowing, Frozen]
     middle = [r.choice(kinds) for _ in range(layers - 2 + r.randint(0, 2))]
     first: Callable[[], nn.Module] = r.choice([First, First, Fixed])
     last: Callable[[], nn.Module] = Last
     if tied:
-        first, last = partial(_same, TiedFirst), partial(_same, TiedLast)
+        first, last = partial(_constant, TiedFirst), partial(_constant, TiedLast)
     makers = [first, *middle, last] if layers > 1 else [Alone]
     return Model("drawn", tuple((f"layer {k}", make) for k, make in enumerate(makers)), loss, example)
 

@@ -1,4 +1,4 @@
-"""Programs run in loopback on a model whose every sum is exact, compared bit by bit with one process."""
+"""Runs programs in loopback with a model whose sums are all exact, and compares them bit by bit with one process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT = 2**50  # float64 holds every integer up to 2^53
 
 
 class Signed(nn.Module):
-    """A signed permutation, then a kink where the mask is set: grows by a factor of two at most, so that depth is exact."""
+    """A signed permutation plus its ReLU, where the mask is set. Values at most double, so deep models stay exact too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ def described(model: Model) -> ModelDescription:
 
 
 def batch_of(program: Program, replica: int, iteration: int = 0) -> Batch:
-    """Return what one replica trains on."""
+    """Return the batch of one replica."""
     h = program.header
     return Batch(IntegerSamples(), SEED, iteration, replica, h.width, h.micro_batches, SAMPLES)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one rank ends with. grads: by stage."""
+    """The result of one rank. grads: gradients by stage."""
 
     loss: float
     grads: dict[int, list[Tensor]]
@@ -71,10 +71,10 @@ class Found:
 
 
 def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Transport], Found]:
-    """Return the life of a rank: its stages, and some iterations with the same weights."""
+    """Return the function that each rank runs: it builds its stages and runs `iterations` with the same weights."""
     h, parts = program.header, partitioned(program, model, described(model))
 
-    def live(transport: Transport) -> Found:
+    def run_rank(transport: Transport) -> Found:
         transport.connect(program)
         held = sorted(s for s in range(h.stages) if transport.rank in h.holders([s]))
         stages = {s: parts.build(s, SEED) for s in held}
@@ -87,12 +87,12 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
         grads = {s: [torch.zeros_like(p) if p.grad is None else p.grad for p in m.parameters()] for s, m in stages.items()}
         return Found(total, grads, executor)
 
-    return live
+    return run_rank
 
 
 @cache
 def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[float, list[list[Tensor]]]:
-    """Return the loss and every layer's gradients without a pipeline."""
+    """Return the loss and the gradients of every layer, computed without a pipeline."""
     whole = build_stage(model, range(len(model.layers)), SEED)
     source, total = IntegerSamples(), 0.0
     for m in range(micro_batches * iteration, micro_batches * (iteration + 1)):
@@ -104,12 +104,12 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
         torch.autograd.backward(value)
         total += float(value.detach())
     grads = [[p.grad for p in layer.parameters() if p.grad is not None] for layer in whole.layers]
-    assert all(float(g.abs().max()) * 64 < EXACT and g.any() for layer in grads for g in layer), "inexact, or says nothing"
+    assert all(float(g.abs().max()) * 64 < EXACT and g.any() for layer in grads for g in layer), "inexact or zero gradient"
     return total, grads
 
 
 def differences(program: Program, model: Model, found: list[Found], iteration: int = 0) -> Iterator[str]:
-    """Yield what differs from one process in any bit."""
+    """Yield the loss or the stages that differ from one process in any bit."""
     total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
     if sum(f.loss for f in found) != total:
         yield f"loss {sum(f.loss for f in found)} instead of {total}"
@@ -119,7 +119,7 @@ def differences(program: Program, model: Model, found: list[Found], iteration: i
 
 
 def differences_of_rank(program: Program, model: Model, found: Found, iteration: int = 0) -> Iterator[int]:
-    """Yield the stages of a rank whose gradients differ from one process's in any bit; an evaluation makes none."""
+    """Yield the stages of a rank whose gradients differ from one process in any bit. An evaluation must compute none."""
     h = program.header
     if h.kind == "evaluation":
         yield from (s for s, grads in found.grads.items() if any(g.any() for g in grads))
@@ -134,7 +134,7 @@ def differences_of_rank(program: Program, model: Model, found: Found, iteration:
 def equal_to_one_process(
     program: Program, model: Model, seed: int, machine: Machine | None = None, every_post: bool = False, iterations: int = 1
 ) -> list[Found]:
-    """Run a program and check that it leaves the gradients of one process. Raises StuckError where it cannot end."""
+    """Run a program and check that its gradients are those of one process. Raises StuckError if it deadlocks."""
     found = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
     wrong = list(differences(program, model, found, iterations - 1))
     assert not wrong, f"{program.header.schedule}, seed {seed}, machine {machine}: {wrong}"

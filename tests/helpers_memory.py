@@ -1,7 +1,7 @@
-"""Memory measured from outside: the bytes of the tensors that a rank holds after each instruction, beside the prediction.
+"""Measures the bytes of the tensors that a rank holds after each instruction, and compares them with the prediction.
 
-Nothing here asks the interpreter what it holds. Every storage that an operation of a rank's thread reads or makes is
-noted, weakly, and counted for as long as somebody holds it.
+The measurement does not rely on the interpreter. It keeps a weak reference to every storage that a torch operation of the
+rank's thread reads or creates, and counts the storage until it is freed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SEED = 3
 
 
 class Meter(TorchDispatchMode):
-    """Notes the storages that this thread's operations see first. seen: those that any thread has seen."""
+    """Records the storages that operations of this thread use first. seen: the storages that any thread has used."""
 
     def __init__(self, seen: dict[int, StorageWeakRef]) -> None:
         super().__init__()
-        self._seen, self._mine = seen, dict[int, tuple[StorageWeakRef, int]]()
+        self._seen, self._first_seen = seen, dict[int, tuple[StorageWeakRef, int]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.note(args)
@@ -44,28 +44,28 @@ class Meter(TorchDispatchMode):
         return result
 
     def note(self, tree: Any) -> None:
-        """Note the storages of the tensors in a structure."""
+        """Record the storages of the tensors in a structure."""
         for t in tree_leaves(tree):
             if isinstance(t, Tensor):
                 storage = t.untyped_storage()
                 known = self._seen.get(storage._cdata)
                 if known is None or known.expired():
                     self._seen[storage._cdata] = reference = StorageWeakRef(storage)
-                    self._mine[storage._cdata] = (reference, storage.nbytes())
+                    self._first_seen[storage._cdata] = (reference, storage.nbytes())
 
     def forget(self) -> None:
-        """Forget what was noted so far: a backend's thread may hold for a moment what ranks told each other."""
-        self._mine.clear()
+        """Drop all records: a thread of the backend may hold buffers of earlier collectives for a moment."""
+        self._first_seen.clear()
 
     def bytes(self, without: Iterable[Tensor] = ()) -> int:
-        """Return how many bytes are held now, some tensors aside."""
-        self._mine = {k: x for k, x in self._mine.items() if not x[0].expired()}
-        aside = {t.untyped_storage()._cdata for t in without}
-        return sum(size for k, (_, size) in self._mine.items() if k not in aside)
+        """Return how many bytes are held now, without those of some tensors."""
+        self._first_seen = {k: x for k, x in self._first_seen.items() if not x[0].expired()}
+        excluded = {t.untyped_storage()._cdata for t in without}
+        return sum(size for k, (_, size) in self._first_seen.items() if k not in excluded)
 
 
 def predicted(program: Program, description: ModelDescription, rank: int) -> list[int]:
-    """Return what is held after each instruction of a rank, by the rule of lifetimes."""
+    """Return the predicted bytes after each instruction of a rank (chimera_ir/lifetimes.py)."""
     lives = lifetimes(program)
     amounts = sizes(lives, description.stage_sums(balanced(description, program.header.stages).layers))
     a, b = program.offsets[rank : rank + 2].tolist()
@@ -85,9 +85,10 @@ def constants(executor: Executor) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Executor] = ()) -> list[int]:
-    """Run one iteration and return what the rank holds after each instruction, and at the end.
+    """Run one iteration; return the bytes that the rank holds after each instruction and at the end.
 
-    Left out are weights, gradients, and the one number that each executor adds its losses to. others: of the same stages.
+    Weights, gradients and the scalar in which each executor sums its losses are not counted. others: further executors of
+    the same stages.
     """
     found: list[int] = []
 
@@ -97,7 +98,7 @@ def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Ex
         found.append(meter.bytes(without=[*weights, *gradients, *losses]))
 
     calls = executor.calls
-    executor.calls = [partial(_both, call, note) for call in calls]
+    executor.calls = [partial(_call_both, call, note) for call in calls]
     try:
         executor.run(batch)
     finally:
@@ -110,7 +111,7 @@ def _place(executor: Executor, number: int) -> str:
     return f"instruction {number}: {executor.stream[number]}" if number < len(executor.stream) else "epilogue"
 
 
-def _both(first: Callable[[], None], then: Callable[[], None]) -> None:
+def _call_both(first: Callable[[], None], then: Callable[[], None]) -> None:
     first()
     then()
 
@@ -123,13 +124,13 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def differences(
     program: Program, model: Model, description: ModelDescription, samples: Samples
 ) -> Callable[[Transport], Iterator[str]]:
-    """Return the life of a rank that trains twice, and evaluates in between, and yields where it holds what was not said."""
+    """Return the function that each rank runs: it trains, evaluates and trains again, and returns the wrong predictions."""
     h = program.header
     parts = partitioned(program, model, description)
     forwards = evaluation_of(program)
     seen: dict[int, StorageWeakRef] = {}
 
-    def live(transport: Transport) -> list[str]:
+    def run_rank(transport: Transport) -> list[str]:
         with Meter(seen) as meter:
             return list(_differences(transport, meter))
 
@@ -137,20 +138,20 @@ def differences(
         rank = transport.rank
         transport.connect(program)
         stages = {s: parts.build(s, SEED) for s in range(h.stages) if rank in h.holders([s])}
-        trains = Executor(program, model, stages, parts.table, transport)
+        training = Executor(program, model, stages, parts.table, transport)
         transport.connect(forwards)
-        evaluates = Executor(forwards, model, stages, parts.table, transport)
+        evaluation = Executor(forwards, model, stages, parts.table, transport)
         meter.forget()
-        for p, executor in [(program, trains), (forwards, evaluates), (program, trains)]:
+        for p, executor in [(program, training), (forwards, evaluation), (program, training)]:
             batch = Batch(samples, SEED, 0, rank // h.ranks, h.width, h.micro_batches, description.samples)
-            found = measured(executor, batch, meter, [trains, evaluates])
-            said = [*predicted(p, description, rank), 0]
-            for number, (a, b) in enumerate(zip(found, said, strict=True)):
+            found = measured(executor, batch, meter, [training, evaluation])
+            expected = [*predicted(p, description, rank), 0]
+            for number, (a, b) in enumerate(zip(found, expected, strict=True)):
                 if a != b:
                     yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {a} bytes, not {b}"
-        weights, gradients = (_bytes(tensors) for tensors in constants(trains))
+        weights, gradients = (_bytes(tensors) for tensors in constants(training))
         need = memory(program, description)[rank]
         if (weights, gradients) != (need.weights, need.gradients):
             yield f"rank {rank}: weights {weights}, gradients {gradients}, not {need}"
 
-    return live
+    return run_rank

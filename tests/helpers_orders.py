@@ -1,4 +1,4 @@
-"""hypothesis strategies: schedules of the order forms `greedy` and `listing`, with what their compilation must show."""
+"""hypothesis strategies: schedules of the order forms `greedy` and `listing`, with the expected result of compiling them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETTERS = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W"}
 
 
 def computed(p: Program) -> list[list[tuple[Node, bool]]]:
-    """Return what every rank of one replica computes, in order, and whether it overlaps with the next task."""
+    """Return the tasks of every rank of one replica, in order, each with whether it overlaps with the next task."""
     ids = [{m: k for k, m in enumerate(pipe.micro_batches)} for pipe in p.header.pipes]
     return [
         [((LETTERS[i.op], (i.pipe, i.stage), tuple(ids[i.pipe][m] for m in i.micro_batches)), i.overlap)
@@ -29,7 +29,7 @@ def computed(p: Program) -> list[list[tuple[Node, bool]]]:
 
 @dataclass(frozen=True)
 class Shape:
-    """Pipes p0, p1, ... over some ranks. on: by pipe and stage; counts: micro-batches by pipe."""
+    """Pipes p0, p1, ... and where their stages are. on: the rank by pipe and stage; counts: micro-batches by pipe."""
 
     ranks: int
     stages: int
@@ -40,7 +40,7 @@ class Shape:
     again: str
 
     def text(self, order: str, more: str = "") -> str:
-        """Return the schedule with this order block. more: statements besides."""
+        """Return the schedule with this order block. more: additional statements."""
         lines = [f"schedule drawn  ranks {self.ranks}  stages {self.stages}  window {self.window}", self.sync, more]
         for p, (on, count) in enumerate(zip(self.on, self.counts, strict=True)):
             rank = "".join(f"if k == {s} then {r} else " for s, r in enumerate(on[:-1])) + str(on[-1])
@@ -53,7 +53,7 @@ class Shape:
 
 @st.composite
 def shapes(draw: DrawFn) -> Shape:
-    """Return random placements: looped, waves, several stages and several pipes on one rank, ranks with nothing."""
+    """Draw placements: looped, in waves, several stages and pipes on one rank, ranks without stages."""
     ranks, stages = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     counts = tuple(draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any)))
     place = st.tuples(*[st.integers(0, ranks - 1)] * stages)
@@ -75,7 +75,7 @@ KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p el
 
 @dataclass(frozen=True)
 class Bound:
-    """One limit: +1 or -1 per kind, over a rank or each of its stages or pipes; its value by rank."""
+    """A limit. signs: +1 or -1 by kind of task; scope: counted per rank, stage or pipe; values: the bound by rank."""
 
     signs: dict[str, int]
     scope: str
@@ -94,7 +94,7 @@ class GreedyCase:
     group: int = 1
 
     def check(self, p: Program) -> None:
-        """Check that no prefix of a stream is beyond a limit, and that forwards come in groups."""
+        """Check that no prefix of a stream exceeds a limit, and that forwards are grouped."""
         for rank, order in enumerate(computed(p)):
             for bound in self.bounds:
                 counts: dict[object, int] = {}
@@ -111,7 +111,7 @@ class GreedyCase:
 
 @st.composite
 def greedy_schedules(draw: DrawFn, roomy: bool) -> GreedyCase:
-    """Return a schedule with a list scheduler. roomy: every limit is of the kind, and as large, as the proof asks for."""
+    """Draw a schedule with `order greedy`. roomy: its limits satisfy the condition under which it is never stuck."""
     shape, group = draw(shapes()), draw(st.sampled_from([1, 1, 2, 3]))
     split = draw(st.booleans())
     kinds = draw(st.permutations("FIW" if split else "FB"))
@@ -147,20 +147,23 @@ def greedy_schedules(draw: DrawFn, roomy: bool) -> GreedyCase:
 
 @dataclass
 class ListingCase:
-    """orders: what every rank must come to run: nodes, each with whether it overlaps with the next. choose: which of
-    the names of a task to write."""
+    """A listing with its expected result.
+
+    orders: the expected tasks of every rank, each with whether it overlaps with the next. choose: selects the name by which
+    a task is written.
+    """
 
     shape: Shape
     orders: list[list[tuple[Node, bool]]]
     choose: Callable[[list[str]], str]
 
     def text(self, more: str = "") -> str:
-        """Return the schedule. more: statements besides."""
+        """Return the schedule. more: additional statements."""
         blocks = [f"    if r == {r} {{ {self.rank(r)} }}\n" for r in range(self.shape.ranks)]
         return self.shape.text("order listing for rank r {\n" + "".join(blocks) + "}", more)
 
     def rank(self, r: int) -> str:
-        """Return the tasks of a rank, some by their full name, some as 'the next one' where that is what they are."""
+        """Return the tasks of a rank as text, each by its full name or by a shorter one that means the same task there."""
         parts: list[str] = []
         listed: set[tuple[str, Cell, int]] = set()  # B and I are both the backward, "B"
         pending: list[tuple[Cell, int]] = []
@@ -174,7 +177,7 @@ class ListingCase:
         return " ".join(parts)
 
     def names(self, r: int, node: Node, following: int | None, pending: list[tuple[Cell, int]]) -> list[str]:
-        """Return the ways to name a task, the full one first."""
+        """Return the names that mean a task at this place, the full one first."""
         kind, (p, s), ids = node
         names = [f"{kind} p{p}({s}, {ids[0]} .. {ids[-1]})" if len(ids) > 1 else f"{kind} p{p}({s}, {ids[0]})"]
         cells = self.shape.cells(r)
@@ -192,7 +195,7 @@ class ListingCase:
 
 @st.composite
 def listings(draw: DrawFn) -> ListingCase:
-    """Return a random order that cannot deadlock: tasks started one by one, or two at a time, as they become ready."""
+    """Draw an order that cannot deadlock: ready tasks are started one by one, or two at a time, until none is left."""
     shape = draw(shapes())
     rng: random.Random = draw(st.randoms(use_true_random=False))
     nodes: list[Node] = []
@@ -217,10 +220,10 @@ def listings(draw: DrawFn) -> ListingCase:
 
     orders: list[list[tuple[Node, bool]]] = [[] for _ in range(shape.ranks)]
     while nodes:
-        able = [node for node in nodes if ready(node)]
-        first = rng.choice(able)
+        available = [node for node in nodes if ready(node)]
+        first = rng.choice(available)
         rank = shape.on[first[1][0]][first[1][1]]
-        others = [node for node in able if node != first and shape.on[node[1][0]][node[1][1]] == rank]
+        others = [node for node in available if node != first and shape.on[node[1][0]][node[1][1]] == rank]
         pair = [rng.choice(others)] if others and rng.random() < 0.3 else []
         for node in [first, *pair]:
             nodes.remove(node)
@@ -232,7 +235,7 @@ def listings(draw: DrawFn) -> ListingCase:
 
 @st.composite
 def costed_listings(draw: DrawFn) -> str:
-    """Return such an order with tied groups and costs, many or all of them 0: much then happens at one time."""
+    """Draw such an order with tied groups and costs. Many or all costs are 0, so that many tasks take place at one time."""
     case = draw(listings())
     few = st.sampled_from(draw(st.sampled_from([(0,), (0, 0, 1, 2)])))
     costs = [f"{kind}(k) = if k % 2 == 0 then {draw(few)} else {draw(few)}" for kind in "FBIW"]
@@ -245,7 +248,7 @@ def costed_listings(draw: DrawFn) -> str:
 
 
 def _parts(rng: random.Random, count: int) -> list[tuple[int, ...]]:
-    """Return 0 .. count - 1 cut into runs, most of them of one."""
+    """Return 0 .. count - 1 split into runs, most of length 1."""
     parts, m = [], 0
     while m < count:
         size = min(rng.choice([1, 1, 1, 2, 3]), count - m)
@@ -256,7 +259,7 @@ def _parts(rng: random.Random, count: int) -> list[tuple[int, ...]]:
 
 @st.composite
 def shuffled_listings(draw: DrawFn) -> str:
-    """Return a listing that is likely wrong: tasks exchanged, left out, twice, on another rank."""
+    """Draw a listing that is likely wrong: tasks are swapped, left out, repeated or moved to another rank."""
     case = draw(listings())
     rng: random.Random = draw(st.randoms(use_true_random=False))
     orders = [[(node, False) for node, _ in order] for order in case.orders]

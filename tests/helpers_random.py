@@ -1,4 +1,4 @@
-"""hypothesis strategies: schedules that must compile, syntax trees, and programs of any shape."""
+"""hypothesis strategies: schedules that must compile, syntax trees, and arbitrary programs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 
 @st.composite
 def schedules(draw: DrawFn) -> str:
-    """Return a schedule with random placements, pipes, windows, costs and sync whose order cannot deadlock.
+    """Draw a schedule with random placements, pipes, windows, costs and sync, whose order cannot deadlock.
 
-    A formula is `logical time * many + number of the task`: the logical times respect every dependency, whatever the
-    placement, and the numbers keep two tasks of a rank apart.
+    The tick of a task is `logical time * many + number of the task`. The logical times respect every dependency for any
+    placement. The numbers ensure that two tasks of a rank have different ticks.
     """
     ranks, stages = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     batches = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any))
@@ -49,13 +49,13 @@ def schedules(draw: DrawFn) -> str:
     rules = []
     for p, count in enumerate(batches):
         lines.append(f"pipe p{p} {{ {draw(placements(ranks, stages))}  micro_batches {count} }}")
-        size = draw(st.sampled_from([1, 1, 1, 2, 3]))  # of groups of forwards
-        # Forward of (s, m): rises with s; backward: falls with s and begins after every forward of its micro-batch.
+        size = draw(st.sampled_from([1, 1, 1, 2, 3]))  # of the groups of forwards
+        # The time of a forward increases with s. That of a backward decreases with s, and is after all forwards of m.
         step, skew, start = draw(st.integers(1, 3)), draw(st.integers(-2, 5)), draw(st.integers(0, 9))
         back, slant = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
         turn = start + step * stages + max(0, skew - slant) * count + 2 * size + draw(st.integers(0, 6))
         number = f"(s*{count} + m)*{4 * len(batches)} + {4 * p}"
-        lead = 40  # keeps logical times positive for falling slopes too
+        lead = 40  # keeps logical times positive for negative slopes too
         group = f" = {size}*g .. {size}*g + {size - 1}" if size > 1 else ""
         rules.append(f"F p{p}(s, m{group}) at ({lead + start} + {step}*s + {skew}*m)*{many} + {number}")
         backward = f"({lead + turn} + {back}*(S - 1 - s) + {slant}*m)*{many} + {number}"
@@ -71,7 +71,7 @@ def schedules(draw: DrawFn) -> str:
 
 @st.composite
 def placements(draw: DrawFn, ranks: int, stages: int) -> str:
-    """Return stage clauses: a formula, a chain of `if`, or ranges of stages."""
+    """Draw stage clauses: a formula, a chain of `if`, or ranges of stages."""
     kind = draw(st.sampled_from(["formula", "chain", "ranges"]))
     again = draw(st.sampled_from(["", "", "", " recompute", " recompute when s % 2 == 0", " recompute when s > 1"]))
     if kind == "formula":
@@ -137,7 +137,7 @@ _arguments = st.lists(expressions, max_size=3).map(lambda x: (*x, None, None, No
 
 @st.composite
 def _actions(draw: DrawFn, depth: int = 2) -> tuple[object, ...]:
-    """Return the actions of a block of a listing. `&` stands between two tasks, and a task is of one pair at most."""
+    """Draw the actions of a block of a listing. `&` is only between two tasks, and a task is in at most one pair."""
     actions: list[object] = []
     kinds = ["let", "task", "pair", *["repeat", "repeat in", "if"] * bool(depth)]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
@@ -177,12 +177,12 @@ statements = st.one_of(
 trees = _node(n.Schedule, binders, st.lists(statements, max_size=6).map(tuple))
 
 
-# --- programs of any shape ------------------------------------------------------------------------------------------
+# --- arbitrary programs ---------------------------------------------------------------------------------------------
 
 
 @st.composite
 def programs(draw: DrawFn) -> Program:
-    """Return a program that need not make sense: every instruction and flag, groups, limits, tied parameters."""
+    """Draw a program that is well formed but usually wrong: all instructions and flags, groups, limits, tied parameters."""
     ranks, stages, width = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 2))
     counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3).filter(any))
     total, first, pipes = sum(counts), 0, []

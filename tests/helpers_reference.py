@@ -1,9 +1,9 @@
-"""What a program computes, by running it on symbols: an opinion of its own, sharing nothing with the verifier.
+"""The symbolic reference: it executes a program on symbols and shares no code with the verifier.
 
-Values are the terms that make them, so two gradients are equal exactly when the same tasks made them from the same
-inputs. Channels are first in, first out with the window of the program's machine; where transfers queue behind each other
-they do not wait here (tests/proof/model.py says whether they hang). A message carries no name, so what is received is
-whatever was sent. A rank's collectives run one at a time. The next rank to move is drawn at random.
+A value is the term by which it is computed, so two gradients are equal exactly if the same tasks computed them from the
+same inputs. Channels are first in, first out, with the window of the program's machine. The queues of the machines `paired`
+and `serial` are not simulated (tests/proof/model.py does that). A message carries no name: a RECV gets whatever was sent. A
+rank's collectives run one at a time. The next rank to run is drawn at random.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ AnyTask = Fwd | Bwd | BwdInput | BwdWeight
 
 
 class WrongError(Exception):
-    """The program hangs, reads what is not there, or computes something else."""
+    """The program deadlocks, reads a value that does not exist, or computes a wrong result."""
 
 
 class Machine:
-    """All ranks of one program. `run` moves them until all are done."""
+    """All ranks of one program. `run` executes them until all streams have ended."""
 
     def __init__(self, program: Program, streams: list[tuple[Instruction, ...]], seed: int):
         self.header = program.header
         self.training = program.header.kind == "training"
         windows = {"rendezvous": 0, "window": program.header.window}
-        self.window = windows.get(program.header.machine, len(program))  # sends of a channel that may be incomplete
+        self.window = windows.get(program.header.machine, len(program))  # how many SENDs of a channel may be incomplete
         self.streams = streams
         self.at = [0] * program.world
         self.random = random.Random(seed)
-        self.store: list[dict[Term, Term]] = [{} for _ in self.streams]  # per rank: values that are there
-        self.posted: list[dict[Term, tuple[tuple[int, int], int]]] = [{} for _ in self.streams]  # awaited: message
+        self.store: list[dict[Term, Term]] = [{} for _ in self.streams]  # by rank and name of a value
+        # By rank and received value: its channel, and 1000 * the number of its message there + its place in the message.
+        self.posted: list[dict[Term, tuple[tuple[int, int], int]]] = [{} for _ in self.streams]
         self.sent: dict[tuple[int, int], list[Term]] = {}
         self.received: Counter[tuple[int, int]] = Counter()
-        self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # per rank: what was received, and is still held
+        self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # by rank and received value: is it held?
         self.gradient: list[dict[int, Counter[Term]]] = [{} for _ in self.streams]  # per rank and stage
         self.groups = {f"stage {s}": (s,) for s in range(self.header.stages)} | {t.name: t.stages for t in self.header.tied}
-        self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> what it put in
+        self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> its contributions
         self.launched: list[list[AllReduce]] = [[] for _ in self.streams]
         self.done: Counter[Term] = Counter()
         self.losses: set[Term] = set()
@@ -58,14 +59,14 @@ class Machine:
                     self.at[g] += 1
                     steps -= 1
             if sum(self.at) == before:
-                raise WrongError(f"nobody can move: {[self.streams[g][self.at[g]] for g in moving]}")
+                raise WrongError(f"deadlock: {[self.streams[g][self.at[g]] for g in moving]}")
             moving = [g for g in moving if self.at[g] < len(self.streams[g])]
         for channel in {*self.sent, *self.received}:
             if len(self.sent.get(channel, [])) != self.received[channel]:
-                raise WrongError(f"channel {channel} ends with something in flight")
+                raise WrongError(f"channel {channel} ends with an incomplete transfer")
         for g, awaited in enumerate(self.posted):
             if awaited:
-                raise WrongError(f"rank {g} never reads {list(awaited)}, which it receives")
+                raise WrongError(f"rank {g} receives {list(awaited)}, but never reads them")
 
     def step(self, g: int, i: Instruction) -> bool:
         """Execute one instruction, or return False where it must wait."""
@@ -74,13 +75,13 @@ class Machine:
                 return self.pair(g, i) if i.overlap else self.task(g, i)
             case Send():
                 channel = (g, i.peer)
-                line = self.sent.setdefault(channel, [])
-                # Incomplete while its receive is not posted: the one `window` before must be complete; with no
-                # window at all, the message itself.
-                if len(line) - self.window >= self.received[channel]:
+                messages = self.sent.setdefault(channel, [])
+                # A SEND is incomplete while its RECV is not posted. It waits until the SEND `window` before it is complete,
+                # with window 0 until it is complete itself.
+                if len(messages) - self.window >= self.received[channel]:
                     return False
                 keys = [(i.value, i.pipe, i.stage, m) for m in i.micro_batches]
-                line.append(tuple(self.take(g, key) for key in keys))
+                messages.append(tuple(self.take(g, key) for key in keys))
                 for key in keys:
                     self.store[g].pop(key, None)
                 return True
@@ -99,7 +100,7 @@ class Machine:
                 for m in i.micro_batches:
                     key = (i.value, i.pipe, i.stage, m)
                     if not self.buffers[g].get(key):
-                        raise WrongError(f"rank {g} gives back {key}, which it does not hold")
+                        raise WrongError(f"rank {g} frees {key}, which it does not hold")
                     self.buffers[g][key] = False
                 return True
             case AllReduce():
@@ -112,7 +113,7 @@ class Machine:
                 raise WrongError(f"unknown instruction {i}")
 
     def part(self, g: int, group: str) -> Counter[Term]:
-        """Return what a rank has of a group's gradient so far."""
+        """Return a rank's contribution to a group's gradient so far."""
         return sum((self.gradient[g].get(stage, Counter()) for stage in self.groups[group]), Counter())
 
     def take(self, g: int, key: Term) -> Term:
@@ -121,7 +122,7 @@ class Machine:
         return self.store[g][key]
 
     def arrived(self, g: int, key: Term) -> bool:
-        """Bring an awaited message in, or return False if it was not sent yet."""
+        """Store the message of a value that is awaited, if there is one; return False if it was not sent yet."""
         if key in self.posted[g]:
             channel, code = self.posted[g][key]
             number, part = divmod(code, 1000)
@@ -135,7 +136,7 @@ class Machine:
         return True
 
     def pair(self, g: int, i: AnyTask) -> bool:
-        """Run an overlapped pair as one: both begin when both can, so neither may need the other."""
+        """Run an overlapped pair as one: both tasks start when both can, so neither may depend on the other."""
         stream = self.streams[g]
         other = stream[self.at[g] + 1] if self.at[g] + 1 < len(stream) else None
         if not isinstance(other, AnyTask) or other.overlap:
@@ -165,22 +166,22 @@ class Machine:
             here = (i.pipe, i.stage, m)
             for value in ("act", *["grad"] * isinstance(i, Bwd | BwdInput)):
                 if not self.buffers[g].get((value, *here), True):
-                    raise WrongError(f"rank {g} reads a buffer that it has given back")
+                    raise WrongError(f"rank {g} reads a buffer that it has freed")
             if isinstance(i, Fwd):
-                given = self.take(g, ("act", *here)) if i.stage else ("sample", replica, m)
-                made: Term = ("F", i.stage, given)
+                input_value = self.take(g, ("act", *here)) if i.stage else ("sample", replica, m)
+                output: Term = ("F", i.stage, input_value)
                 if self.training:
-                    self.put(g, ("kept", *here), given)
+                    self.put(g, ("kept", *here), input_value)
                 if i.stage < last:
-                    self.put(g, ("act", i.pipe, i.stage + 1, m), made)
+                    self.put(g, ("act", i.pipe, i.stage + 1, m), output)
                 else:
-                    self.losses.add((replica, m, made))
+                    self.losses.add((replica, m, output))
                 self.done["F", replica, i.stage, m] += 1
             if isinstance(i, Bwd | BwdInput):
                 kept = self.take(g, ("kept", *here))
-                given = self.take(g, ("grad", *here)) if i.stage < last else ("loss", replica, m)
-                self.put(g, ("grad", i.pipe, i.stage - 1, m), ("I", i.stage, kept, given))
-                self.put(g, ("inner", *here), ("W", i.stage, kept, given))
+                output_gradient = self.take(g, ("grad", *here)) if i.stage < last else ("loss", replica, m)
+                self.put(g, ("grad", i.pipe, i.stage - 1, m), ("I", i.stage, kept, output_gradient))
+                self.put(g, ("inner", *here), ("W", i.stage, kept, output_gradient))
                 self.done["I", replica, i.stage, m] += 1
             if isinstance(i, Bwd | BwdWeight):
                 self.gradient[g].setdefault(i.stage, Counter())[self.take(g, ("inner", *here))] += 1
@@ -189,22 +190,22 @@ class Machine:
 
     def put(self, g: int, key: Term, value: Term) -> None:
         if key in self.store[g]:
-            raise WrongError(f"rank {g} makes {key} a second time")
+            raise WrongError(f"rank {g} computes {key} a second time")
         self.store[g][key] = value
 
     def check(self) -> None:
-        """Check that every rank ends with the gradients of all micro-batches, each task run once. Raises WrongError."""
+        """Check that each task ran once, and that loss and gradients are those of all micro-batches. Raises WrongError."""
         h = self.header
         kinds, cells = "FIW" if self.training else "F", [(w, m) for w in range(h.width) for m in range(h.micro_batches)]
         wanted = {(k, w, s, m) for k in kinds for w, m in cells for s in range(h.stages)}
         if set(self.done) != wanted or set(self.done.values()) != {1}:
             raise WrongError(f"tasks not run exactly once: {set(self.done) ^ wanted}")
         if self.losses != {(w, m, forward(h.stages, w, m)[-1]) for w, m in cells}:
-            raise WrongError("the loss is another one")
+            raise WrongError("the loss is wrong")
         if self.training:
             self.check_sums()
         elif self.sums:
-            raise WrongError("an evaluation sums nothing")
+            raise WrongError("an evaluation must not sum gradients")
 
     def check_sums(self) -> None:
         """Check that every group's gradient is summed once over all its copies. Raises WrongError."""
@@ -217,13 +218,13 @@ class Machine:
                 summed = self.part(holders.pop(), group)
             else:
                 if len(holders) == 1 or set(joined) != holders or any(len(x) != 1 for x in joined.values()):
-                    raise WrongError(f"{group} is summed by {sorted(joined)}, and lives on {sorted(holders)}")
+                    raise WrongError(f"{group} is summed by ranks {sorted(joined)}, but held by {sorted(holders)}")
                 for g, parts in joined.items():
                     if parts[0] != self.part(g, group):
-                        raise WrongError(f"rank {g} adds to {group} after its sum")
+                        raise WrongError(f"rank {g} adds to the gradient of {group} after its sum")
                 summed = sum((parts[0] for parts in joined.values()), Counter())
             if summed != sum((whole[s] for s in stages), Counter()):
-                raise WrongError(f"the gradient of {group} is another one")
+                raise WrongError(f"the gradient of {group} is wrong")
         by_group: dict[str, set[tuple[int, ...]]] = {}
         for stream in self.streams:
             for i in stream:
@@ -234,7 +235,7 @@ class Machine:
         self.run_sums()
 
     def run_sums(self) -> None:
-        """Run the collectives, on every rank one at a time in the order of launching. Raises WrongError."""
+        """Run the collectives: on every rank one at a time, in the order in which it launched them. Raises WrongError."""
         while any(self.launched):
             due = next((x[0] for x in self.launched if x and all(self.launched[r][:1] == [x[0]] for r in x[0].ranks)), None)
             if due is None:
@@ -244,7 +245,7 @@ class Machine:
 
 
 def forward(stages: int, replica: int, m: int) -> list[Term]:
-    """Return what every stage is given, as one process without a pipeline computes it, and at the end the loss."""
+    """Return the input of every stage and then the loss, as one process without a pipeline computes them."""
     inputs: list[Term] = [("sample", replica, m)]
     for stage in range(stages):
         inputs.append(("F", stage, inputs[-1]))
@@ -257,17 +258,17 @@ def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]
     for replica in range(width):
         for m in range(micro_batches):
             inputs = forward(stages, replica, m)
-            given: Term = ("loss", replica, m)
+            output_gradient: Term = ("loss", replica, m)
             for stage in reversed(range(stages)):
-                result[stage]["W", stage, inputs[stage], given] += 1
-                given = ("I", stage, inputs[stage], given)
+                result[stage]["W", stage, inputs[stage], output_gradient] += 1
+                output_gradient = ("I", stage, inputs[stage], output_gradient)
     return result
 
 
 def wrong(program: Program, seeds: Iterable[int] = range(3)) -> str:
-    """Return why a program is wrong under one of these interleavings, or nothing if it is right under all.
+    """Return why a program is wrong under one of these interleavings; empty if it is right under all.
 
-    What its header and its instructions name must exist (tests/proof/rules.py).
+    Everything that its header and instructions name must exist (tests/proof/rules.py checks that).
     """
     streams = [program.stream(g) for g in range(program.world)]
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""Right schedules, the slips that authors make in them, and what the compiler answers."""
+"""Correct schedules, typical mistakes in them (slips), and the findings of the compiler."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ sync eager
 
 
 def slip(base: str, *changes: tuple[str, str]) -> str:
-    """Return the text of a right schedule with these changes, each made once."""
+    """Return the text of a correct schedule with these replacements (old, new), each made once."""
     text = RIGHT[base]
     for right, wrong in changes:
         assert right in text, (base, right)
@@ -90,13 +90,13 @@ def slip(base: str, *changes: tuple[str, str]) -> str:
 
 
 def table(name: str) -> list[str]:
-    """Return the lines of a table of slips, tests/unit/NAME."""
+    """Return the lines of the table of slips tests/unit/NAME, without comments."""
     lines = (Path(__file__).parent / "unit" / name).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
 def broken(line: str) -> tuple[str, str]:
-    """Return the schedule that a line of a table is about, and its text with the slip."""
+    """Return the name of the schedule of a line of a table, and its text with the slip."""
     base, _, change = line.partition(": ")
     right, _, wrong = change.replace("\\n", "\n").partition(" ==>")
     return base, slip(base, (right, wrong.removeprefix(" ")))
@@ -104,26 +104,29 @@ def broken(line: str) -> tuple[str, str]:
 
 @cache
 def right(base: str) -> Program:
-    """Return the program of a right schedule."""
+    """Return the program of a correct schedule."""
     return compile_text(RIGHT[base]).program
 
 
 def answers(text: str) -> list[Diagnostic]:
-    """Return what the compiler finds wrong with a text."""
+    """Return the findings of the compiler for a wrong text."""
     with pytest.raises(ChimeraError) as caught:
         compile_text(text, name="slip.sched")
     return list(caught.value.diagnostics)
 
 
 def place(found: Diagnostic) -> str:
-    """Return the line and the marked text of a finding: '8: m'."""
+    """Return the line number and the marked text of a finding: '8: m'."""
     assert found.span is not None
     return f"{found.span.line}: {found.span.text}"
 
 
 def mended(text: str, found: Diagnostic) -> str:
-    """Return the text with the edits made that the help of a finding begins with: "write 'new' instead of 'old'" at the place
-    that it names, else at the caret; "remove 'old'"; "write 'new' at the end of line 7"; "did you mean 'new'?"."""
+    """Return the text after applying the edits with which the help of a finding begins, one per line:
+
+    "write 'new' instead of 'old'" and "remove 'old'", at the place that the line names, or else at the caret;
+    "write 'new' at the end of line 7"; "did you mean 'new'?", at the caret.
+    """
     lines, edits = text.split("\n"), []
     for edit in found.help.split("\n"):
         near = re.match(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$", edit)
@@ -142,7 +145,7 @@ def mended(text: str, found: Diagnostic) -> str:
             edits.append((*place, said[4] or said[5], said[3] or ""))
         elif end:
             edits.append((int(end[2]), len(lines[int(end[2]) - 1]) + 1, "", end[1]))
-    for line, column, old, new in sorted(edits, reverse=True):  # from the right, so that columns stay
+    for line, column, old, new in sorted(edits, reverse=True):  # from right to left: columns stay valid
         before, after = lines[line - 1][: column - 1], lines[line - 1][column - 1 :]
         assert after.startswith(old), (after, old)
         lines[line - 1] = before + new + after.removeprefix(old)

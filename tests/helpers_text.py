@@ -1,4 +1,4 @@
-"""A small schedule to change one line of, and the findings that follow."""
+"""A small schedule whose lines a test can replace, its program, and its findings."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ LINES = {
 
 
 def text(**changes: str) -> str:
-    """Return a 1F1B with these lines replaced."""
+    """Return the text of a 1F1B schedule with these lines replaced."""
     assert not set(changes) - set(LINES)
     return "schedule small\n" + "\n".join((LINES | changes).values()) + "\n"
 
 
 def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> Program:
-    """Return its program."""
+    """Return the program of this schedule with these lines replaced."""
     return compile_text(text(**changes), parameters, width).program
 
 
 def refused(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
-    """Return the findings of the first pass that has any."""
+    """Return the findings for this schedule with these lines replaced."""
     with pytest.raises(ChimeraError) as caught:
         small(parameters, width, **changes)
     return list(caught.value.diagnostics)

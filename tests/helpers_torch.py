@@ -1,4 +1,4 @@
-"""Schedules as torch.distributed.pipelining generates and lowers them, without process groups, models or verification."""
+"""Generates and lowers schedules with torch.distributed.pipelining, without process groups, models or validation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logging.getLogger(theirs.__name__).setLevel(logging.ERROR)
 
 
 class _Unverified(theirs.PipelineScheduleMulti):
-    """Leaves out the counts by which a schedule is validated before it is lowered; constructors know all placements."""
+    """Skips the validation of a schedule before it is lowered. The constructors already know all placements."""
 
     def _validate_and_set_stage_mapping(self, actions: object) -> None:
         pass
@@ -25,13 +25,13 @@ class _V(theirs.ScheduleZBVZeroBubble, _Unverified):
     pass
 
 
-# Its Schedule1F1B decides while it runs, and its lowering rejects what it draws; its interleaved one with a single stage
-# per rank has as many tasks, transfers and dependencies.
+# torch's Schedule1F1B has no order before it runs, so it cannot be lowered. Its interleaved schedule with one stage per rank
+# has the same number of tasks, transfers and dependencies.
 KINDS = {"1f1b": (_Looped, 1), "interleaved": (_Looped, 2), "zb_v": (_V, 2)}
 
 
 def lowered(name: str, D: int, N: int) -> int:  # noqa: N803
-    """Generate and lower a schedule, all ranks' actions; return how many there are."""
+    """Generate and lower a schedule for all ranks; return the number of actions."""
     kind, stages = KINDS[name]
-    mine = [SimpleNamespace(num_stages=stages * D, group_size=D, group_rank=0, submod=None) for _ in range(stages)]
-    return sum(map(len, kind(mine, N).pipeline_order_with_comms.values()))
+    stages_of_rank = [SimpleNamespace(num_stages=stages * D, group_size=D, group_rank=0, submod=None) for _ in range(stages)]
+    return sum(map(len, kind(stages_of_rank, N).pipeline_order_with_comms.values()))

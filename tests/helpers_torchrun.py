@@ -1,4 +1,4 @@
-"""Starting real ranks for a test: a script under torchrun, which writes what it found as JSON."""
+"""Runs a script under torchrun for a test. The script writes its results as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def results_of(script: str, ranks: int, out: Path) -> Any:
-    """Return what a script of tests/distributed writes to `out` when it is run by so many ranks of this machine."""
+    """Run a script of tests/distributed on `ranks` ranks of this machine; return the JSON that it writes to `out`."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
     run = subprocess.run(

@@ -1,11 +1,12 @@
-"""How fast the compiler is, beside torch.distributed.pipelining: text to verified program, against generating and
-lowering the same schedule there, which verifies nothing. Not a test.
+"""Compares the speed of the compiler with torch.distributed.pipelining. This is a benchmark, not a test.
 
-    python -m tools.bench                  all sizes; four minutes, nearly all of them torch's
+The compiler compiles a text to a verified program. torch generates and lowers the same schedule, but verifies nothing.
+
+    python -m tools.bench                  all sizes; four minutes, most of which torch takes
     python -m tools.bench --quick          sizes up to (32, 256): seconds
-    python -m tools.bench --write          the same as the first, and records it in docs/speed.md
+    python -m tools.bench --write          all sizes, and records the result in docs/speed.md
 
-Times are those of the processor, medians of interleaved runs. Exit status 1 if a goal is missed.
+Times are processor times, as medians of interleaved runs. The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from tests.proof.record import record, table
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "speed.md"
 THEIRS = ("1f1b", "interleaved", "zb_v")
-OURS = (*THEIRS, "chimera")  # torch has no schedule with a stage on two ranks
+OURS = (*THEIRS, "chimera")  # torch has no schedule in which two ranks hold the same stage
 SIZES = ((8, 64), (32, 256), (64, 512), (128, 1024))
 SMALL, LARGE = SIZES[0], SIZES[-1]
-RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # ours, theirs
-PROCESSES = 7  # for the first compile of a process
+RUNS = {(8, 64): (15, 15), (32, 256): (5, 3), (64, 512): (5, 1), (128, 1024): (3, 1)}  # number of runs: ours, theirs
+PROCESSES = 7  # number of processes in which the first compilation is measured
 COLLECTOR = ("on", "off", "frozen")
-GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "beside": 1.0, "beside_large": 4.0, "peak_gb": 4.0}
+GOALS = {"us": 3.0, "first_ms": 25.0, "growth": 2.0, "speedup": 1.0, "speedup_large": 4.0, "peak_gb": 4.0}
 
 
 @dataclass
 class Case:
-    """What is measured of a schedule at a size; seconds of the processor, theirs 0 where torch has no such schedule."""
+    """The measurements of a schedule at a size, in seconds of processor time. theirs: empty if torch lacks the schedule."""
 
     name: str
     size: tuple[int, int]
@@ -59,11 +60,11 @@ class Case:
 
     @property
     def each(self) -> float:
-        """Return microseconds per instruction."""
+        """Return the microseconds per instruction."""
         return statistics.median(self.ours) * 1e6 / self.instructions
 
     @property
-    def beside(self) -> float:
+    def speedup(self) -> float:
         """Return how many times longer torch takes."""
         return statistics.median(self.theirs) / statistics.median(self.ours)
 
@@ -88,7 +89,7 @@ def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
 
 
 def measure(name: str, size: tuple[int, int]) -> Case:
-    """Return a case of this process, ours and theirs in turn."""
+    """Measure a case in this process, ours and theirs alternately."""
     case, (runs, their_runs) = Case(name, size), RUNS[size]
     ours, theirs = compiling(name, size), lowering(name, size) if name in THEIRS else None
     for number in range(runs):
@@ -98,33 +99,33 @@ def measure(name: str, size: tuple[int, int]) -> Case:
         if theirs and number < their_runs:
             seconds, case.actions = timed(theirs)
             case.theirs.append(seconds)
-    case.verify, case.write, case.read = apart(program)
+    case.verify, case.write, case.read = verify_write_read(program)
     return case
 
 
-def apart(program: Any) -> tuple[float, float, float]:
-    """Return the seconds of verifying alone, of writing JSON and of reading it."""
+def verify_write_read(program: Any) -> tuple[float, float, float]:
+    """Return the seconds for verifying, for writing JSON and for reading it."""
     verifying = statistics.median(timed(lambda: verify(program))[0] for _ in range(3))
     writing, text = timed(lambda: program_to_json(program))
     return verifying, writing, timed(lambda: program_from_json(text))[0]
 
 
-# --- what has a process of its own --------------------------------------------------------------------------------------
+# --- measurements in fresh processes ------------------------------------------------------------------------------------
 
 
 def peak_gb() -> float:
-    """Return the most memory this process ever had. Its parent must be small: a child's count begins with its parent's."""
+    """Return the peak memory of this process. It is at least that of its parent at the start, so the parent must be small."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def first(name: str) -> dict[str, Any]:
-    """Measure the first compile of a process, the grammar included."""
+def first_compile(name: str) -> dict[str, Any]:
+    """Measure the first compilation in a process, which includes loading the grammar."""
     return {"seconds": timed(compiling(name, SMALL))[0]}
 
 
 def large(name: str) -> dict[str, Any]:
-    """Measure the largest size: memory, and times with the garbage collector on, off and with what was there frozen."""
+    """Measure the largest size: memory, and times with the garbage collector on, off, and on with existing objects frozen."""
     pauses: list[float] = []
 
     def watch(phase: str, _: dict[str, int]) -> None:
@@ -137,7 +138,7 @@ def large(name: str) -> dict[str, Any]:
     program = ours()
     gc.callbacks.remove(watch)
     found = {"instructions": len(program), "collections": len(pauses) // 2, "paused": sum(pauses), "peak": peak_gb()}
-    found["apart"] = apart(program)
+    found["apart"] = verify_write_read(program)
     del program
     times: dict[str, list[float]] = {how: [] for how in COLLECTOR}
     for _ in range(RUNS[LARGE][0]):
@@ -161,40 +162,40 @@ def large_theirs(name: str) -> dict[str, Any]:
     return {"seconds": seconds, "actions": actions, "peak": peak_gb()}
 
 
-CHILDREN = {f.__name__: f for f in (first, large, large_theirs)}
+CHILDREN = {f.__name__: f for f in (first_compile, large, large_theirs)}
 
 
 def child(what: str, name: str) -> dict[str, Any]:
-    """Return what a fresh process finds."""
+    """Run one of the functions above in a fresh process and return its result."""
     command = [sys.executable, "-m", "tools.bench", "--child", what, name]
     result = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
-# --- all of it ----------------------------------------------------------------------------------------------------------
+# --- the whole benchmark ------------------------------------------------------------------------------------------------
 
 
 def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
-    """Return all cases, and by schedule what has a process of its own. That comes first: this process is small by then."""
-    others: dict[str, dict[str, Any]] = {name: {"first": []} for name in OURS}
+    """Return all cases, and by schedule the measurements in fresh processes. Those come first, while this process is small."""
+    fresh: dict[str, dict[str, Any]] = {name: {"first": []} for name in OURS}
     for _ in range(PROCESSES):
         for name in OURS:
-            others[name]["first"].append(child("first", name)["seconds"])
+            fresh[name]["first"].append(child("first_compile", name)["seconds"])
     for name in () if quick else OURS:
-        others[name]["large"] = child("large", name)
+        fresh[name]["large"] = child("large", name)
         if name in THEIRS:
-            others[name]["large_theirs"] = child("large_theirs", name)
-    for name in OURS:  # imports and caches are not the question
+            fresh[name]["large_theirs"] = child("large_theirs", name)
+    for name in OURS:  # so that imports and caches are not measured below
         compiling(name, SMALL)()
     cases = [measure(name, size) for name in OURS for size in (SIZES[:2] if quick else SIZES[:-1])]
     for name in () if quick else OURS:
-        x, y = others[name]["large"], others[name].get("large_theirs")
+        x, y = fresh[name]["large"], fresh[name].get("large_theirs")
         mine = Case(name, LARGE, x["instructions"], x["times"]["on"], *x["apart"])
         if y:
             mine.actions, mine.theirs = y["actions"], [y["seconds"]]
         cases.append(mine)
-    return sorted(cases, key=lambda c: (OURS.index(c.name), c.size)), others
+    return sorted(cases, key=lambda c: (OURS.index(c.name), c.size)), fresh
 
 
 def seconds(value: float) -> str:
@@ -202,7 +203,7 @@ def seconds(value: float) -> str:
 
 
 def times(cases: list[Case]) -> str:
-    """Return the table of times. growth: of the time per instruction, from the size before; 1 is linear."""
+    """Return the table of times. The column growth has the time per instruction relative to the size before; linear is 1."""
     head = ("schedule", "D, N", "instructions", "compile + verify", "µs each", "growth", "verify alone, µs each")
     head = (*head, "torch's actions", "torch", "torch beside ours")
     rows: list[tuple[object, ...]] = []
@@ -210,19 +211,19 @@ def times(cases: list[Case]) -> str:
     for c in cases:
         growth = f"{c.each / before.each:.2f}" if before and before.name == c.name else ""
         before = c
-        theirs = (c.actions, seconds(statistics.median(c.theirs)), f"{c.beside:.1f}") if c.theirs else ("", "cannot", "")
+        theirs = (c.actions, seconds(statistics.median(c.theirs)), f"{c.speedup:.1f}") if c.theirs else ("", "cannot", "")
         ours = (seconds(statistics.median(c.ours)), f"{c.each:.2f}", growth, f"{c.verify * 1e6 / c.instructions:.2f}")
         rows.append((c.name, f"{c.size[0]}, {c.size[1]}", c.instructions, *ours, *theirs))
     return table(head, rows)
 
 
-def rest(cases: list[Case], others: dict[str, dict[str, Any]]) -> str:
-    """Return the table of what has a process of its own, and of JSON at the largest size measured."""
+def other_measurements(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> str:
+    """Return the table of the measurements in fresh processes, and of JSON at the largest size measured."""
     head = ("schedule", f"first compile at {SMALL}", "write JSON, µs each", "read JSON, µs each", "peak memory", "torch's")
     head = (*head, "collections", "in them", "collector off", "frozen")
     rows = []
     for name in OURS:
-        last, x = [c for c in cases if c.name == name][-1], others[name]
+        last, x = [c for c in cases if c.name == name][-1], fresh[name]
         row = [name, seconds(statistics.median(x["first"]))]
         row += [f"{part * 1e6 / last.instructions:.2f}" for part in (last.write, last.read)]
         if "large" in x:
@@ -234,39 +235,39 @@ def rest(cases: list[Case], others: dict[str, dict[str, Any]]) -> str:
     return table(head, rows)
 
 
-def goals(cases: list[Case], others: dict[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """Yield every goal that was measured, and where it is missed."""
+def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield every goal that was measured, with the cases that miss it."""
     g = GOALS
     later = [c for c in cases if c.size != SMALL]
     found = [f"{c.name} at {c.size}: {c.each:.2f}" for c in later if c.each > g["us"]]
     yield f"at most {g['us']:.0f} µs per instruction from {SIZES[1]} on", found
-    firsts = {name: statistics.median(x["first"]) * 1e3 for name, x in others.items()}
+    firsts = {name: statistics.median(x["first"]) * 1e3 for name, x in fresh.items()}
     found = [f"{name}: {ms:.1f} ms" for name, ms in firsts.items() if ms > g["first_ms"]]
     yield f"at most {g['first_ms']:.0f} ms at {SMALL}, first compile of a process", found
-    found = [f"{c.name} at {c.size}: {c.beside:.2f}" for c in later if c.theirs and c.beside < g["beside"]]
+    found = [f"{c.name} at {c.size}: {c.speedup:.2f}" for c in later if c.theirs and c.speedup < g["speedup"]]
     yield f"not slower than torch from {SIZES[1]} on", found
     largest = [c for c in cases if c.size == LARGE]
     if not largest:
         return
-    found = [f"{c.name}: {c.beside:.2f}" for c in largest if c.theirs and c.beside < g["beside_large"]]
+    found = [f"{c.name}: {c.speedup:.2f}" for c in largest if c.theirs and c.speedup < g["speedup_large"]]
     yield f"at least {g['beside_large']:.0f} times faster than torch at {LARGE}", found
     base = {c.name: c.each for c in cases if c.size == SIZES[1]}
     found = [f"{c.name}: {c.each / base[c.name]:.2f}" for c in largest if c.each / base[c.name] > g["growth"]]
     yield f"linear: sixteen times the instructions take at most {16 * g['growth']:.0f} times as long", found
-    peaks = {name: x["large"]["peak"] for name, x in others.items()}
+    peaks = {name: x["large"]["peak"] for name, x in fresh.items()}
     found = [f"{name}: {peak:.2f} GB" for name, peak in peaks.items() if peak > g["peak_gb"]]
     yield f"at most {g['peak_gb']:.0f} GB at {LARGE}", found
 
 
 def machine() -> str:
-    """Return the machine in words."""
+    """Return a description of the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     packages = ", ".join(f"{p} {version(p)}" for p in ("numpy", "torch"))
     return f"{platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}, {packages}"
 
 
 def main() -> int:
-    """Measure, print and perhaps record; return 1 if a goal is missed."""
+    """Measure and print, and record if asked to; return 1 if a goal is missed."""
     p = argparse.ArgumentParser("bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--quick", action="store_true", help="sizes up to (32, 256) only")
     p.add_argument("--write", action="store_true", help="record the result in docs/speed.md")
@@ -277,12 +278,12 @@ def main() -> int:
         print(json.dumps(CHILDREN[what](name)))
         return 0
     begin = time.monotonic()
-    cases, others = measure_all(options.quick)
-    found = list(goals(cases, others))
+    cases, fresh = measure_all(options.quick)
+    found = list(goals(cases, fresh))
     verdicts = "".join(f"- {goal}: {'missed: ' + ', '.join(where) if where else 'met'}\n" for goal, where in found)
     date, minutes = f"{datetime.now(UTC):%Y-%m-%d}", (time.monotonic() - begin) / 60
     head = f"Recorded {date} in {minutes:.0f} minutes. {machine()}.\n\n"
-    text = head + times(cases) + rest(cases, others) + verdicts
+    text = head + times(cases) + other_measurements(cases, fresh) + verdicts
     print(text)
     if options.write:
         record("compile", text, PAGE)

@@ -1,7 +1,7 @@
-"""How fast the interpreter runs, beside torch.distributed.pipelining: medians of ratios, of interest on any machine.
+"""Compares the speed of the interpreter with torch.distributed.pipelining, as medians of ratios.
 
-Both run the same GPT on the same two gloo ranks with one thread each, in interleaved rounds, so that whatever else the
-machine does meets both. A second model is so small that only the runtime's own time is left.
+Both run the same GPT on the same two gloo ranks with one thread each. The rounds are interleaved, so that other load on the
+machine affects both. A second model computes almost nothing, so it measures the overhead of the runtime.
 
 Usage: python -m tools.bench_runtime [ROUNDS]
 """
@@ -43,7 +43,7 @@ THEIRS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleI
 
 @dataclass(frozen=True)
 class Sizes:
-    """A model and its micro-batches."""
+    """The sizes of a model, and its number of micro-batches."""
 
     blocks: int
     hidden: int
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class Little(nn.Module):
-    """As little as a layer can do."""
+    """A layer that computes as little as possible."""
 
     def __init__(self, z: Sizes) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def model_of(z: Sizes) -> Model:
 
 @dataclass(frozen=True)
 class Tokens:
-    """All samples of an iteration, the same in each."""
+    """The samples of an iteration, the same for all iterations."""
 
     tokens: Tensor
 
@@ -132,7 +132,7 @@ class Tokens:
 
 
 def ours(name: str, z: Sizes, tokens: Tensor) -> tuple[Callable[[], None], int]:
-    """Return a call that runs one iteration with our runtime, and how many instructions that is."""
+    """Return a function that runs one iteration with our runtime, and the number of its instructions on this rank."""
     program = compile_schedule(name, {"D": RANKS, "N": z.micro_batches, **OURS[name]}).program
     model, h, transport = model_of(z), program.header, Gloo()
     parts = partitioned(program, model, describe(model, SAMPLES))
@@ -150,7 +150,7 @@ def ours(name: str, z: Sizes, tokens: Tensor) -> tuple[Callable[[], None], int]:
 
 
 def theirs(name: str, z: Sizes, tokens: Tensor) -> Callable[[], None]:
-    """Return a call that runs one iteration with torch.distributed.pipelining."""
+    """Return a function that runs one iteration with torch.distributed.pipelining."""
     model, rank = model_of(z), dist.get_rank()
     stages = RANKS * (2 if name == "interleaved" else 1)
     cut = balanced(describe(model, SAMPLES), stages).layers
@@ -173,7 +173,7 @@ def theirs(name: str, z: Sizes, tokens: Tensor) -> Callable[[], None]:
 
 
 def alone(z: Sizes, tokens: Tensor) -> Callable[[], None]:
-    """Return a call that runs one iteration in one process, micro-batch after micro-batch; the other rank does nothing."""
+    """Return a function that runs one iteration on rank 0 alone, one micro-batch after another."""
     model = model_of(z)
     whole = build_stage(model, range(len(model.layers)), SEED)
 
@@ -187,7 +187,7 @@ def alone(z: Sizes, tokens: Tensor) -> Callable[[], None]:
 
 
 def measure(z: Sizes, rounds: int) -> dict[str, Any]:
-    """Return every runner's seconds per round, and instructions per rank."""
+    """Return the seconds of each round for every runner, and the instructions of this rank by schedule."""
     torch.manual_seed(SEED)
     tokens = torch.randint(0, z.vocabulary, (z.micro_batches * SAMPLES, z.length))
     runners: dict[str, Callable[[], None]] = {"single process": alone(z, tokens)}
@@ -203,13 +203,13 @@ def measure(z: Sizes, rounds: int) -> dict[str, Any]:
             start = time.perf_counter()
             run()
             dist.barrier()
-            if number:  # the first one warms up
+            if number:  # the first round is a warm-up
                 times[name].append(time.perf_counter() - start)
     return {"times": times, "counts": counts}
 
 
 def child(out: Path, rounds: int) -> None:
-    """Be one rank."""
+    """Run as one rank; rank 0 writes the results to `out`."""
     torch.set_num_threads(1)
     join(timeout_s=120)
     found = {"gpt": measure(GPT, rounds), "tiny": measure(TINY, 3 * rounds)}
@@ -219,12 +219,12 @@ def child(out: Path, rounds: int) -> None:
 
 
 def ratio(times: dict[str, list[float]], a: str, b: str) -> float:
-    """Return the median over the rounds of how long `a` took beside `b`."""
+    """Return the median over all rounds of the time of `a` divided by the time of `b`."""
     return statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
 
 
 def report(found: dict[str, Any]) -> str:
-    """Return the tables."""
+    """Return the tables of the results."""
     gpt, tiny, counts = found["gpt"]["times"], found["tiny"]["times"], found["tiny"]["counts"]
     lines = [f"GPT of {GPT.blocks} layers, two ranks, N={GPT.micro_batches}; medians of {len(gpt['ours 1f1b'])} rounds"]
     lines.append(f"{'':<14}{'beside one process':>20}{'beside torch':>16}")
@@ -243,7 +243,7 @@ def report(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Start both ranks and print what they found."""
+    """Start both ranks and print their results."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "times.json"

@@ -1,9 +1,9 @@
-"""Measured against predicted: timed stages over real gloo ranks, beside the simulator's makespan.
+"""Compares measured times of schedules with the simulation: timed stages run on real gloo ranks.
 
-    python -m tools.bench_timed [MILLISECONDS]     a unit of cost, default 40; exit status 1 where a makespan is 5 % off
+    python -m tools.bench_timed [MILLISECONDS]     of a unit of cost, default 40
 
-Stages sleep, so that ranks need no processors of their own; messages and everything else are as in a training. One set
-of ranks runs all schedules of its depth.
+The exit status is 1 if a measured makespan differs from the simulated one by more than 5 %. Timed stages sleep instead of
+computing, so ranks can share processors. Everything else is as in training. One set of ranks runs all schedules of a depth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLERANCE = 0.05
 
 
 def main(unit_ms: float) -> int:
-    """Start the ranks of every depth, one depth after the other, and print one table."""
+    """Run all depths, one after the other, and print one table. Return 1 if one of them fails."""
     print(f"unit {unit_ms:g} ms, median of {ITERATIONS - 1} iterations\n")
     print("schedule   D   N   predicted   measured             bubble   measured", flush=True)
     status = 0
@@ -33,7 +33,7 @@ def main(unit_ms: float) -> int:
 
 
 def rank(unit_ms: float) -> int:
-    """Run as one rank: every schedule at N = D and 2 D. Return 1 where one is further off than it may be."""
+    """Run as one rank: every schedule at N = D and N = 2 D. Return 1 if one differs by more than TOLERANCE."""
     from chimerac.compiler import compile_schedule
     from chimerac.interpreter.launch.compiling import plan_of
     from chimerac.interpreter.launch.job import TimedJob
@@ -49,11 +49,11 @@ def rank(unit_ms: float) -> int:
             plan = plan_of(compile_schedule(name, {"D": depth, "N": micro_batches}).program, timed=True)
             found = TimedJob(plan, settings, unit_ms, model_of(settings)).measure(transport, alive=lambda: None)
             assert found.predicted is not None
-            off = found.measured.makespan / found.predicted.makespan - 1
-            status |= int(abs(off) > TOLERANCE)
+            error = found.measured.makespan / found.predicted.makespan - 1
+            status |= int(abs(error) > TOLERANCE)
             if transport.rank == 0:
                 p, m = found.predicted, found.measured
-                times = f"{p.makespan:7.3f} s  {m.makespan:7.3f} s  {100 * off:+5.1f} %"
+                times = f"{p.makespan:7.3f} s  {m.makespan:7.3f} s  {100 * error:+5.1f} %"
                 print(
                     f"{name:<9}{depth:>3} {micro_batches:>3}   {times}      {p.bubble_ratio:7.3f}    {m.bubble_ratio:7.3f}",
                     flush=True,
@@ -63,5 +63,5 @@ def rank(unit_ms: float) -> int:
 
 
 if __name__ == "__main__":
-    given = float(sys.argv[1]) if len(sys.argv) > 1 else 40.0
-    sys.exit(rank(given) if "RANK" in os.environ else main(given))
+    milliseconds = float(sys.argv[1]) if len(sys.argv) > 1 else 40.0
+    sys.exit(rank(milliseconds) if "RANK" in os.environ else main(milliseconds))

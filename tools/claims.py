@@ -1,4 +1,4 @@
-"""Tables of what is simulated of a schedule, beside what is published of it."""
+"""Tables that compare simulated numbers of a schedule with published formulas."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from chimerac.compiler.verify import peaks
 
 HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # in F
 SIGNS = {"==": "=", "<=": "≤", "about": "≈"}
-MEASURED = ("wall", "own", "least", "most", "activations")  # the bubbles; activations on the least, the most, every rank
+MEASURED = ("wall", "own", "least", "most", "activations")  # bubbles; activations: least, most, if equal on all ranks
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`wall == EXPR when CONDITION`: what is published of a measured number. about: within a tenth of it."""
+    """A published formula for a measured number, `wall == EXPR when CONDITION`. The sign `about` allows 10 % of the value."""
 
     what: str
     sign: str
@@ -56,10 +56,10 @@ def expression(text: str) -> Expr:
 
 
 def table(rest: str) -> str:
-    """Return a table of what is simulated of a schedule, and of what is published.
+    """Return a table of the simulated numbers of a schedule, and of the claims about them.
 
-    rest: `NAME -p X=Y ...`, then lines: claims, and `let NAME = EXPR` for their formulas. D is 4, 8, 16, and N is
-    D, 2D, 4D, or as `sizes EXPR, ...` says. A claim that does not hold is an error.
+    rest: `NAME -p X=Y ...`, then one line for each claim, and for each `let NAME = EXPR` that formulas use. D is 4, 8 and 16.
+    N is D, 2D and 4D, or as given by a line `sizes EXPR, ...`. Raises AssertionError if a claim does not hold.
     """
     command, *lines = (line.strip() for line in rest.splitlines())
     name, *options = (x for x in shlex.split(command) if x != "-p")
@@ -79,14 +79,14 @@ def table(rest: str) -> str:
             rows.append(_row(program, lets, claims, f"{name} at D = {d}, N = {n}"))
     costs = _costs_of(program)
     shown = " ".join([name, *options])
-    said = "; ".join(map(_said, claims))
+    closed_form = "; ".join(map(_claim_text, claims))
     with_lets = "".join(f", {k} = `{v}`" for k, v in lets)
-    about = textwrap.fill(f"**{shown}**, {costs}. Closed form: {said}{with_lets}.", 120, break_on_hyphens=False)
+    about = textwrap.fill(f"**{shown}**, {costs}. Closed form: {closed_form}{with_lets}.", 120, break_on_hyphens=False)
     head = "| D | N | makespan | wall bubble | own bubble | activations | closed form |\n|---|---|---|---|---|---|---|"
     return "\n".join(["", about, "", head, *rows, "", ""])
 
 
-def _said(c: Claim) -> str:
+def _claim_text(c: Claim) -> str:
     when = f" where `{c.condition}`" if c.condition != "0 == 0" else ""
     return f"{c.what} {SIGNS[c.sign]} `{c.formula}`{when}"
 
@@ -98,7 +98,7 @@ def _costs_of(program: Program) -> str:
 
 
 def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
-    """Return a row: makespan and bubbles for each hop cost, activations, and what the claims say."""
+    """Return a row: makespan and bubbles for each hop cost, activations, and the values of the claims."""
     h, c, top = program.header, program.costs, peaks(program)
     at = [simulate(program, {"hop": hop * c.FWD[0]}) for hop in HOPS]
     free = at[0]

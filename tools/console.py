@@ -1,4 +1,4 @@
-"""What commands print, as a console block of README and docs shows it."""
+"""The output of commands in the console blocks of README and docs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from chimerac.compiler.command.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = "make"  # what a command of a console block begins with that only --slow runs
+SLOW = "make"  # commands that begin with this run only with --slow
 
 
 def chimerac(arguments: Sequence[str]) -> str:
-    """Return what the command prints, findings too."""
+    """Return the output of the command chimerac, including findings."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # argparse exits
         main(arguments)
@@ -26,12 +26,12 @@ def chimerac(arguments: Sequence[str]) -> str:
 
 
 def in_checkout(text: str) -> str:
-    """Return what a command says as it would say it in the checkout's root, where files are named from there."""
+    """Return the output with paths relative to the root of the checkout."""
     return text.replace(f"{ROOT}{os.sep}", "")
 
 
 def command_output(line: str) -> str:
-    """Return what a line of a console block prints."""
+    """Return the output of a command line in a console block."""
     line, *filters = line.split(" | ")
     name, *arguments = shlex.split(line)
     output = chimerac(arguments) if name == "chimerac" else _slow(line)
@@ -47,12 +47,12 @@ def _slow(line: str) -> str:
     result = subprocess.run(
         shlex.split(line), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True
     )
-    # torchrun's remark about threads and pytest's marks of progress carry no fact.
+    # Leave out log lines of torchrun and the progress of pytest.
     return "".join(x for x in result.stdout.splitlines(keepends=True) if not re.match(r"[WI]\d{4} |\*{9}|bringing up nodes", x))
 
 
 def console(body: str, slow: bool) -> str:
-    """Return a console block with the output of its commands."""
+    """Return a console block with the current output of its commands."""
     filled = ""
     commands = re.split(r"^(?=\$ )", body, flags=re.MULTILINE)
     for command in filter(None, commands):

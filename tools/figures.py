@@ -1,19 +1,19 @@
-"""Write all that README, docs and schedules show and that a program can make, or check that it is up to date.
+"""Write the generated parts of README, docs and schedules, or check that they are up to date.
 
-    python -m tools.figures                   check: names what differs, exit status 1
-    python -m tools.figures --write           write it anew; the same as `make figures`
-    python -m tools.figures --write --slow    the output of `make ...` too: it takes minutes and varies between runs
+    python -m tools.figures                   check: print the differences, exit status 1 if there are any
+    python -m tools.figures --write           write; the same as `make figures`
+    python -m tools.figures --write --slow    also the output of `make ...`, which takes minutes and varies between runs
 
-What is filled in a Markdown file, each block for itself:
+The generated parts of a Markdown file:
 
     ```console                                  the output of `$ chimerac ...` commands; `| head -N` and `| tail -N` work.
-    $ chimerac chimera --emit timeline          They run where the file's examples lie, in the order of the file.
+    $ chimerac chimera --emit timeline          They run in the order of the file, in a folder with its examples.
     ```
-    <!-- file: ring.sched -->                   the fenced block below is an example: a file for the commands after it
-    <!-- include: schedules/chimera.sched -->   the fenced block below is that file
-    <!-- generated: modules -->                 what one of the functions of GENERATED returns, up to <!-- end -->
+    <!-- file: ring.sched -->                   the fenced block below is written to this file for later commands.
+    <!-- include: schedules/chimera.sched -->   the fenced block below is replaced by this file.
+    <!-- generated: modules -->                 the result of a function of GENERATED, up to <!-- end -->.
 
-In a schedule: the comment lines after `# $ chimerac NAME ... --emit timeline`, up to the next empty line.
+In a schedule, the comment lines after `# $ chimerac NAME ... --emit timeline` are generated.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DRAWING = re.compile(r"^# \$ (?P<command>chimerac .*)\n(?P<body>(?:#.*\n)*)", r
 
 
 def fill(path: Path, text: str, slow: bool = False) -> str:
-    """Return the text of a Markdown file with everything generated filled in."""
+    """Return the text of a Markdown file with its generated parts up to date."""
     text = _GENERATED.sub(lambda m: m["open"] + GENERATED[m["name"]](m["rest"].strip()) + m["close"], text)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
 
@@ -65,7 +65,7 @@ def fill(path: Path, text: str, slow: bool = False) -> str:
 
 
 def draw(text: str) -> str:
-    """Return the text of a schedule with the drawings in its comments. The schedule is the library's, as it stands."""
+    """Return the text of a schedule with the drawings in its comments up to date. They are of the schedule in the library."""
 
     def drawing(m: re.Match[str]) -> str:
         _, *arguments = shlex.split(m["command"])
@@ -75,8 +75,8 @@ def draw(text: str) -> str:
     return _DRAWING.sub(drawing, text)
 
 
-def wanted(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
-    """Yield every file that shows something generated: path, its text, and the text it should have."""
+def expected(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
+    """Yield (path, current text, expected text) of every file with generated parts."""
     os.environ["COLUMNS"] = "80"
     for path in SCHEDULES:
         text = path.read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def wanted(slow: bool = False) -> Iterator[tuple[Path, str, str]]:
 def differences() -> list[str]:
     """Return a diff for every file that is not up to date."""
     found = []
-    for path, text, new in wanted():
+    for path, text, new in expected():
         if text != new:
             name = str(path.relative_to(ROOT))
             found.append(
@@ -100,15 +100,15 @@ def differences() -> list[str]:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Write or check; return the exit status."""
-    parser = argparse.ArgumentParser(description="Write or check what README, docs and schedules show.")
+    parser = argparse.ArgumentParser(description="Write or check the generated parts of README, docs and schedules.")
     parser.add_argument("--write", action="store_true", help="write; without it, check")
-    parser.add_argument("--slow", action="store_true", help="with --write: the output of `make ...` too")
+    parser.add_argument("--slow", action="store_true", help="with --write: also the output of `make ...`")
     options = parser.parse_args(argv)
     if not options.write:
         found = differences()
         print("\n\n".join(found) + "\n\nrefresh with: make figures" if found else "all figures are up to date")
         return 1 if found else 0
-    for path, text, new in wanted(options.slow):
+    for path, text, new in expected(options.slow):
         if text != new:
             path.write_text(new, encoding="utf-8")
             print(f"wrote {path.relative_to(ROOT)}")

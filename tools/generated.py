@@ -1,4 +1,4 @@
-"""Parts of README and docs that are made of the code: tables of modules, schedules, limits and error codes."""
+"""Parts of README and docs that are generated from the code: tables of modules, schedules, limits and error codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOMS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
 
 
 def modules(_: str) -> str:
-    """Return the table of all modules: path, and the first sentence of the docstring."""
+    """Return the table of all modules: the path, and the first sentence of the docstring."""
     rows = ["| file | what it is for |", "|---|---|"]
     files = [ROOT / "chimerac/__main__.py"]
     for room in ROOMS:
@@ -59,7 +59,7 @@ def words(_: str) -> str:
 
 
 def limit_table(_: str) -> str:
-    """Return the limits: the constants of chimera_ir/limits.py, with what each is of."""
+    """Return the table of limits: the constants of chimera_ir/limits.py with the comments about them."""
     text = (ROOT / "chimera_ir/limits.py").read_text(encoding="utf-8")
     rows = ["\n| what | at most |", "|---|---|"]
     for line in text.splitlines():
@@ -73,7 +73,7 @@ def limit_table(_: str) -> str:
 
 
 def codes(_: str) -> str:
-    """Return the table of all error codes, each with the way to its section."""
+    """Return the table of all error codes, each with a link to its section."""
     rows = [
         f"| [{e.code}](#{re.sub(r'[^a-z0-9_ -]', '', _heading(e).lower()).replace(' ', '-')}) | {e.title} |"
         for h in hundreds()
@@ -83,7 +83,7 @@ def codes(_: str) -> str:
 
 
 def errors(_: str) -> str:
-    """Return what `chimerac explain` says about every code."""
+    """Return the text of `chimerac explain` about every code."""
     return "\n" + "\n".join(f"## {h.title}\n\n" + "\n".join(map(_explained, h.entries)) for h in hundreds()) + "\n"
 
 
@@ -94,8 +94,8 @@ def _heading(e: Entry) -> str:
 def _explained(e: Entry) -> str:
     example = f"<!-- file: {e.file} -->\n```text\n{shortened(e.wrong)}```\n\n" if e.file else ""
     why, mended = (textwrap.fill(text, 120, break_on_hyphens=False) for text in (e.why, f"Mended: {e.mended}."))
-    said = f"```text\n{in_checkout(transcript(e, main))}```"
-    return f"### {_heading(e)}\n\n{why}\n\n{example}{said}\n\n{mended}\n\n```diff\n{mending(e)}```\n"
+    output = f"```text\n{in_checkout(transcript(e, main))}```"
+    return f"### {_heading(e)}\n\n{why}\n\n{example}{output}\n\n{mended}\n\n```diff\n{mending(e)}```\n"
 
 
 GENERATED: dict[str, Callable[[str], str]] = {

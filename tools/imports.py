@@ -1,4 +1,4 @@
-"""Who imports whom: read from the source, imports inside functions included."""
+"""The imports between modules, read from the source, including imports inside functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules")
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One import: by which module, of which, at which line; lazy: inside a function; typing: only for the type checker."""
+    """An import of module `target` by `source`. lazy: inside a function; typing: only for the type checker."""
 
     source: str
     target: str
@@ -27,7 +27,7 @@ class Import:
 
 
 def module_name(path: Path) -> str:
-    """Return the name by which a file is imported."""
+    """Return the import name of a file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     dotted = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     return dotted if parts[0] == "chimerac" else f"chimerac.{dotted}"
@@ -35,14 +35,14 @@ def module_name(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return all modules of the product and their files."""
+    """Return the files of all modules of the product by import name."""
     files = [*(ROOT / "chimerac").glob("*.py"), *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))]
     return {module_name(path): path for path in sorted(files)}
 
 
 @cache
 def imports() -> tuple[Import, ...]:
-    """Return all imports of a module of the product by another."""
+    """Return all imports between modules of the product."""
     return tuple(found for name, path in modules().items() for found in _of(name, ast.parse(path.read_text(encoding="utf-8"))))
 
 
@@ -52,7 +52,7 @@ def _of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) ->
             case ast.Import(names=names):
                 targets = [x.name for x in names]
             case ast.ImportFrom(module=str(module), level=0, names=names):
-                # `from package import name`: a module of that name, or else something that the package holds.
+                # `from package import name`: the name is a module, or else an attribute of the package.
                 targets = [f"{module}.{x.name}" if f"{module}.{x.name}" in modules() else module for x in names]
             case _:
                 targets = []
@@ -64,20 +64,20 @@ def _of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) ->
 
 
 def room(module: str) -> str:
-    """Return the room of a module: the folder that it lies in, at most two levels below chimerac; or itself beside rooms."""
+    """Return the room of a module: its top folder, or in compiler and interpreter its subfolder (or the module itself)."""
     parts = module.removeprefix("chimerac.").split(".")
     return parts[0] if parts[0] not in ("compiler", "interpreter") else ".".join(parts[:2])
 
 
 def graph(of_rooms: bool = False) -> nx.DiGraph:
-    """Return who imports whom, for the type checker too: modules, or their rooms."""
+    """Return the graph of all imports between modules, or between their rooms."""
     key = room if of_rooms else str
     pairs = {(key(i.source), key(i.target)) for i in imports() if i.source != ENTRY}
     return nx.DiGraph(sorted((a, b) for a, b in pairs if a != b))
 
 
 def diagram(_: str) -> str:
-    """Return a mermaid diagram of the rooms; an import that others imply is left out."""
+    """Return a mermaid diagram of the imports between rooms, without those that others imply (transitive reduction)."""
     rooms = nx.transitive_reduction(graph(of_rooms=True))
     name = {room: room.replace(".", "_") for room in sorted(rooms)}
     lines = [f"{name[x]}[{x.replace('.', '/')}]" for x in name] + [f"{name[a]} --> {name[b]}" for a, b in sorted(rooms.edges)]

@@ -1,4 +1,4 @@
-"""The command as a program of its own: outside the checkout, in a pipe, interrupted, writing files."""
+"""The command chimerac in its own process: outside the checkout, in a pipe, interrupted, writing files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from chimerac.compiler import load_program
 from chimerac.compiler.command.main import VERBS, main
 from chimerac.compiler.library import find, names
 
-# The script that installing made, where there is one: not under a bare checkout.
+# The installed script. It does not exist if the package is not installed.
 SCRIPT = Path(sysconfig.get_path("scripts")) / "chimerac"
 COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "chimerac"]
 
-# What a shell starts in the background ignores interrupts, and so would what it starts.
-HEED = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+# A process that a shell starts in the background ignores interrupts, and its children inherit that. This resets it.
+SIGINT_ON = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
 
 
 def chimerac(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def test_it_works_outside_the_checkout(tmp_path: Path) -> None:
     by_name = chimerac("chimera", "-p", "D=2", cwd=tmp_path)
     assert (by_name.returncode, by_name.stderr) == (0, "")
     assert by_name.stdout.startswith("chimera-program 1\nschedule chimera  D=2 N=2 f=1\n")
-    # The README's path means the library's file where there is no such folder.
+    # The path of the README means the file of the library if the current folder has no such file.
     assert chimerac("schedules/chimera.sched", "-p", "D=2", cwd=tmp_path).stdout == by_name.stdout
 
 
@@ -52,7 +52,7 @@ def test_wrong_usage_is_two(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
-    """chimerac ... | head -1: a program larger than any pipe holds."""
+    """chimerac ... | head -1, with a program larger than the buffer of a pipe."""
     ran = subprocess.Popen(
         [*COMMAND, "gpipe", "-p", "D=8", "-p", "N=1500"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -65,7 +65,7 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
-    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=HEED)
+    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=SIGINT_ON)
     assert ran.stdin is not None and ran.stderr is not None
     waiting_on_stdin(ran.pid)
     ran.send_signal(signal.SIGINT)
@@ -74,10 +74,10 @@ def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_quietly_while_the_command_is_loaded(tmp_path: Path) -> None:
-    """What stands in for numpy is interrupted where it is imported."""
+    """A fake numpy interrupts the process when it is imported."""
     (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ran = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, preexec_fn=HEED)
+    ran = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, preexec_fn=SIGINT_ON)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", b"")
 
 
@@ -99,7 +99,7 @@ def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
     ran = subprocess.run([*COMMAND, "/dev/stdin", "-p", "D=2"], cwd=tmp_path, input=text, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
-    # `-` is stdin, for a schedule and for a program.
+    # `-` means stdin, for a schedule and for a program.
     for given in (text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + text.encode()):
         again = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=given, capture_output=True)
         assert again.stdout.decode() == ran.stdout
@@ -117,7 +117,7 @@ def test_a_written_file_is_read_again(emit: str, tmp_path: Path, capsys: pytest.
     assert main(["chimera", "-p", "D=2", "--width", "2", "--emit", emit]) == 0
     assert capsys.readouterr().out == path.read_text()
     assert load_program(path).header.width == 2
-    assert list(tmp_path.iterdir()) == [path]  # nothing is left beside it
+    assert list(tmp_path.iterdir()) == [path]  # no temporary file is left
 
 
 def test_a_file_that_exists_survives_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_a_dash_is_stdout(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_list_fits_its_terminal(columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["--list"]) == 0
     piped = capsys.readouterr().out
-    assert len(piped.splitlines()) == len(names())  # a line each, for grep
+    assert len(piped.splitlines()) == len(names())  # one line each, for grep
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["--list"]) == 0
@@ -159,7 +159,7 @@ def test_a_finding_names_a_file_of_the_library_so_that_it_opens(tmp_path: Path, 
     for cwd, name in ((tmp_path, str(file)), (file.parents[1], "schedules/chimera.sched"), (file.parent, "chimera.sched")):
         for wanted in ("chimera", "schedules/chimera.sched"):
             assert f" --> {name}:{line}:22\n" in chimerac(wanted, "-p", "N=5", cwd=cwd).stderr
-        # An example runs in a folder of its own, and is told as from here.
+        # An example runs in its own folder, but its paths are shown relative to the current one.
         assert f" --> {name}:{line}:22\n" in chimerac("explain", "E210", cwd=cwd).stdout
     monkeypatch.chdir(tmp_path)
     assert Path(find("chimera").name).read_text(encoding="utf-8") == find("chimera").text

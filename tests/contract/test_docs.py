@@ -1,4 +1,4 @@
-"""README and docs say what is true: figures, commands, examples, error codes, words."""
+"""README and docs are correct: figures, commands, examples, error codes, wording."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name(path: Path) -> str:
 
 
 def fences(kind: str) -> Iterator[tuple[Path, str]]:
-    """Yield every fenced block of a kind: its file and its text."""
+    """Yield the file and the text of every fenced block of a kind."""
     for path in figures.DOCUMENTS:
         for found, body in FENCE.findall(path.read_text(encoding="utf-8")):
             if found == kind:
@@ -69,11 +69,11 @@ def test_make_targets_exist() -> None:
 
 
 def test_commands_in_the_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Commands of the help's examples; those of console blocks are run by figures.py."""
+    """The examples of `chimerac --help`. Those of console blocks are run by figures.py."""
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^  (chimerac .*?)(?:   |$)", EXAMPLES, re.MULTILINE)
     assert len(commands) > 5
-    Path("mine.sched").write_text("schedule mine ranks 2")  # the one that `fmt` formats
+    Path("mine.sched").write_text("schedule mine ranks 2")  # the file that the example of `fmt` formats
     shutil.copy(ROOT / "tests/golden/inputs/toy.json", "m.json")  # a model
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
@@ -119,7 +119,7 @@ def test_options_are_documented_by_the_command() -> None:
 
 
 def test_lines_are_at_most_120_characters() -> None:
-    """Tables, and what is included or generated, aside."""
+    """Tables, and included or generated text, may be longer."""
     for path in figures.DOCUMENTS:
         for line in FENCE.sub("", path.read_text(encoding="utf-8")).splitlines():
             assert len(line) <= 120 or line.startswith(("|", "<!--")), f"{name(path)}: {line}"
@@ -127,19 +127,19 @@ def test_lines_are_at_most_120_characters() -> None:
 
 # --- words --------------------------------------------------------------------------------------------------------------
 
-# The project speaks of itself only: no path of a machine it was made on. Spelled apart, so that this file may be read too.
+# Words that must not occur: paths of the machine of a developer. They are split here, so that this file passes too.
 FOREIGN = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", r"\bsha" + r"red/", r"\bissue\b" + r" \d")))
 OTHERS = sorted(path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py"))
-SPOKEN = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Makefile"]
+ALL_FILES = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Makefile"]
 
 
-@pytest.mark.parametrize("path", SPOKEN, ids=name)
+@pytest.mark.parametrize("path", ALL_FILES, ids=name)
 def test_nothing_speaks_of_the_workplace(path: Path) -> None:
     assert not FOREIGN.search(path.read_text(encoding="utf-8"))
 
 
 def test_one_word_per_idea_in_prose() -> None:
-    """A micro-batch is never a chunk, an iteration never a step."""
+    """A micro-batch is never called a chunk, an iteration never a step."""
     for path in figures.DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"\bchunks?\b", text, re.IGNORECASE), name(path)
@@ -156,7 +156,7 @@ def identifiers(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", CODE, ids=name)
 def test_one_word_per_idea_in_code(path: Path) -> None:
-    """`step` alone may be the stride of a range; as part of a name it would be an iteration."""
+    """`step` alone may be the stride of a range. As part of a name it would mean an iteration."""
     for found in identifiers(path):
         words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", found).lower())
         assert not {"chunk", "chunks", "steps", "microbatch", "microbatches"} & set(words), found

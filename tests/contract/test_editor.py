@@ -1,4 +1,4 @@
-"""The editor's view of the language is the compiler's: every word and sign of the grammar is coloured, as what it is."""
+"""The syntax highlighting of the editor agrees with the grammar: every word and sign has the right colour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATTERNS = [(re.compile(p["match"]), p) for p in GRAMMAR["patterns"]]
 
 
 def scopes(line: str) -> Iterator[tuple[str, str]]:
-    """Yield (text, scope) as an editor finds them: the earliest match, of those the first pattern's. '' is no scope."""
+    """Yield (text, scope) as an editor does: the earliest match, of several that of the first pattern. '' is no scope."""
     position = 0
     while position < len(line):
         found = [(m.start(), k, m) for k, (pattern, _) in enumerate(PATTERNS) if (m := pattern.search(line, position))]
@@ -30,7 +30,7 @@ def scopes(line: str) -> Iterator[tuple[str, str]]:
             yield line[position:start].strip(), ""
         if m is None:
             return
-        assert m.end() > start, "a pattern that matches nothing stops an editor"
+        assert m.end() > start, "an editor stops at a pattern that matches the empty string"
         captures = PATTERNS[k][1].get("captures")
         yield from [(m[int(g)], c["name"]) for g, c in captures.items()] if captures else [(m[0], PATTERNS[k][1]["name"])]
         position = m.end()

@@ -1,4 +1,4 @@
-"""Every error code means one thing, and compiler/explain has a text for it (test_explain.py: which is true)."""
+"""Every error code is raised in one part of the code, and compiler/explain has a text for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimerac.compiler.explain.entries import entries
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 
-# What the hundreds and tens of a code say, and the only files that may raise it.
+# The first digits of a code, and the only files that may raise it.
 ROOMS = {
     "E0": (
         "chimera_ir/files.py",
@@ -39,7 +39,7 @@ ROOMS = {
 
 
 def raised() -> Iterator[tuple[str, str]]:
-    """Yield (code, file) for every code in the source, but for those that findings are only compared with."""
+    """Yield (code, file) for every code in the source, except in comparisons."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def raised() -> Iterator[tuple[str, str]]:
 
 
 def test_a_code_is_raised_in_one_room() -> None:
-    """A pass has codes of its own: where a code is raised says what it is about."""
+    """Every pass has its own codes, so a code shows which pass raised it."""
     found = sorted(set(raised()))
     assert len({code for code, _ in found}) > 40
     for code, file in found:

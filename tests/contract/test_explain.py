@@ -1,4 +1,4 @@
-"""`chimerac explain`: every wrong example has the finding that it is about, and every mended one has none."""
+"""`chimerac explain`: every wrong example has the finding that it explains, and the corrected example has none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chimerac.interpreter.launch.start import prepared, run_rank
 ROOT = Path(__file__).parents[2]
 COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]
 
-# What needs ranks that talk to each other, or a machine that lacks something: the tests that show it.
+# Codes that need several ranks or a special machine, and the tests that show them.
 SHOWN_BY = {
     "E806": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
     "E807": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
@@ -44,14 +44,14 @@ def test_the_wrong_example_is_refused_and_the_mended_one_is_not(e: Entry) -> Non
     status, said = run(e.file, e.wrong, e.run, main)
     codes = re.findall(r"^error\[(E\d{3})\]", said, re.MULTILINE)
     assert codes[:1] == [e.code]
-    assert set(codes) <= {e.code, "E430"}, "one mistake, one finding; but a channel with a missing end is unequal too"
+    assert set(codes) <= {e.code, "E430"}, "one mistake, one finding; but a missing end also makes its channel unequal"
     assert status == (2 if e.code < "E1" else 1)
-    assert "invalid" not in said, "say what would be right"
+    assert "invalid" not in said, "the message must say what would be valid"
     assert run(e.file, e.right, e.rerun, main) == (0, "")
 
 
 def start(e: Entry, text: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do what rank 0 does before it meets the others."""
+    """Do what rank 0 does before the ranks communicate."""
     if e.file:
         Path(e.file).write_text(text)
     torchrun, option, ranks, program, *words = shlex.split(command)
@@ -149,7 +149,7 @@ def test_a_terminal_is_told_where_there_is_more(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("e", entries().values(), ids=lambda e: e.code)
 def test_texts_read_alike(e: Entry) -> None:
-    """A title is a statement in small letters, a reason is sentences, a mending says what was changed."""
+    """Titles are statements that begin in lower case, reasons are sentences, corrections say what was changed."""
     assert e.title[0].islower() or not e.title[0].isalpha()
     assert not e.title.endswith(".") and len(e.title) <= 90
     assert e.why[0].isupper() or not e.why[0].isalpha()

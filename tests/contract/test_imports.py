@@ -1,4 +1,4 @@
-"""What may import what, and how little the command needs."""
+"""The import rules hold, and the command imports few packages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.exit(status)
 
 
 def imported(*argv: str) -> set[str]:
-    """Return the top-level modules that a command has imported when it is done."""
+    """Return the top-level modules that a command imports."""
     ran = subprocess.run([sys.executable, "-c", SCRIPT, *argv], capture_output=True, text=True, cwd=ROOT, check=True)
     assert ran.stdout
     return set(ran.stderr.split())
@@ -53,13 +53,13 @@ def test_import_contracts() -> None:
 
 @pytest.mark.parametrize("of_rooms", [False, True], ids=["modules", "rooms"])
 def test_no_import_leads_back_to_where_it_began(of_rooms: bool) -> None:
-    """Imports inside functions count, and those for the type checker too."""
+    """No import cycles. Imports inside functions and for the type checker count too."""
     circles = [" -> ".join([*circle, circle[0]]) for circle in nx.simple_cycles(graph(of_rooms))]
     assert not circles, "\n".join(circles)
 
 
 def test_an_import_inside_a_function_says_what_it_saves() -> None:
-    """On its line or above the imports that it is one of: a comment with the milliseconds that were measured."""
+    """A comment has the measured milliseconds, on the line of the import or above its group of imports."""
     silent = []
     for found in imports():
         lines = modules()[found.source].read_text(encoding="utf-8").splitlines()
@@ -72,7 +72,7 @@ def test_an_import_inside_a_function_says_what_it_saves() -> None:
 
 
 def test_the_reader_of_imports_sees_what_python_sees() -> None:
-    """A judge from outside: what a fresh interpreter loads for a module, and what the imports say that it needs."""
+    """The modules that a fresh interpreter loads are those that tools/imports.py finds."""
     code = "import sys, chimerac.compiler.pipeline; print(*(m for m in sys.modules if m.startswith('chimerac.')))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     loaded = {m for m in ran.stdout.split() if modules()[m].name != "__init__.py"}
@@ -95,7 +95,7 @@ def test_the_api_is_functions_whatever_was_imported_before() -> None:
 
 @pytest.mark.parametrize("package", ["chimera_ir", "compiler", "interpreter", "models", "schedules"])
 def test_nothing_is_unpickled_or_evaluated(package: str) -> None:
-    """What a stranger wrote is read by a parser, never by Python itself; torch's own loaders unpickle."""
+    """Files from outside are parsed, never unpickled or evaluated. torch.load and np.load can unpickle."""
     forbidden = {"eval", "exec", "compile", "__import__", "pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
     for path in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Law 1, a schedule is data: no scheme has a name in the compiler or the interpreter."""
+"""Law 1, a schedule is data: compiler and interpreter contain no name of a scheme."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SCHEMES = (
     "gpipe|1f1b|one_?f_?one_?b|pipedream|dapple|chimera|interleaved|gems|hanayo|bitpipe|zero_?bubble|zb_?[hv]\\d?"
     "|dualpipe|bidirectional|looped|breadth_?first|forward_?doubling|backward_?halving"
 )
-# The project's own name: formats, packages, its exception.
+# The name of the project in formats, packages and its exception is allowed.
 OURS = re.compile(r"chimera[-_](program|model|ir)\b|chimera (program|model)|ChimeraError|chimerac|chimera\.sched")
 
 
 def words(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of every identifier and every string that is not a docstring, an example or a message's help."""
+    """Yield (line, text) of every identifier and string, except docstrings, examples and texts for users."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] in (["EXAMPLES"], ["DESCRIPTION"]):
-            prose |= {id(child) for child in ast.walk(node)}  # the command's help
-        # What parser.error and the help of an option or a finding say to a person.
+            prose |= {id(child) for child in ast.walk(node)}  # the help of the command
+        # Texts for users: parser.error, and the help of an option or a finding.
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "error":
             prose |= {id(child) for child in ast.walk(node)}
         if isinstance(node, ast.keyword) and node.arg == "help":
@@ -65,7 +65,7 @@ def test_this_test_can_see_a_scheme() -> None:
         assert scheme_in(text)
     for text in ("chimera-program", "ChimeraError", "chimerac", "chimerac.chimera_ir.program"):
         assert not scheme_in(text)
-    # Every schedule of the library is among them, by its file's name and by its own.
+    # Every schedule of the library is recognized, by the name of its file and by its own.
     for name in names():
         assert scheme_in(name)
         assert scheme_in(parse(find(name)).name.name)

@@ -1,4 +1,4 @@
-"""docs/proof.md says what was found, of the classes and machines that there are, and nothing went wrong."""
+"""docs/proof.md has the results of all parts of `make proof`, for all machines and classes of mutants, and no failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimerac.chimera_ir.program import Header
 from chimerac.compiler import evaluation_of
 from tests.helpers import program
 from tests.proof.drawn import MACHINES
-from tests.proof.explorer import DECIDE, FORGOTTEN, KINDS
+from tests.proof.explorer import KINDS, NEEDED, WAITS
 from tests.proof.growth_targets import READERS
 from tests.proof.mutations import MUTATIONS, mutants
 from tests.proof.mutations_header import CHANGES, WHY
@@ -57,11 +57,11 @@ def test_the_explorers_and_the_verifier_agree_on_more_than_ten_thousand_programs
 
 def test_the_explorers_would_notice_a_kind_of_wait_that_is_forgotten() -> None:
     *_, forgotten = rows("explorer")
-    assert [row.pop("wait that is forgotten") for row in forgotten] == [*FORGOTTEN.values()]
-    for row, why in zip(forgotten, FORGOTTEN, strict=True):
+    assert [row.pop("wait that is forgotten") for row in forgotten] == [*WAITS.values()]
+    for row, why in zip(forgotten, WAITS, strict=True):
         assert [*row] == [*MACHINES]
         for machine, cell in zip(MACHINES, row.values(), strict=True):
-            assert (number(cell) > 0) == (why in DECIDE[machine]), (machine, FORGOTTEN[why])
+            assert (number(cell) > 0) == (why in NEEDED[machine]), (machine, WAITS[why])
 
 
 def test_the_kill_table_has_every_class_and_nothing_unexplained() -> None:

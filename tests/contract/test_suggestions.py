@@ -1,4 +1,4 @@
-"""Wherever a name is unknown, one that is near is named."""
+"""For an unknown name, the finding suggests a similar one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GREEDY = entries()["E305"].right
 PROGRAM = entries()["E410"].right
 JSON = entries()["E601"].right
 
-# An example, what is misspelt in it, and how the finding goes on after "did you mean".
+# An example, the correct word, its misspelling, and what follows "did you mean" in the finding.
 MISSPELT = [
     (RIGHT, "schedule", "schedul", "'schedule'"),
     (RIGHT, "param D", "pram D", "'param'"),

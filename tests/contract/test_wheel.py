@@ -1,4 +1,4 @@
-"""What is installed is what is in the checkout: the wheel has every file, and every command runs from it alone."""
+"""The wheel has every file of the checkout, and every command runs from the wheel alone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 ROOMS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
 PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac", *ROOMS]
 UNPACKED = ("__pycache__", "*.pyc", "*.egg-info")
-NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # what brings the folders of all that is installed here
+NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # their folders hold all installed packages
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 WHERE = "import sys; from importlib.util import find_spec; print(*(find_spec(x).origin for x in sys.argv[1:]), sep='\\n')"
-ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of verbs that need some
+ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of the verbs that need arguments
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -37,7 +37,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return the sdist of the checkout and the wheel of that sdist, made without a network."""
+    """Return the sdist of the checkout and the wheel of that sdist, built without network access."""
     work = tmp_path_factory.mktemp("built")
     source = work / "checkout"
     source.mkdir()
@@ -56,7 +56,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def files() -> set[str]:
-    """Return every file of the package, by its path in the wheel."""
+    """Return the path in the wheel of every file of the package."""
     found = {f"chimerac/{path.name}" for path in (ROOT / "chimerac").iterdir() if path.is_file()}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*"):
@@ -78,11 +78,11 @@ def test_the_sdist_and_the_wheel_have_every_file_and_no_test(built: tuple[Path, 
 
 @pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment that has the wheel and what it needs, and nothing of the checkout."""
+    """Return an environment with the wheel and its dependencies, but without the checkout."""
     env = tmp_path_factory.mktemp("installed") / "env"
     run(sys.executable, "-m", "venv", "--without-pip", env, cwd=env.parent)
     run(*PIP, "--python", env / "bin" / "python", "install", "--no-deps", "--no-index", built[1], cwd=env.parent)
-    # A folder that a .pth file names is searched, and no .pth file in it is read: the checkout stays out of sight.
+    # Python searches the folders that a .pth file names, but reads no .pth files there, so the checkout is not found.
     packages = {str(Path(str(spec.origin)).parents[1]) for name in NEEDED if (spec := find_spec(name))}
     (site,) = (env / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in sorted(packages)))
@@ -106,7 +106,7 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path
     assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)
 
 
-# Names that a user's project may have. Whoever imports one of these instead of what is installed fails.
+# Names that packages of a user's project may have. Importing one of these fails.
 THEIRS = (
     "chimera_ir",
     "compiler",
@@ -141,7 +141,7 @@ def test_a_project_with_packages_of_the_same_names_is_left_alone(is_installed: b
     assert int(run(python, "-c", API, cwd=tmp_path)) > 0
     assert '"layers"' in run(python, "-m", "chimerac.models", "describe", "--model", "gpt-nano", cwd=tmp_path)
     script = run(python, "-c", WHERE, "chimerac.interpreter", cwd=tmp_path).strip().replace("__init__", "run")
-    started = ["-m", "chimerac.interpreter.run"] if is_installed else [script]  # both ways, once each: a start takes long
+    started = ["-m", "chimerac.interpreter.run"] if is_installed else [script]  # one way each, because starting takes long
     torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *started]
     said = run(*torchrun, "mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "gpt-nano", cwd=tmp_path)
     assert "loss" in said

@@ -1,4 +1,4 @@
-"""A transport for a single rank, which has nobody to talk to."""
+"""A transport for a single rank without peers."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from chimerac.interpreter.transport import Pending
 
 
 class Alone:
-    """Rank 0 of one. heard: what other ranks would say, for the comparison of digests."""
+    """The transport of rank 0 of one rank. heard: the texts that other ranks would contribute to tell_all."""
 
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
 
@@ -18,7 +18,7 @@ class Alone:
         self.heard = heard
 
     def connect(self, program: Program) -> None:
-        """Do nothing: there is no channel."""
+        """Do nothing, because there are no channels."""
 
     def send(self, peer: int, buffer: Tensor) -> None:
         raise AssertionError(f"one rank sends nothing, least of all to rank {peer}")
@@ -30,7 +30,7 @@ class Alone:
         raise AssertionError(f"one rank sums nothing over ranks {ranks}")
 
     def flush(self) -> None:
-        """Do nothing: nothing was sent."""
+        """Do nothing, because nothing was sent."""
 
     def forget(self, buffer: Tensor) -> None:
         """Leave the buffer as it is."""

@@ -1,4 +1,4 @@
-"""Started by torchrun: runs shipped schedules on four real ranks and writes what differed from one process as JSON.
+"""Runs shipped schedules on four ranks over gloo, and writes the differences from one process as JSON.
 
 Usage: torchrun --nproc-per-node 4 tests/distributed/gloo_ranks.py OUT
 """
@@ -11,7 +11,7 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_loopback import deep_model, differences_of_rank, rank_of
 
-# name: schedule, parameters, width, whether messages pass through other memory as a GPU's do
+# name: (schedule, parameters, width, whether messages are staged through other memory, as on a GPU)
 CASES = {
     "chimera": ("chimera", {"D": 4, "N": 8}, 1, False),
     "1f1b": ("1f1b", {"D": 4, "N": 6}, 1, False),
@@ -29,7 +29,7 @@ CASES = {
 
 
 def main() -> None:
-    """Run every case twice, the weights left as they are."""
+    """Run two iterations of every case without updating the weights."""
     join(timeout_s=60)
     results = {}
     for name, (schedule, parameters, width, staged) in CASES.items():

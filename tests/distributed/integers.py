@@ -1,7 +1,7 @@
-"""A model whose every sum is exact: small integer weights in float64.
+"""A model whose sums are all exact, because its weights are small integers in float64.
 
-Gradients are then equal bit by bit in whatever order they are added, so that a comparison needs no tolerance. Layers
-pass two tensors, one of them an integer mask without a gradient.
+Gradients are then equal bit by bit for any order of summation, so comparisons need no tolerance. Layers pass on two tensors,
+one of which is an integer mask without a gradient.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Whole(nn.Module):
 
 
 class First(nn.Module):
-    """Integers to vectors, and the mask."""
+    """Maps integers to vectors and a mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class First(nn.Module):
 
 
 class Last(nn.Module):
-    """The masked vectors alone."""
+    """Returns the masked vectors only."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return x * mask
@@ -61,7 +61,7 @@ def integer_model(middle: int) -> Model:
 
 
 class IntegerSamples:
-    """Samples that are a function of their number. The loss is divided by a power of two, which is exact."""
+    """Samples computed from their numbers. The loss is divided by a power of two, which is exact."""
 
     def __init__(self, length: int = LENGTH) -> None:
         self.length = length

@@ -1,4 +1,4 @@
-"""Started by torchrun: runs drawn programs on two real ranks, and writes where they hold what was not predicted as JSON.
+"""Runs random programs on two ranks over gloo, and writes the wrong predictions of memory as JSON.
 
 Usage: torchrun --nproc-per-node 2 tests/distributed/memory_ranks.py OUT
 """
@@ -20,7 +20,7 @@ PROGRAMS = 6
 
 
 def main() -> None:
-    """Run the first programs drawn that have two ranks; they end on the window machine."""
+    """Run the first PROGRAMS random programs that have two ranks."""
     join(timeout_s=60)
     results = []
     seeds = (seed for seed in count() if drawn_tasks(random.Random(seed), Sizes(tied=False)).world == 2)

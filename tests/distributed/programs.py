@@ -1,6 +1,6 @@
-"""Programs written by hand: every instruction, and what placements and pipes can do, on one or two ranks.
+"""Programs written by hand, on one or two ranks: all instructions, and different placements and pipes.
 
-They stand here as text so that the interpreter is tested without the compiler.
+They are written as text so that the tests of the interpreter do not depend on the compiler.
 """
 
 from chimerac.chimera_ir.program import Program
@@ -8,7 +8,7 @@ from chimerac.chimera_ir.textform import program_from_text
 
 
 def program(text: str, name: str, ranks: int, stages: int, micro_batches: int, width: int = 1, window: int = 2) -> Program:
-    """Return the program of this text; the header's lines that no test varies are added."""
+    """Return the program of this text after adding the first lines of the header."""
     header = f"""chimera-program 1
 schedule {name}
 sizes width={width} ranks={ranks} stages={stages} micro_batches={micro_batches} window={window} machine=window \
@@ -68,7 +68,7 @@ rank 1:
   BWD up s0 m3; ALLREDUCE s0 over 0,1
 """
 
-# The pipe up has a place but no micro-batch: its copies add zeros to the sums.
+# The pipe up has a placement but no micro-batches: its copies contribute zeros to the sums.
 IDLE_PIPE = """pipe down on 0 1 micro_batches 0
 pipe up on 1 0 micro_batches
 
@@ -81,7 +81,7 @@ rank 1:
   BWD down s1 m0; SEND grad down s0 m0 -> 0; ALLREDUCE s1 over 0,1; ALLREDUCE s0 over 0,1
 """
 
-# Two replicas of one rank that holds both stages: no transfer, only sums.
+# Two replicas of one rank that holds both stages: no transfers, only sums.
 TWO_REPLICAS = """pipe main on 0 0 micro_batches 0 1
 
 rank 0:
@@ -104,7 +104,7 @@ rank 1:
   BWD main s0 m1; ALLREDUCE s0 over 0,1
 """
 
-# Two replicas of a rank with as many stages as the model has layers: the last has no parameters, and still sums.
+# Two replicas of a rank with one stage per layer. The last layer has no parameters, but its stage is summed too.
 _DOWN = "\n".join(f"  FWD main s{s} m0" for s in range(5))
 _UP = "\n".join(f"  BWD main s{s} m0; ALLREDUCE s{s} over 0,1" for s in reversed(range(5)))
 LAYER_BY_LAYER = f"""pipe main on 0 0 0 0 0 micro_batches 0
@@ -117,8 +117,8 @@ rank 1:
 {_UP}
 """
 
-# A V on two ranks (stages 0 and 3 on rank 0): groups of two micro-batches in one message, recomputation, split backward
-# beside full ones, an act given back once more by hand.
+# Stages in a V on two ranks (0 and 3 on rank 0): groups of two micro-batches in one message, recomputation, split and full
+# backwards, an act freed by an explicit FREE.
 SPLIT_V = """pipe main on 0 1 1 0 micro_batches 0 1
 
 rank 0:
@@ -155,7 +155,7 @@ TWO_RANKS = {
     "split V": program(SPLIT_V, "split_v", 2, 4, 2),
 }
 
-# One rank that holds three stages: everything but transfers.
+# One rank that holds three stages: all tasks, no transfers.
 ALONE = """pipe main on 0 0 0 micro_batches 0 1
 
 rank 0:

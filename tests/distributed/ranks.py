@@ -1,4 +1,4 @@
-"""Started by torchrun: runs every program of two ranks in one pair of processes and writes what came out as JSON.
+"""Runs every program written by hand for two ranks in one pair of processes, and writes the results as JSON.
 
 Usage: torchrun --nproc-per-node 2 tests/distributed/ranks.py OUT
 """
@@ -18,21 +18,21 @@ from tests.distributed.programs import TWO_RANKS
 
 
 def differing(trainer: Trainer, model: Model, iteration: int) -> list[str]:
-    """Return the parameters of this rank whose gradient is not bit-equal to one process's."""
+    """Return the parameters of this rank whose gradient is not bit-equal to that of one process."""
     whole = whole_model(model, trainer.settings.seed)
     add_gradients(whole, trainer, iteration)
     wrong = []
     for s, stage in trainer.stages.items():
         wanted = [p.grad for k in trainer.partition.layers[s] for p in whole.layers[k].parameters()]
         for n, (p, grad) in enumerate(zip(stage.parameters(), wanted, strict=True)):
-            assert grad is not None and bool(grad.any()), "a comparison with zero says nothing"
+            assert grad is not None and bool(grad.any()), "the gradient to compare with is zero"
             if p.grad is None or not p.grad.equal(grad):
                 wrong.append(f"s{s} parameter {n}")
     return wrong
 
 
 def main() -> None:
-    """Run all programs, two iterations each, weights left as they are."""
+    """Run two iterations of all programs without updating the weights."""
     join(timeout_s=30)
     model = integer_model(middle=3)
     description = describe(model, samples=2)

@@ -93,7 +93,7 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
 
 
 def test_two_real_ranks_with_different_options_are_refused_and_nobody_hangs() -> None:
-    """What one rank does and the other does not, evaluations and checks of gradients, would hang them."""
+    """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
     port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
     first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
     with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]):

@@ -1,4 +1,4 @@
-"""Real ranks over gloo: the numbers of one process, the command line, and that nothing ever hangs or stays behind."""
+"""Real ranks over gloo: results equal those of one process, the command line works, and no process hangs or is left behind."""
 
 import json
 import os
@@ -33,7 +33,7 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_S
 
 @contextmanager
 def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a command in a session of its own and end whatever is left of it."""
+    """Start a command in its own session; at the end kill the processes that are left of it."""
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -52,26 +52,26 @@ def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]
 
 
 def finished(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a command and wait for its end."""
     with started(*command, **environment) as process:
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that this one started."""
+    """Return the child processes of a process."""
     table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     return [int(p) for p, parent in (line.split() for line in table.splitlines()) if int(parent) == pid]
 
 
 def kill(pid: int) -> None:
-    """Kill a process if it is still there."""
+    """Kill a process if it still exists."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def ended(pids: list[int], within_s: float) -> bool:
-    """Return whether these processes are gone, or zombies, in time."""
+    """Return whether these processes end, or become zombies, within this time."""
     limit = time.monotonic() + within_s
     while time.monotonic() < limit:
         found = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(map(str, pids))], capture_output=True, text=True)
@@ -83,7 +83,7 @@ def ended(pids: list[int], within_s: float) -> bool:
 
 @contextmanager
 def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """Start a training that would take long, and wait until it trains. Yields torchrun and its ranks."""
+    """Start a long training and wait for its first iteration. Yields the process of torchrun and the ids of its ranks."""
     with started(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000") as process:
         assert process.stdout is not None
         while "iteration" not in process.stdout.readline():
@@ -99,7 +99,7 @@ def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Run every program by hand in one pair of ranks."""
+    """Run all programs written by hand in one pair of ranks."""
     out = tmp_path_factory.mktemp("ranks") / "results.json"
     run = finished(*TORCHRUN, "tests/distributed/ranks.py", str(out))
     assert run.returncode == 0, run.stderr
@@ -122,7 +122,7 @@ def test_a_schedule_trains_a_gpt(tmp_path: Path) -> None:
     first, last, held_out, entropy = (
         float(figures[k]) for k in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy")
     )
-    assert 5.3 < first < 5.8  # log 256 = 5.55: nothing is known yet
+    assert 5.3 < first < 5.8  # log 256 = 5.55: the loss of an untrained model
     assert last < first - 2 and held_out < entropy
     assert len(re.findall("^iteration", run.stdout, re.MULTILINE)) == 11
 
@@ -158,7 +158,7 @@ def test_a_wrong_option_is_said_once_however_many_ranks_there_are(ranks: int) ->
 
 
 def free_port() -> int:
-    """Return a port at which two ranks may meet."""
+    """Return a free port for the rendezvous of two ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -199,7 +199,7 @@ def test_a_killed_rank_ends_the_job() -> None:
         _, err = torchrun.communicate(timeout=30)
         assert torchrun.returncode == 1
         assert ended(ranks, within_s=5)
-        # The survivor says where it was, unless torchrun was faster; it never shows a traceback of ours.
+        # The other rank reports its place, unless torchrun kills it first. It never prints a traceback.
         assert "interpreter/" not in re.sub(r"interpreter/run.py FAILED", "", err)
 
 

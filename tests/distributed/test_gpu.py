@@ -1,4 +1,4 @@
-"""On a GPU: several ranks share one, their messages staged through pinned host memory; NCCL where each rank has its own."""
+"""On GPUs: several ranks share one GPU and stage messages through pinned host memory, or each rank has its own, with NCCL."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every shipped schedule in loopback: one process's numbers, bit by bit, however the ranks take turns.
+"""Every shipped schedule in loopback has the results of one process, bit by bit, under many interleavings of the ranks.
 
-And the machines: a program is stuck in loopback exactly where the verifier says that it hangs.
+A program deadlocks in loopback on exactly the machines on which the verifier says so.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.helpers_loopback import deep_model, differences, equal_to_one_process
 from tests.helpers_text import small
 
 MACHINES: tuple[Machine, ...] = ("posted", "window", "rendezvous", "paired", "serial")
-INTERLEAVINGS = {2: 30, 4: 16, 8: 4}  # by D: fifty in all for each schedule, and those of its machines
-# What a schedule takes besides D, and N where it is not 2D (8 ranks: D), so that shares are uneven where they may be.
+INTERLEAVINGS = {2: 30, 4: 16, 8: 4}  # by D: fifty for each schedule, besides one for each machine
+# Parameters besides D. N is 2D (D for 8 ranks) if not given here; where possible it is given so that pipes differ in size.
 SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gpipe": lambda d: {},
     "1f1b": lambda d: {},
@@ -34,7 +34,7 @@ SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "gems": lambda d: {"N": d},
     "chimera": lambda d: {},
     "chimera_any": lambda d: {"N": d + 1},
-    "chimera_doubling": lambda d: {"N": 2 * d + 1},  # a group of one at the end
+    "chimera_doubling": lambda d: {"N": 2 * d + 1},  # the last group has one micro-batch
     "chimera_halving": lambda d: {},
     "chimera_zb": lambda d: {"N": d + 1, "f": max(1, d // 4)},
     "hanayo": lambda d: {"N": d + 1, "w": 2 if d < 8 else 1},
@@ -49,7 +49,7 @@ AGAIN = ("chimera_doubling", "chimera_halving")
 
 
 def shipped(name: str, ranks: int, **more: int) -> Program:
-    """Return a schedule of the library on so many ranks."""
+    """Return the program of a schedule of the library for this number of ranks."""
     count = 2 * ranks if ranks < 8 else ranks
     return program(name, **({"D": ranks, "N": count} | SHIPPED[name](ranks) | more))
 
@@ -63,7 +63,7 @@ def model_for(p: Program):  # type: ignore[no-untyped-def]
 
 
 def equal_or_stuck(p: Program, interleavings: int) -> None:
-    """Compare a program with one process, its ranks taking turns in many ways, then on every machine."""
+    """Compare a program with one process under many interleavings, then on every machine."""
     for seed in range(interleavings):
         equal_to_one_process(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
     for machine, ends in machines(View(p)).items():
@@ -88,7 +88,7 @@ def test_gradients_are_bit_equal_when_forwards_run_again(name: str, ranks: int) 
     equal_or_stuck(p, 8)
 
 
-# Messages that are not what their reader reads: stages whose number is even and odd have tasks over other groups.
+# The groups of a message differ from those of its readers, because tasks of even and odd stages have different groups.
 EACH, PAIR, THREE = "m", "m = 2*g .. 2*g + 1", "m = 3*g .. 3*g + 2"
 FORWARDS = {
     "a group read one by one": (PAIR, EACH),
@@ -104,7 +104,7 @@ BACKWARDS = {("B", name): groups for name, groups in FORWARDS.items()} | {
 
 
 def rules(kind: str, groups: tuple[str, str], tick: str) -> str:
-    """Return the rules of a kind of tasks, grouped one way on even stages and another way on odd ones."""
+    """Return the rules of a kind of tasks, with one grouping on even stages and another on odd stages."""
     return " ".join(f"{kind}(s, {group}) when s % 2 == {odd} at {tick}" for odd, group in enumerate(groups))
 
 
@@ -202,7 +202,7 @@ def test_an_evaluation_program_gives_the_loss_and_keeps_nothing() -> None:
 
 
 def forced(p: Program, at: int, i: Free) -> Program:
-    """Return the program with one more instruction on rank 1."""
+    """Return the program with one more instruction on rank 1, which is not verified."""
     changed = streams(p)
     changed[1].insert(at, i)
     return with_streams(p, changed)

@@ -1,4 +1,4 @@
-"""What the loopback shows, once more on real ranks over gloo: shipped schedules bit-equal to one process."""
+"""Shipped schedules on real ranks over gloo are bit-equal to one process, as in loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real ranks over gloo hold what is predicted, to the byte, after every instruction."""
+"""Real ranks over gloo hold exactly the predicted number of bytes after every instruction."""
 
 from __future__ import annotations
 

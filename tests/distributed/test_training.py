@@ -1,4 +1,4 @@
-"""Training: the curves of one plain process under every schedule, and the command that a user gives."""
+"""Training: every schedule has the loss curve of one process, and the command of run.py works."""
 
 import json
 import re
@@ -38,7 +38,7 @@ SAMPLES, LENGTH = 2, 32  # of a micro-batch; bytes of a sample
 SETTINGS = Settings(iterations=20, seed=5, micro_batch=SAMPLES, rate=3e-3)
 MODEL = gpt("gpt-nano", LENGTH, dropout=0.1)
 TRAIN, HELD_OUT = (Windows(part, LENGTH, 5) for part in split_text(load_text(None), LENGTH))
-EVALUATED = 21  # held-out samples: no multiple of what an iteration takes
+EVALUATED = 21  # held-out samples; not a multiple of the samples of an iteration
 
 SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("chimera", {"D": 2, "N": 4}, 1),
@@ -69,7 +69,7 @@ _plain: dict[int, tuple[list[tuple[float, float]], float]] = {}
 
 
 def plain(samples: int) -> tuple[list[tuple[float, float]], float]:
-    """Return losses and gradient norms of one process with these samples an iteration, and its held-out loss."""
+    """Return losses and gradient norms of one process with `samples` samples per iteration, and its held-out loss."""
     if samples not in _plain:
         whole = build_stage(MODEL, range(len(MODEL.layers)), SETTINGS.seed)
         curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
@@ -104,7 +104,7 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
         assert unseen == pytest.approx(held_out, rel=TOLERANCE)
 
 
-# A schedule in two ways, the second with recomputation; nothing else differs.
+# Schedules in two versions. The second has recomputation; nothing else differs.
 AGAIN = "pipe main { stage s on rank s%s   micro_batches N }"
 SPLIT = "I(s, m) at 3*m + 3*D - 2*s - 2   W(s, m) at 3*m + 3*D + s - 1"
 TWICE: dict[str, tuple[Program, Program]] = {
@@ -137,12 +137,12 @@ def test_recomputation_draws_the_same_dropout(name: str) -> None:
     losses_again, gradients_again = trained(again, 0.5)
     assert losses == losses_again
     assert all(a.dtype == torch.float32 and a.equal(b) for a, b in zip(gradients, gradients_again, strict=True))
-    # The masks matter to every parameter.
+    # Dropout changes the gradient of every parameter.
     assert not any(a.equal(b) for a, b in zip(gradients, trained(kept, 0)[1], strict=True))
 
 
 def figures(table: str) -> dict[str, float]:
-    """Return the figures of the table at the end."""
+    """Return the numbers of the table that run.py prints at the end."""
     return {k: float(v.replace(",", "")) for k, v in re.findall(r"^(\S.*?) {2,}([0-9.,e+-]+)", table, re.MULTILINE)}
 
 
@@ -172,7 +172,7 @@ def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> No
 
 def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None:
     lines = [json.loads(line) for line in log_path.read_text().splitlines()]
-    assert max(x["rate"] for x in lines) == lines[1]["rate"] == 3e-3  # warmed up after a tenth
+    assert max(x["rate"] for x in lines) == lines[1]["rate"] == 3e-3  # the warm-up takes a tenth of the iterations
     for x in lines:
         assert x["tokens_per_second"] == pytest.approx(4 * 2 * 32 / x["iteration_s"])
         assert len(x["bubble"]) == len(x["peak_memory_bytes"]) == 2
@@ -193,7 +193,7 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
 
 
 def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:
-    # D is the schedule's own here: four ranks, and still the samples and the weights of two.
+    # D has the schedule's default, four ranks, but samples and weights are those of two.
     log = tmp_path / "log"
     loop = finished(
         sys.executable, RUN, "-p", "N=4", "--loopback", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log)
@@ -226,7 +226,7 @@ def test_timed_stages_take_the_time_that_the_simulator_says() -> None:
         map(float, re.findall(r"[0-9.]+", line)[:2])
         for line in re.findall(r"^(?:makespan|bubble ratio).*$", run.stdout, re.MULTILINE)
     )
-    # Each rank computes 12 units; tools/bench_timed.py is the judge of precision.
+    # Each rank computes 12 units. The tolerance is wide; tools/bench_timed.py measures the precision.
     simulated = compile_schedule("chimera", {"D": 2, "N": 4})
     assert predicted == pytest.approx(0.03 * simulated.timeline.end.max(), abs=1e-3)
     assert predicted * 0.99 < measured < predicted * 1.5

@@ -1,4 +1,4 @@
-"""No wait is without end: a rank that is stopped is named within --timeout, whatever the others wait for."""
+"""Every wait ends: if a rank stops, the others name it within --timeout, whatever they wait for."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Started as two ranks by hand: rank 1 is slow, and then stops; rank 0 says how each of its waits came out, as JSON.
+"""Two ranks, started without torchrun: rank 1 is slow, then stops. Rank 0 prints the result of each of its waits as JSON.
 
-Every wait is tried at once, in a thread of its own, since none of them shares a group with another.
+All waits run at the same time, each in its own thread. No two of them use the same process group.
 """
 
 import json
@@ -25,7 +25,7 @@ LIMIT_S = 2.0
 def main() -> None:
     rank = int(os.environ["RANK"])
     meeting.GRACE_S = 0.5
-    join(60)  # the two may start at different times
+    join(60)  # the two ranks may start at different times
     meeting.meeting().limit = timedelta(seconds=LIMIT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(meeting.meeting().limit)
     transport = Gloo()
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def slow(transport: Gloo) -> None:
-    """Launch a sum on rank 1 later than a wait may last, and let rank 0 be busy for most of that time."""
+    """Launch a sum on rank 1 later than the limit of a wait. Rank 0 is busy for most of that time, so its wait succeeds."""
     transport.all_reduce(torch.zeros(1))
     part = torch.ones(1)
     time.sleep((LIMIT_S + 1) * transport.rank)

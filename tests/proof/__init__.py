@@ -1,1 +1,1 @@
-"""The proof of the proof: long runs whose results stand in docs/proof.md. `make proof` runs them."""
+"""Long runs that test the verifier and the readers. `make proof` runs them and records the results in docs/proof.md."""

@@ -1,4 +1,4 @@
-"""Programs that are being changed, and what changes of them are made of."""
+"""Drafts: programs that a mutation may change. Also helpers of mutations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[int, int]  # rank, number of the instruction
 
 @dataclass
 class Draft:
-    """A program to change in place."""
+    """A program that can be changed in place."""
 
     header: Header
     streams: Streams
@@ -39,18 +39,18 @@ class Draft:
         return True
 
     def insert(self, rng: random.Random, g: int, i: Instruction) -> int:
-        """Put an instruction anywhere into the stream of a rank; return where."""
+        """Insert an instruction at a random position of a rank's stream; return the position."""
         number = rng.randrange(len(self.streams[g]) + 1)
         self.streams[g].insert(number, i)
         return number
 
     def place(self, rng: random.Random) -> Place:
-        """Return the place of an instruction; there must be one."""
+        """Return a random place. There must be an instruction."""
         g = rng.choice([g for g, stream in enumerate(self.streams) if stream])
         return g, rng.randrange(len(self.streams[g]))
 
 
-Mutation = Callable[[Draft, Place, random.Random], bool]  # changes the draft, or returns False
+Mutation = Callable[[Draft, Place, random.Random], bool]  # changes the draft and returns True, or returns False
 
 
 def swap(stream: list[Instruction], a: int, b: int) -> bool:
@@ -67,29 +67,29 @@ def swap_alike(d: Draft, at: Place, rng: random.Random, alike: Callable[[Instruc
 
 
 def other(rng: random.Random, bound: int, than: int, likely: Sequence[int] = ()) -> int:
-    """Return another number: mostly one that could be meant, or any below `bound`, the last of which is one too many."""
-    meant = [x for x in likely if x != than]
-    return rng.choice(meant if meant and rng.random() < 0.8 else [x for x in range(bound) if x != than])
+    """Return a number other than `than`: usually one of `likely`, otherwise any below `bound`."""
+    candidates = [x for x in likely if x != than]
+    return rng.choice(candidates if candidates and rng.random() < 0.8 else [x for x in range(bound) if x != than])
 
 
 def mutants(p: Program, mutation: Mutation, count: int, seed: str) -> Iterator[Program]:
     """Yield up to `count` different mutants, at places drawn at random."""
     rng = random.Random(seed)
-    right = streams(p)
-    places = [(g, k) for g, stream in enumerate(right) for k in range(len(stream))]
+    original = streams(p)
+    places = [(g, k) for g, stream in enumerate(original) for k in range(len(stream))]
     rng.shuffle(places)
-    seen = {said(Draft(p.header, right, p.costs))}
+    seen = {contents(Draft(p.header, original, p.costs))}
     for at in places:
         if len(seen) > count:
             return
-        draft = Draft(p.header, [[*stream] for stream in right], p.costs)
-        if mutation(draft, at, rng) and (words := said(draft)) not in seen:
-            seen.add(words)
+        draft = Draft(p.header, [[*stream] for stream in original], p.costs)
+        if mutation(draft, at, rng) and (key := contents(draft)) not in seen:
+            seen.add(key)
             yield draft.program()
 
 
-def said(d: Draft) -> object:
-    """Return all that a draft says, to be compared."""
+def contents(d: Draft) -> object:
+    """Return the contents of a draft as a value that can be hashed and compared."""
     return repr(d.header), repr(d.costs), tuple(map(tuple, d.streams))
 
 

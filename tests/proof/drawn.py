@@ -1,6 +1,6 @@
-"""Programs that nobody designed: random placements, pipes, groups, pairs and orders, lowered as the compiler lowers them.
+"""Random programs: placements, pipes, groups, pairs and orders are drawn, then the program is lowered as in the compiler.
 
-What the compiler does not make yet is put in by hand: FREE, and RECVs moved about.
+The compiler does not emit FREE and posts RECVs by one rule only, so FREEs are added here, and RECVs moved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Cell = tuple[str, int, int]  # "F", "B", stage, micro-batch
 
 @dataclass(frozen=True)
 class Sizes:
-    """At most so many of each; tied: parameters may be. kind: of the program, of which an evaluation has only forwards."""
+    """Upper bounds for random programs. tied: whether parameters may be tied; kind: an evaluation has only forwards."""
 
     ranks: int = 4
     stages: int = 6
@@ -47,7 +47,7 @@ class Sizes:
 
 
 def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
-    """Return a program of tasks: each rank's order is part of one random order in which everything can run."""
+    """Return a program of tasks. The orders of all ranks come from one random order that respects all dependencies."""
     ranks, stages = r.randint(1, sizes.ranks), r.randint(1, sizes.stages)
     pipes, total = [], 0
     for p in range(r.randint(1, sizes.pipes)):
@@ -61,7 +61,7 @@ def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
     window = r.randint(0, 3)
     header = Header("drawn", {}, ranks, stages, total, tuple(pipes), window=window, kind=sizes.kind, tied=tied)
     tasks = [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)]
-    order = one_order(r, [i for i in tasks if sizes.kind == "training" or isinstance(i, Fwd)], stages)
+    order = random_order(r, [i for i in tasks if sizes.kind == "training" or isinstance(i, Fwd)], stages)
     order = [(pipes[i.pipe].placement[i.stage], i) for i in order]  # type: ignore[misc]
     if r.random() < 0.3:
         pair_up(r, order, stages)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
 
 
 def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task]:
-    """Yield the tasks of a pipe; some work on groups of its micro-batches, and some backwards are split."""
+    """Yield the tasks of a pipe. Some are over groups of micro-batches, and some backwards are split."""
     grouped = r.random() < 0.3
     for stage in range(stages):
         for forward in (True, False):
@@ -86,42 +86,42 @@ def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task
                     yield Bwd(p, stage, batch)
 
 
-def cells(i: Task, stages: int) -> tuple[set[Cell], set[Cell]]:
-    """Return what a task makes and what it needs."""
-    made, needed = set(), set()
+def outputs_and_inputs(i: Task, stages: int) -> tuple[set[Cell], set[Cell]]:
+    """Return the outputs and the inputs of a task."""
+    outputs, inputs = set(), set()
     for m in i.micro_batches:
         match i:
             case Fwd():
-                made.add(("F", i.stage, m))
-                needed |= {("F", i.stage - 1, m)} if i.stage else set()
+                outputs.add(("F", i.stage, m))
+                inputs |= {("F", i.stage - 1, m)} if i.stage else set()
             case BwdWeight():
-                needed.add(("B", i.stage, m))
+                inputs.add(("B", i.stage, m))
             case _:
-                made.add(("B", i.stage, m))
-                needed |= {("F", i.stage, m)} | ({("B", i.stage + 1, m)} if i.stage < stages - 1 else set())
-    return made, needed
+                outputs.add(("B", i.stage, m))
+                inputs |= {("F", i.stage, m)} | ({("B", i.stage + 1, m)} if i.stage < stages - 1 else set())
+    return outputs, inputs
 
 
-def one_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]:
-    """Return these tasks in a random order in which everything can run; what they do not make themselves is there."""
+def random_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]:
+    """Return these tasks in a random order that respects the dependencies between them."""
     order: list[Task] = []
-    missing = set().union(*(cells(i, stages)[0] for i in tasks))
+    missing = set().union(*(outputs_and_inputs(i, stages)[0] for i in tasks))
     while tasks:
-        i = r.choice([i for i in tasks if not cells(i, stages)[1] & missing])
+        i = r.choice([i for i in tasks if not outputs_and_inputs(i, stages)[1] & missing])
         tasks.remove(i)
         order.append(i)
-        missing -= cells(i, stages)[0]
+        missing -= outputs_and_inputs(i, stages)[0]
     return order
 
 
 def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> None:
-    """Let some tasks overlap with the next of their rank, which moves beside them where all it needs is there by then."""
+    """Let some tasks overlap with the next task of their rank, which is moved next to them if its inputs exist by then."""
     at, last = 0, {rank: n for n, (rank, _) in enumerate(order)}
     while at < len(order):
         rank, first = order[at]
         then = next((n for n in range(at + 1, len(order)) if order[n][0] == rank), None)
-        done = set().union(*(cells(i, stages)[0] for _, i in order[:at]))
-        if then is not None and last[rank] > at and cells(order[then][1], stages)[1] <= done and r.random() < 0.5:
+        done = set().union(*(outputs_and_inputs(i, stages)[0] for _, i in order[:at]))
+        if then is not None and last[rank] > at and outputs_and_inputs(order[then][1], stages)[1] <= done and r.random() < 0.5:
             order[at] = rank, replace(first, overlap=True)
             order.insert(at + 1, order.pop(then))
             at += 1
@@ -129,7 +129,7 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
 
 
 def lowered(tasks: Program, r: random.Random, width: int = 2) -> Program:
-    """Return the verified program of these tasks, as the compiler lowers them, sometimes in one order for all ranks."""
+    """Return the verified program of these tasks, lowered as in the compiler, sometimes for machines with queues."""
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), 0))
     assert not timing.stuck
     queued = r.random() < 0.3
@@ -140,11 +140,11 @@ def lowered(tasks: Program, r: random.Random, width: int = 2) -> Program:
         insertions.append(sync)
     woven = weave(tasks, [transfers(tasks, timing, queued, ahead=r.randint(1, 3)), *insertions])
     program = widen(woven, r.choice([1, 1, width]))
-    return verify(with_streams(program, freed(r, program)) if r.random() < 0.4 else program)
+    return verify(with_streams(program, with_frees(r, program)) if r.random() < 0.4 else program)
 
 
-def freed(r: random.Random, program: Program) -> Streams:
-    """Return the streams with some buffers of received values given back later than they might be."""
+def with_frees(r: random.Random, program: Program) -> Streams:
+    """Return the streams with FREEs for some received values, at or after the earliest possible place."""
     changed = streams(program)
     for stream in changed:
         for i in [i for i in stream if isinstance(i, Recv)]:
@@ -159,18 +159,18 @@ def freed(r: random.Random, program: Program) -> Streams:
 
 
 def reads(task: Instruction, i: Recv | Send) -> bool:
-    """Return whether a task, of a kind that does, reads what is transferred."""
+    """Return whether a task has the stage and a micro-batch of a transfer. Its kind is not checked."""
     assert isinstance(task, Task)
     return (task.pipe, task.stage) == (i.pipe, i.stage) and bool({*task.micro_batches} & {*i.micro_batches})
 
 
 def reads_first(task: Instruction, i: Recv | Send) -> bool:
-    """Return whether a task reads what is transferred, and is of the kind that reads it before others do."""
+    """Return whether a task is of the kind that reads a transferred value first, and reads this one."""
     return isinstance(task, (Fwd,) if i.value == "act" else (Bwd, BwdInput)) and reads(task, i)
 
 
-def late(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
-    """Post every receive as late as its reader allows, and its channel. past: what of the same two ranks it may pass."""
+def delay_receives(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None:
+    """Move every RECV as far back as its readers and its channel allow. past: transfers of its peer that it may pass."""
     for n in reversed(range(len(stream))):
         i = stream[n]
         if isinstance(i, Recv):
@@ -183,18 +183,18 @@ def late(stream: list[Instruction], past: tuple[type[Instruction], ...]) -> None
                 stream[n], stream[n + 1], n = after, i, n + 1
 
 
-def disturbed(r: random.Random, p: Program) -> Program:
-    """Return a drawn program with its RECVs moved: all as late as can be, or some a little; it may be wrong by now."""
-    changed, is_late, past = streams(p), r.random() < 0.5, r.choice([(), (Send,), (Send,)])
+def with_moved_receives(r: random.Random, p: Program) -> Program:
+    """Return the program with its RECVs moved: all as far back as possible, or some by a few places. It may be wrong then."""
+    changed, delayed, past = streams(p), r.random() < 0.5, r.choice([(), (Send,), (Send,)])
     for stream in changed:
-        if is_late:
-            late(stream, past)
+        if delayed:
+            delay_receives(stream, past)
             continue
         receives = [n for n, i in enumerate(stream) if isinstance(i, Recv)]
         for n in r.sample(receives, min(len(receives), 2)):
             stream[:] = moved(stream, n, max(0, min(len(stream) - 1, n + r.randint(-3, 3))))
-    bad = with_streams(p, changed)
-    return bad.with_header(window=r.randint(0, 1)) if is_late else bad
+    moved_program = with_streams(p, changed)
+    return moved_program.with_header(window=r.randint(0, 1)) if delayed else moved_program
 
 
 MACHINES: tuple[Machine, ...] = get_args(Machine)

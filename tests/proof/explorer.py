@@ -1,10 +1,10 @@
-"""Explorer against check: every interleaving of small programs, on every machine, beside what the verifier says.
+"""Compares the verifier with two explorers, which visit every interleaving of small programs on every machine.
 
     python -m tests.proof.explorer [--programs 12000] [--seed 1]
 
-Two explorers visit every state: loopback's own scheduler (scheduler.py) and a model checker written from
-docs/semantics.md (model.py). They and the verifier must agree on each program and machine, and all runs of a program on
-a machine must come to one end.
+One explorer is the scheduler of loopback (scheduler.py), the other a model checker written from docs/semantics.md
+(model.py). They and the verifier must agree on every program and machine. All runs of a program on a machine must end in
+the same way.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from chimerac.compiler.verify.progress import executed, machines, waits_on
 from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
 from tests.proof import model, scheduler
-from tests.proof.disorder import disorderly
-from tests.proof.drawn import MACHINES, Sizes, disturbed, drawn_tasks, lowered
+from tests.proof.disorder import with_own_orders
+from tests.proof.drawn import MACHINES, Sizes, drawn_tasks, lowered, with_moved_receives
 from tests.proof.mutations import INSTRUCTIONS, codes, mutants
 from tests.proof.record import record, stamp, table
 
 PROGRAMS, SEED = 12_000, 1
 SIZES = Sizes(ranks=3, stages=4, pipes=2, micro_batches=2)
 MESSAGES = range(3, 13)  # SENDs of a program
-STATES, LARGE = 500, 20_000  # of the model: with more than the first only the model explores it, then nobody
-THOROUGH = 20  # one program in so many, and a small one, is explored without any reduction
-ORDER = {"E440", "E453"}  # findings that are about who waits for whom, and not about what is there
+STATES = 500  # limit for loopback: it explores programs whose model has at most this number of states
+LARGE = 20_000  # limit for the model itself
+THOROUGH = 20  # every 20th program is explored without any reduction, if it is small
+ORDER = {"E440", "E453"}  # findings about the order of transfers and collectives only
 
 KINDS = {
     "as lowered": "valid, as the compiler lowers them, some with FREE",
@@ -42,7 +43,7 @@ KINDS = {
     "own orders": "every rank in an order of its own",
 }
 
-FORGOTTEN = {
+WAITS = {
     READ: "a task, for the value that it reads",
     POST: "a SEND, for an earlier RECV of its channel",
     WINDOW: "a SEND, for an earlier transfer of its channel",
@@ -50,8 +51,8 @@ FORGOTTEN = {
     QUEUE: "a transfer or sum, for the one before it in a queue",
 }
 
-# The kinds that decide on a machine whether some program ends; the others are not there, or follow from these.
-DECIDE: dict[Machine, set[int]] = {
+# The kinds of waits that are needed to find every deadlock on a machine. It has no others, or they follow from these.
+NEEDED: dict[Machine, set[int]] = {
     "posted": {READ},
     "window": {READ, POST},
     "rendezvous": {READ, POST},
@@ -61,23 +62,23 @@ DECIDE: dict[Machine, set[int]] = {
 
 
 def candidates(seed: int) -> Iterator[tuple[str, Program]]:
-    """Yield drawn programs without end, and of which kind each is. Each promises to end on some machine."""
+    """Yield (kind, random program), endlessly. The header names a random machine."""
     r = random.Random(seed)
     while True:
         kind = r.choice([*KINDS, "own orders"])
         tasks = drawn_tasks(r, SIZES)
-        p = disorderly(r, tasks) if kind == "own orders" else lowered(tasks, r)
+        p = with_own_orders(r, tasks) if kind == "own orders" else lowered(tasks, r)
         if kind == "receives moved":
-            p = disturbed(r, p)
+            p = with_moved_receives(r, p)
         if kind == "mutants":
             p = next(mutants(p, r.choice([*INSTRUCTIONS]), 1, str(r.random())), p)
         yield kind, p.with_header(machine=r.choice(MACHINES))
 
 
 def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
-    """Yield different programs without end, of which kind each is, and on which machines the verifier lets it run.
+    """Yield (kind, program, accepted by machine), endlessly; the last is the verdict of the verifier.
 
-    Nothing is wrong with any of them but, maybe, the order of transfers or of collectives.
+    All programs are different. At most the order of transfers or collectives is wrong with them.
     """
     seen = set()
     for kind, p in candidates(seed):
@@ -87,26 +88,26 @@ def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
             continue
         seen.add(streams)
         ends = machines(View(p))
-        assert "E453" in found or ("E440" in found) == (not ends[p.header.machine]), "the check and its parts disagree"
+        assert "E453" in found or ("E440" in found) == (not ends[p.header.machine]), "verify and machines disagree"
         yield kind, p, {machine: ends[machine] and "E453" not in found for machine in MACHINES}
 
 
-def forgettable(p: Program, machine: Machine) -> Iterator[int]:
-    """Yield the kinds of waits without which the verifier would let a program that hangs run on a machine."""
+def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
+    """Yield each kind of wait without which the verifier would accept a program that deadlocks on a machine."""
     view = View(p)
     waits = waits_on(view, machine)
     if executed(view, machine, waits).all():
         return
-    for why in FORGOTTEN:
+    for why in WAITS:
         kept = waits.why != why
-        fewer = Waits(waits.nodes, waits.target[kept], waits.source[kept], waits.why[kept])
-        if executed(view, machine, fewer).all():
+        others = Waits(waits.nodes, waits.target[kept], waits.source[kept], waits.why[kept])
+        if executed(view, machine, others).all():
             yield why
 
 
 @dataclass
 class Tally:
-    """What was found, by machine unless said otherwise. limit, large: as STATES and LARGE."""
+    """The results, by machine unless a comment says otherwise. limit, large: as STATES and LARGE."""
 
     limit: int = STATES
     large: int = LARGE
@@ -118,9 +119,9 @@ class Tally:
     states: Counter[str] = field(default_factory=Counter)  # of loopback
     model_states: Counter[str] = field(default_factory=Counter)
     disagreements: Counter[str] = field(default_factory=Counter)
-    forgotten: Counter[tuple[int, str]] = field(default_factory=Counter)  # by kind of wait too: it alone hangs the program
+    missed: Counter[tuple[int, str]] = field(default_factory=Counter)  # deadlocks that are missed without a kind of wait
 
-    def add(self, kind: str, p: Program, says: dict[str, bool]) -> None:
+    def add(self, kind: str, p: Program, verdicts: dict[str, bool]) -> None:
         """Explore a program on every machine, unless it is too large."""
         by_model = {m: model.explore(p, m, self.large) for m in MACHINES}
         largest = max(x.states for x in by_model.values())
@@ -131,9 +132,9 @@ class Tally:
         thorough = largest <= STATES // 20 and self.kinds.total() % THOROUGH == 0
         self.thorough += thorough
         for machine, found in by_model.items():
-            (self.accepted if says[machine] else self.refused)[machine] += 1
-            self.forgotten.update((why, machine) for why in forgettable(p, machine))
-            opinions = {"model": found.finals, "verifier": (says[machine],)}
+            (self.accepted if verdicts[machine] else self.refused)[machine] += 1
+            self.missed.update((why, machine) for why in needed_waits(p, machine))
+            opinions = {"model": found.finals, "verifier": (verdicts[machine],)}
             self.model_states[machine] += found.states
             if largest <= self.limit:
                 explored = scheduler.explore(p, machine)
@@ -146,7 +147,7 @@ class Tally:
                 print(f"disagreement on {machine}: {opinions}\n{program_to_text(p)}")
 
     def text(self) -> str:
-        """Return what docs/proof.md shows."""
+        """Return the text for docs/proof.md."""
         head = ("machine", "accepted", "refused", "states of loopback", "states of the model", "disagreements")
         columns = (self.accepted, self.refused, self.states, self.model_states, self.disagreements)
         rows = [(m, *(column[m] for column in columns)) for m in MACHINES]
@@ -159,16 +160,16 @@ class Tally:
             + "loopback took\nevery choice of every state, and what its world held there was compared.\n\n"
             + table(
                 ("wait that is forgotten", *MACHINES),
-                [(FORGOTTEN[k], *(self.forgotten[k, m] for m in MACHINES)) for k in FORGOTTEN],
+                [(WAITS[k], *(self.missed[k, m] for m in MACHINES)) for k in WAITS],
             )
         )
 
 
 def explored(seed: int, count: int, limit: int = STATES, large: int = LARGE) -> Tally:
-    """Explore so many programs on every machine."""
+    """Explore `count` programs on every machine."""
     tally = Tally(limit, large)
-    for kind, p, says in programs(seed):
-        tally.add(kind, p, says)
+    for kind, p, verdicts in programs(seed):
+        tally.add(kind, p, verdicts)
         if sys.stderr.isatty() and tally.kinds.total() % 20 == 0:
             print(f"\rexplorer: {tally.kinds.total()} of {count}", end="", file=sys.stderr)
         if tally.kinds.total() >= count:

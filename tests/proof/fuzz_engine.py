@@ -1,7 +1,9 @@
-"""How inputs are made and what is kept of a run: mutation word by word, failures told apart by where they happen.
+"""The worker process of the fuzzing: it mutates inputs word by word, runs them and logs the failures.
 
-`python -m tests.proof.fuzz_engine TARGET ENGINE SECONDS SEED FOLDER` is one worker, in a process of its own. Engines:
-`atheris`, guided by coverage; `own`, guided by what the target says of an input, for where atheris has no wheel.
+    python -m tests.proof.fuzz_engine TARGET ENGINE SECONDS SEED FOLDER
+
+The engine `atheris` is guided by coverage. The engine `own`, for Pythons without a wheel of atheris, keeps an input if the
+target has a new answer for it.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MEMORY = 4 * 2**30  # bytes of a worker
+MEMORY = 4 * 2**30  # bytes that a worker may use
 SLOW = 5.0  # seconds of processor time that an input of at most LARGE bytes may take
 LARGE = 100_000
-HANG = 30  # seconds after which an input is given up
-LONGEST = 20_000  # bytes of an input
-HEAD = struct.Struct("<dQ")  # of the file that holds the input now running: when it began, its length
+HANG = 30  # seconds after which an input is aborted
+LONGEST = 20_000  # bytes of an input at most
+HEAD = struct.Struct("<dQ")  # of the file with the current input: its start time, its length
 
 _WORD = re.compile(rb"[A-Za-z_]\w*|\d+|\s+|\.\.|[^\w\s]")
 
 
 def words(data: bytes) -> list[bytes]:
-    """Return the words, numbers, signs and spaces of an input."""
+    """Split an input into words, numbers, signs and spaces."""
     return _WORD.findall(data)
 
 
 def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Random) -> bytes:
-    """Return an input like this one with some words dropped, doubled, swapped, replaced or taken from another input."""
+    """Return the input with some words dropped, repeated, swapped, replaced or copied from another input."""
     parts = words(data) or [b""]
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         k, n = rng.randrange(len(parts)), rng.choice((1, 1, 2, 5, 20))
@@ -60,9 +62,9 @@ def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Rando
                     i = rng.choice(numbers)
                     parts[i] = str(max(0, int(parts[i]) + rng.choice((-1, 1, 2, -7, 64)))).encode()
             case 6:
-                theirs = words(other) or [b""]
-                j = rng.randrange(len(theirs))
-                parts[k:k] = theirs[j : j + n]
+                other_words = words(other) or [b""]
+                j = rng.randrange(len(other_words))
+                parts[k:k] = other_words[j : j + n]
             case _:
                 word = bytearray(parts[k] or b"x")
                 word[rng.randrange(len(word))] = rng.randrange(256)
@@ -73,7 +75,7 @@ def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Rando
 
 @dataclass
 class Log:
-    """What a worker has seen: executions, distinct failures with the input of each, the slowest input."""
+    """The results of a worker: executions, distinct failures with an input for each, the slowest input."""
 
     target: str
     folder: Path
@@ -95,7 +97,7 @@ class Log:
             path.with_suffix(".new").replace(path)
 
     def fail(self, what: str, data: bytes) -> None:
-        """Save an input that fails, the shortest for each way to fail."""
+        """Record a failure, and save its input if it is the shortest one for this failure."""
         name = hashlib.sha256(what.encode()).hexdigest()[:12]
         path = self.folder / f"fail-{name}"
         if not path.exists() or len(data) < path.stat().st_size:
@@ -104,22 +106,22 @@ class Log:
 
 
 class HangError(BaseException):
-    """An input took so long that it was given up."""
+    """An input took longer than HANG."""
 
 
-def _given_up(*_: object) -> None:
+def _abort(*_: object) -> None:
     raise HangError
 
 
-def place(error: BaseException) -> str:
-    """Return what failed, and where: failures of one kind at one place are one."""
+def failure_name(error: BaseException) -> str:
+    """Return the kind and the place of an error. Failures with the same name count as one."""
     last = [f for f in traceback.extract_tb(error.__traceback__) if "proof" not in f.filename][-2:]
     where = " < ".join(f"{Path(f.filename).name}:{f.name}" for f in reversed(last))
     return f"{type(error).__name__} {re.sub(r'[0-9]+', 'N', str(error))[:80]} at {where}"
 
 
 class Runner:
-    """Runs one input after another, each within bounds; the one now running stands in a file, in case nothing is left."""
+    """Runs inputs one after another, with limits. A file holds the current input, in case the process dies."""
 
     def __init__(self, target: str, folder: Path) -> None:
         from tests.proof.fuzz_targets import TARGETS
@@ -127,43 +129,43 @@ class Runner:
         self.target, self.log = TARGETS[target], Log(target, folder)
         (folder / "running").write_bytes(bytes(HEAD.size + LONGEST * 8))
         with (folder / "running").open("r+b") as file:
-            self.now = mmap.mmap(file.fileno(), 0)
-        signal.signal(signal.SIGALRM, _given_up)
+            self.current = mmap.mmap(file.fileno(), 0)
+        signal.signal(signal.SIGALRM, _abort)
 
     def __call__(self, data: bytes) -> str:
-        """Run an input; return what the target says of it."""
+        """Run an input; return the answer of the target."""
         from chimerac.chimera_ir.diagnostics import ChimeraError
-        from tests.proof.fuzz_targets import refusal
+        from tests.proof.fuzz_targets import codes_of
 
-        self.now[: HEAD.size + len(data[: LONGEST * 8])] = HEAD.pack(time.time(), len(data)) + data[: LONGEST * 8]
-        before, said = time.process_time(), ""
+        self.current[: HEAD.size + len(data[: LONGEST * 8])] = HEAD.pack(time.time(), len(data)) + data[: LONGEST * 8]
+        before, answer = time.process_time(), ""
         signal.alarm(HANG)
         try:
             try:
-                said = self.target.run(data)
+                answer = self.target.run(data)
             except ChimeraError as error:
-                said = refusal(error)
+                answer = codes_of(error)
         except HangError:
-            self.log.fail(f"given up after {HANG} seconds", data)
+            self.log.fail(f"aborted after {HANG} seconds", data)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            self.log.fail(place(error), data)
+            self.log.fail(failure_name(error), data)
         finally:
             signal.alarm(0)
         spent = time.process_time() - before
         if spent > SLOW and len(data) <= LARGE:
-            self.log.fail(f"more than {SLOW} seconds: {said or 'no answer'}", data)
+            self.log.fail(f"more than {SLOW} seconds: {answer or 'no answer'}", data)
         if spent > self.log.slowest:
             self.log.slowest, self.log.slowest_input = spent, data
             (self.log.folder / "slowest").write_bytes(data)
         self.log.executions += 1
         self.log.write()
-        return said
+        return answer
 
 
 def run_own(runner: Runner, seed: int, seconds: float, executions: int = 2**62) -> None:
-    """Fuzz without atheris, for a time or a number of executions: an input that says something new is kept."""
+    """Fuzz without atheris for some seconds or executions. An input with a new answer is added to the corpus."""
     rng, corpus, seen = random.Random(seed), runner.target.seeds(), set[str]()
     known = known_words(runner)
     end = time.monotonic() + seconds
@@ -173,21 +175,21 @@ def run_own(runner: Runner, seed: int, seconds: float, executions: int = 2**62) 
         data = (
             corpus[k] if k < len(corpus) and executions > 2**32 else mutated(rng.choice(corpus), known, rng.choice(corpus), rng)
         )
-        said = runner(data)
-        if said not in seen and len(corpus) < 5000:
-            seen.add(said)
+        answer = runner(data)
+        if answer not in seen and len(corpus) < 5000:
+            seen.add(answer)
             corpus.append(data)
     runner.log.kept = len(corpus)
     runner.log.write(end=True)
 
 
 def known_words(runner: Runner) -> list[bytes]:
-    """Return what inputs of a target are made of."""
+    """Return the words from which inputs of a target are built."""
     return [w.encode() for w in runner.target.words] + sorted({w for s in runner.target.seeds() for w in words(s)})
 
 
 def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
-    """Fuzz with atheris. Does not return: it ends the process."""
+    """Fuzz with atheris, which ends the process."""
     import atheris
 
     known, rng, corpus = known_words(runner), random.Random(seed), runner.log.folder / "corpus"
@@ -205,15 +207,15 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
     options = {"max_total_time": int(seconds), "seed": seed % 2**31, "max_len": LONGEST, "timeout": 0, "rss_limit_mb": 0}
     arguments = ["fuzz", *(f"-{k}={v}" for k, v in options.items()), "-print_final_stats=1", "-reload=0", str(corpus)]
 
-    def one(data: bytes) -> None:
+    def run_one(data: bytes) -> None:
         runner(data)
 
-    atheris.Setup(arguments, one, custom_mutator=mutate)
+    atheris.Setup(arguments, run_one, custom_mutator=mutate)
     atheris.Fuzz()
 
 
-def work(target: str, engine: str, seconds: float, seed: int, folder: Path) -> None:
-    """Be a worker."""
+def run_worker(target: str, engine: str, seconds: float, seed: int, folder: Path) -> None:
+    """Run the worker."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     if engine == "atheris":
         import atheris
@@ -227,4 +229,4 @@ def work(target: str, engine: str, seconds: float, seed: int, folder: Path) -> N
 
 if __name__ == "__main__":
     name, engine, seconds, seed, folder = sys.argv[1:]
-    work(name, engine, float(seconds), int(seed), Path(folder))
+    run_worker(name, engine, float(seconds), int(seed), Path(folder))

@@ -1,8 +1,8 @@
-"""What is fuzzed: readers of what a stranger may write, and what must hold of every input.
+"""The targets of the fuzzing: readers of input from outside, and the properties that must hold for every input.
 
-A target takes bytes and returns a word for what it made of them, a new word being worth keeping the input. Only a
-ChimeraError may come out, and it must render without control characters. What is accepted must mean the same when it is
-written and read again. `Failure` says what did not hold.
+A target takes bytes and returns an answer, a short text; the engine keeps inputs with new answers. It may raise ChimeraError
+only, and the findings must render without control characters. An accepted input must have the same meaning after it is
+written and read again. `Failure` names the property that does not hold.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
-# Programs of this size compile in a moment: the limits are the same in kind, only lower.
+# Lower limits, so that every program that is within them compiles quickly.
 LOW = {"TASKS": 2**9, "RANKS": 2**7, "PIPES": 2**4, "CELLS": 2**9, "MEMBERS": 2**12, "WORK": 2**18, "TURNS": 2**12}
 
 
 class Failure(AssertionError):  # noqa: N818
-    """Something that must hold of every input does not."""
+    """A property that must hold for every input does not."""
 
 
 @contextmanager
 def low_limits() -> Iterator[None]:
-    """Lower the limits on sizes, so that what is fuzzed is how they are kept, not how long a large program takes."""
+    """Lower the limits on sizes. The fuzzing then tests that they are checked, and does not compile large programs."""
     before = {name: getattr(limits, name) for name in LOW}
     for name, value in LOW.items():
         setattr(limits, name, value)
@@ -58,26 +58,26 @@ def low_limits() -> Iterator[None]:
 
 
 def text_of(data: bytes) -> str:
-    """Return the text of an input. What is no UTF-8 becomes lone surrogates: Python callers can pass those, files cannot."""
+    """Return the text of an input. Invalid UTF-8 becomes lone surrogates, which only callers from Python can pass."""
     return data.decode("utf-8", "surrogateescape")
 
 
-def holds(fact: bool, what: str) -> None:
+def require(fact: bool, what: str) -> None:
     if not fact:
         raise Failure(what)
 
 
-def plain(shown: str) -> None:
-    """Check that a terminal shows a text and obeys nothing in it."""
+def check_printable(shown: str) -> None:
+    """Check that a text has no characters that a terminal would interpret."""
     bad = [c for c in shown if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
-    holds(not bad, f"the terminal is sent {bad[:1]!r}")
+    require(not bad, f"the output has the control character {bad[:1]!r}")
 
 
-def refusal(error: ChimeraError) -> str:
-    """Check that findings can be shown; return their codes."""
-    plain(render(error.diagnostics))
+def codes_of(error: ChimeraError) -> str:
+    """Check that findings can be rendered; return their codes."""
+    check_printable(render(error.diagnostics))
     render(error.diagnostics, colour=True).encode()
-    holds(len(render(error.diagnostics)) < 200_000, "the findings fill the screen for an hour")
+    require(len(render(error.diagnostics)) < 200_000, "the findings have 200,000 characters or more")
     return " ".join(sorted({d.code for d in error.diagnostics}))
 
 
@@ -86,42 +86,42 @@ def schedule_text(data: bytes) -> str:
     source = Source("a.sched", text_of(data))
     tree = parse(source)
     printed = print_schedule(tree)
-    holds(print_schedule(parse(Source("printed", printed))) == printed, "a tree prints as another tree")
+    require(print_schedule(parse(Source("printed", printed))) == printed, "the printed tree parses as another tree")
     formatted = format_schedule(source)
-    holds(format_schedule(Source("formatted", formatted)) == formatted, "formatting twice formats more")
-    holds(print_schedule(parse(Source("formatted", formatted))) == printed, "formatting changes the meaning")
+    require(format_schedule(Source("formatted", formatted)) == formatted, "formatting twice differs from formatting once")
+    require(print_schedule(parse(Source("formatted", formatted))) == printed, "formatting changes the meaning")
     return "tree " + " ".join(sorted({type(s).__name__ for s in tree.statements}))
 
 
 def schedule(data: bytes) -> str:
-    """Compile a schedule under low limits. The first byte says for which machine and width."""
+    """Compile a schedule under low limits. The first byte selects machine and width."""
     options, text = (data[0] if data else 0), text_of(data[1:])
     machine: Machine = get_args(Machine)[options % 5]
     with low_limits():
         compiled = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
         program = compiled.program
         again = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
-        holds(again.program == program, "compiled twice, it differs")
-        survives(program)
+        require(again.program == program, "compiling twice gives different programs")
+        check_products(program)
         verify(evaluation_of(program))
     return f"program {type(compiled.spec.order).__name__} {options % 20} {len(program.header.pipes) > 1}"
 
 
-def survives(program: Program) -> None:
-    """Check that a verified program reads back from both its forms, and can be simulated, drawn and reported on."""
-    holds(program_from_json(program_to_json(program)) == program, "the JSON form reads as another program")
-    holds(program_from_text(program_to_text(program)) == program, "the text form reads as another program")
+def check_products(program: Program) -> None:
+    """Check that a verified program reads back from both its text forms, and that all products can be made."""
+    require(program_from_json(program_to_json(program)) == program, "the JSON form reads as another program")
+    require(program_from_text(program_to_text(program)) == program, "the text form reads as another program")
     simulation = simulate(program)
-    holds(simulation.makespan >= max(simulation.busy), "a rank is busier than the makespan is long")
-    plain(report(program, simulation, None))
-    plain(draw_timeline(program, simulation.timeline, columns=80, colour=False))
+    require(simulation.makespan >= max(simulation.busy), "a rank is busier than the makespan is long")
+    check_printable(report(program, simulation, None))
+    check_printable(draw_timeline(program, simulation.timeline, columns=80, colour=False))
 
 
 def program_json(data: bytes) -> str:
     """Read a JSON program, and verify it."""
     with low_limits():
         program = program_from_json(text_of(data), "a.json")
-        survives(verify(program))
+        check_products(verify(program))
     return f"program {program.header.kind} {program.header.machine}"
 
 
@@ -129,17 +129,17 @@ def program_text(data: bytes) -> str:
     """Read a program in its compact text form, and verify it."""
     with low_limits():
         program = program_from_text(text_of(data), "a.streams")
-        survives(verify(program))
+        check_products(verify(program))
     return f"program {program.header.kind} {program.header.machine}"
 
 
 def model(data: bytes) -> str:
     """Read a model description, cut it, and sum its stages."""
     found = model_from_json(text_of(data), "model.json")
-    holds(model_from_json(model_to_json(found)) == found, "the JSON form reads as another model")
+    require(model_from_json(model_to_json(found)) == found, "the JSON form reads as another model")
     for stages in {1, min(3, len(found.layers)), len(found.layers)}:
         sums = found.stage_sums(balanced(found, stages).layers)
-        holds(sum(len(s.layers) for s in sums) == len(found.layers), "a cut loses layers")
+        require(sum(len(s.layers) for s in sums) == len(found.layers), "a cut loses layers")
     return f"model {len(found.layers) > 1} {bool(found.tied)}"
 
 
@@ -147,7 +147,7 @@ OPTIONS = ("-p", "--cost", "--width", "--columns", "--machine", "--for", "--emit
 
 
 def command(data: bytes) -> str:
-    """Run chimerac with options: a line is one, its first character says which."""
+    """Run chimerac with options, one per line. The first character of a line selects the option."""
     arguments = ["1f1b"]
     for line in text_of(data).split("\n")[:20]:
         if line:
@@ -158,15 +158,15 @@ def command(data: bytes) -> str:
             status: Any = main(arguments)
         except SystemExit as end:
             status = end.code
-    plain(err.getvalue())
-    holds(status in (0, 1, 2), f"the command ends with {status!r}")
+    check_printable(err.getvalue())
+    require(status in (0, 1, 2), f"the command ends with {status!r}")
     codes = re.findall(r"error\[(E\d+)\]", err.getvalue())
     return f"status {status} {' '.join(sorted(set(codes)))}"
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is fuzzed. words: what its inputs are made of, beside those of the seeds."""
+    """A target. words: the words from which inputs are built, besides those of the seeds."""
 
     run: Callable[[bytes], str]
     seeds: Callable[[], list[bytes]]
@@ -180,7 +180,7 @@ def _schedules() -> list[bytes]:
 
 @cache
 def _programs() -> list[Program]:
-    """Return small programs of all kinds: of every schedule, of several replicas, for evaluation and for queues."""
+    """Return small programs: of every schedule, with several replicas, an evaluation, and for every machine."""
     found = [compile_schedule(name, sizes[0], 1 + (k % 3 == 0)).program for k, (name, sizes) in enumerate(SMALL.items())]
     source = find("chimera")
     found += [compile_source(source, {"D": 2}, 1, machine, arrange=True).program for machine in get_args(Machine)]

@@ -1,46 +1,42 @@
 """Measure every reader as its input grows: `python -m tests.proof.growth --minutes M`.
 
-Inputs are made of pieces that are repeated (growth_inputs.py); each is built at several lengths. What is executed and held
-is counted: lines of Python, bytes. What C code does inside shows only in processor time, so that is measured too, and again,
-at larger sizes, before anything is called worse than linear. What was seen is recorded in docs/proof.md.
+An input consists of pieces that are repeated (growth_inputs.py), so it can have any length. For several lengths three costs
+are measured: executed lines of Python, bytes held, and processor time, which includes the work of C code. If the time seems
+to grow faster than the input, it is measured again at larger lengths. The results are recorded in docs/proof.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import os
 import random
 import resource
 import signal
 import sys
-import textwrap
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import SystemRandom
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, visible
+from chimerac.chimera_ir.diagnostics import ChimeraError
 from tests.helpers_cost import lines, peak
-from tests.proof.fuzz_engine import place
-from tests.proof.growth_inputs import Recipe, drawn
-from tests.proof.growth_targets import READERS, Reader, shown
-from tests.proof.record import record, stamp, table
+from tests.proof.campaign import campaign, failure_list, quoted
+from tests.proof.fuzz_engine import failure_name
+from tests.proof.growth_inputs import Recipe, random_recipe
+from tests.proof.growth_targets import READERS, Reader, rendered
+from tests.proof.record import stamp, table
 
-FOUND = Path("runs/growth")  # where the inputs that fail are left
+FOUND = Path("runs/growth")  # folder for the inputs that fail
 MEMORY = 8 * 2**30  # bytes of a process
-LONG = 120  # seconds of processor time after which an input is given up
-STEEP = 2.6  # times as much for an input twice as long: the square takes 4 times, a sort hardly more than 2
-COUNTED = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs whose lines are counted
-HELD = (16_000, 32_000, 64_000, 128_000)  # and their bytes
+LONG = 120  # seconds of processor time after which an input is aborted
+STEEP = 2.6  # allowed factor for an input twice as long; quadratic growth has 4, a sort little more than 2
+LENGTHS_FOR_LINES = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs for counting lines
+LENGTHS_FOR_BYTES = (16_000, 32_000, 64_000, 128_000)  # lengths of inputs for counting bytes
 
 
 @dataclass
 class Result:
-    """What was seen of one reader. slowest, largest: microseconds and bytes for a character, at lengths that show them."""
+    """The results of one reader. slowest: microseconds per character; largest: bytes per character."""
 
     reader: str
     inputs: int = 0
@@ -51,33 +47,33 @@ class Result:
     largest: float = 0.0
 
 
-class GivenUpError(BaseException):
-    """An input took too long."""
+class TooSlowError(BaseException):
+    """An input took longer than LONG."""
 
 
-def _give_up(*_: object) -> None:
-    raise GivenUpError
+def _abort(*_: object) -> None:
+    raise TooSlowError
 
 
-class Explorer:
-    """Measures the inputs of one reader."""
+class Measurement:
+    """Measures one reader."""
 
     def __init__(self, name: str, reader: Reader) -> None:
         self.reader, self.result = reader, Result(name)
 
     def run(self, text: str) -> str:
-        """Run the reader; return the codes of its findings, which are rendered as they are for a person."""
+        """Run the reader, and render its findings, if any; return their codes."""
         try:
             self.reader.run(text)
         except ChimeraError as error:
-            shown(error)
+            rendered(error)
             return " ".join(sorted({d.code for d in error.diagnostics}))
         return "accepted"
 
-    def seconds(self, text: str, least: int = 1) -> float:
-        """Return the processor time of a run, the least of so many."""
+    def seconds(self, text: str, runs: int = 1) -> float:
+        """Return the processor time of a run, the minimum of `runs` runs."""
         spent = []
-        for _ in range(least):
+        for _ in range(runs):
             gc.collect()
             gc.disable()
             before = time.process_time()
@@ -88,21 +84,21 @@ class Explorer:
                 gc.enable()
         return min(spent)
 
-    def judge(self, recipe: Recipe, how: str, length: int) -> None:
-        """Measure an input at growing lengths, and note what grows faster than it."""
+    def judge(self, recipe: Recipe, cost: str, length: int) -> None:
+        """Measure one cost of an input at growing lengths; record a failure if the cost grows faster than the length."""
         signal.setitimer(signal.ITIMER_PROF, LONG)
         try:
             self.result.inputs += 1
             self.result.answers.add(self.run(recipe.of_length(2_000)))
-            steep = {"lines": self.counted, "bytes": self.held, "time": self.timed}[how](recipe, length)
+            steep = {"lines": self.count_lines, "bytes": self.count_bytes, "time": self.measure_time}[cost](recipe, length)
             if steep:
-                self.fail(f"{how}: {steep}", recipe)
-        except GivenUpError:
-            self.fail(f"{how}: given up after {LONG} seconds", recipe)
+                self.fail(f"{cost}: {steep}", recipe)
+        except TooSlowError:
+            self.fail(f"{cost}: aborted after {LONG} seconds", recipe)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            self.fail(place(error), recipe)
+            self.fail(failure_name(error), recipe)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -112,32 +108,32 @@ class Explorer:
         path = FOUND / f"{self.result.reader.replace(' ', '-')}-{len(self.result.failures)}"
         path.write_text(recipe.of_length(50_000), encoding="utf-8", errors="surrogatepass")
 
-    def counted(self, recipe: Recipe, _: int) -> str:
-        """Count lines of Python."""
-        return self.increments(lines, [recipe.of_length(length) for length in COUNTED], 2_000)
+    def count_lines(self, recipe: Recipe, _: int) -> str:
+        """Count executed lines of Python; return the counts if they grow faster than the input, else an empty string."""
+        return self.steep_counts(lines, [recipe.of_length(length) for length in LENGTHS_FOR_LINES], 2_000)
 
-    def held(self, recipe: Recipe, _: int) -> str:
-        """Count bytes held at once."""
-        texts = [recipe.of_length(length) for length in HELD]
+    def count_bytes(self, recipe: Recipe, _: int) -> str:
+        """Count the bytes held at the peak; return the counts if they grow faster than the input, else an empty string."""
+        texts = [recipe.of_length(length) for length in LENGTHS_FOR_BYTES]
         self.result.largest = max(self.result.largest, peak(lambda: self.run(texts[2])) / len(texts[2]))
-        return self.increments(peak, texts, 2**20)
+        return self.steep_counts(peak, texts, 2**20)
 
-    def increments(self, count: Callable[[Callable[[], object]], int], texts: list[str], least: int) -> str:
-        """Return the counts if they grow more and more; the longest text is counted only if the others say so."""
-        if len(set(map(len, texts))) < len(texts):  # it does not grow
+    def steep_counts(self, count: Callable[[Callable[[], object]], int], texts: list[str], least: int) -> str:
+        """Return the counts if they grow faster than the texts. The longest text is counted only if the others do so."""
+        if len(set(map(len, texts))) < len(texts):  # the input does not grow
             return ""
         spent = [count(lambda text=text: self.run(text)) for text in texts[:3]]  # type: ignore[misc]
-        if not self.steeper(spent, texts, least):
+        if not self.is_steep(spent, texts, least):
             return ""
         spent.append(count(lambda: self.run(texts[3])))
-        return f"{spent} for {[len(text) for text in texts]} characters" if self.steeper(spent[1:], texts[1:], least) else ""
+        return f"{spent} for {[len(text) for text in texts]} characters" if self.is_steep(spent[1:], texts[1:], least) else ""
 
-    def steeper(self, spent: list[int], texts: list[str], least: int) -> bool:
+    def is_steep(self, spent: list[int], texts: list[str], least: int) -> bool:
         (a, b, c), (x, y, z) = spent, map(len, texts[:3])
         return c - b > least and (c - b) / (z - y) > STEEP / 2 * max(b - a, least / 4) / (y - x)
 
-    def timed(self, recipe: Recipe, length: int) -> str:
-        """Measure processor time: at a length and four times that; then, if it seems steep, on and on."""
+    def measure_time(self, recipe: Recipe, length: int) -> str:
+        """Measure processor time at two lengths; if it seems to grow faster than the input, measure it at more."""
         texts = [recipe.of_length(length), recipe.of_length(4 * length)]
         if len(texts[1]) < 3 * len(texts[0]):
             return ""
@@ -163,26 +159,28 @@ class Explorer:
         return ""
 
 
-def explore(name: str, seconds: float, seed: int, inputs: int = 2**62) -> Result:
-    """Measure a reader for a time, or so many inputs: first those that once took too long, at large lengths."""
+def measure(name: str, seconds: float, seed: int, inputs: int = 2**62) -> Result:
+    """Measure a reader for some seconds or inputs. Inputs that were once too slow come first, at large lengths."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGPROF, _give_up)
+    signal.signal(signal.SIGPROF, _abort)
     reader, rng = READERS[name], random.Random(f"{name} {seed}")
-    explorer = Explorer(name, reader)
+    measurement = Measurement(name, reader)
     for text in reader.seeds():
-        explorer.run(text)  # what is made once is made here
+        measurement.run(text)  # so that caches are filled before the measurements
     end = time.monotonic() + seconds
-    for recipe in reader.directed():
-        if time.monotonic() < end and explorer.result.inputs < inputs:
-            explorer.judge(recipe, "time", reader.longest // 128)
-    while time.monotonic() < end and explorer.result.inputs < inputs:
-        how = rng.choice(("lines", "bytes", "time", "time"))
-        explorer.judge(drawn(reader.seeds(), reader.known, rng), how, rng.choice((16_000, 16_000, 16_000, 16_000, 64_000)))
-    return explorer.result
+    for recipe in reader.regressions():
+        if time.monotonic() < end and measurement.result.inputs < inputs:
+            measurement.judge(recipe, "time", reader.longest // 128)
+    while time.monotonic() < end and measurement.result.inputs < inputs:
+        cost = rng.choice(("lines", "bytes", "time", "time"))
+        measurement.judge(
+            random_recipe(reader.seeds(), reader.known, rng), cost, rng.choice((16_000, 16_000, 16_000, 16_000, 64_000))
+        )
+    return measurement.result
 
 
 def report(results: Sequence[Result], seconds: float, seed: int) -> str:
-    """Return what docs/proof.md says of a run."""
+    """Return the text for docs/proof.md."""
     head = (
         "reader",
         "inputs",
@@ -193,47 +191,19 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
         "bytes for a character",
     )
     rows = [
-        (r.reader, r.inputs, len(r.answers), len(r.failures), f"{r.slowest:.1f}", _quoted(r.slowest_of), f"{r.largest:,.0f}")
+        (r.reader, r.inputs, len(r.answers), len(r.failures), f"{r.slowest:.1f}", quoted(r.slowest_of), f"{r.largest:,.0f}")
         for r in results
     ]
     text = stamp(seconds, seed, ("lark", "numpy", "pydantic")) + table(head, rows)
-    told = (f"- {r.reader}: {visible(what)}" for r in results for what in r.failures.values())
-    found = [textwrap.fill(line, 120, subsequent_indent="  ") for line in told]
-    return text + ("\n".join(found) if found else "Nothing was worse than linear.") + "\n"
+    failures = ((r.reader, what) for r in results for what in r.failures.values())
+    return text + failure_list(failures, "Nothing was worse than linear.")
 
 
-def _quoted(text: str) -> str:
-    words = visible(" ".join(text.split()))[:40].replace("`", "'").replace("|", "/")
-    return f"`{words}`" if words else ""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and record; return the exit status: 1 where something is worse than linear."""
-    p = argparse.ArgumentParser(description="Measure every reader as its input grows.")
-    p.add_argument("--minutes", type=float, default=20)
-    p.add_argument("--seed", type=int, default=SystemRandom().randrange(2**31))
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="readers at a time, default all processors")
-    p.add_argument("--reader", action="append", choices=list(READERS), help="only this one; repeatable")
-    p.add_argument("--no-record", action="store_true", help="leave docs/proof.md as it is")
-    options = p.parse_args(argv)
-    names = options.reader or list(READERS)
-    began, seconds = time.monotonic(), options.minutes * 60 * min(options.jobs, len(names)) / len(names)
-    try:
-        with ProcessPoolExecutor(options.jobs, max_tasks_per_child=1) as pool:
-            results = list(pool.map(explore, names, [seconds] * len(names), [options.seed] * len(names)))
-    except KeyboardInterrupt:
-        print("\ninterrupted: nothing is recorded", file=sys.stderr)
-        return 130
-    text = report(results, time.monotonic() - began, options.seed)
-    print(text)
-    if not options.no_record:
-        record("growth", text)
-    return int(any(r.failures for r in results))
+def measure_all(readers: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
+    """Measure each reader for some seconds, in its own process."""
+    with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
+        return list(pool.map(measure, readers, [seconds] * len(readers), [seed] * len(readers)))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Exception:
-        traceback.print_exc()
-        sys.exit(1)
+    sys.exit(campaign("growth", "reader", list(READERS), 20, measure_all, report))

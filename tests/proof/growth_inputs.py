@@ -1,7 +1,7 @@
-"""Inputs that grow: a right text, into which pieces are put again and again, each copy as it is or with a number of its own.
+"""Inputs of any length: a correct text with pieces that are repeated, with or without a number in each copy.
 
-An input is a `Recipe`: how many copies make a text. Twice as many copies are twice as long a text, and what reads it should
-take twice as long.
+A `Recipe` builds a text from a number of copies. Twice as many copies give a text twice as long, so a reader should take
+twice as long.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ LETTER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 @dataclass(frozen=True)
 class Part:
-    """A piece at a place of a text. again: (k, how many) -> copy number k; closing: what stands behind all copies, as often."""
+    """A repeated piece. copy: (k, number of copies) -> text of copy k; closing: follows all copies, repeated as often."""
 
     place: int
-    again: Callable[[int, int], str]
+    copy: Callable[[int, int], str]
     closing: str = ""
     words: str = ""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text that grows. words: what it is, for people."""
+    """A text of variable length. words: a description for people."""
 
     text: str
     parts: tuple[Part, ...]
 
     def build(self, copies: int) -> str:
-        """Return the text with so many copies of every part."""
+        """Return the text with this number of copies of every part."""
         result, at = [], 0
         for part in self.parts:
-            result += [self.text[at : part.place], *(part.again(k, copies) for k in range(copies)), part.closing * copies]
+            result += [self.text[at : part.place], *(part.copy(k, copies) for k in range(copies)), part.closing * copies]
             at = part.place
         return "".join([*result, self.text[at:]])
 
@@ -54,8 +54,8 @@ class Recipe:
         return "; ".join(part.words for part in self.parts)
 
 
-def drawn(seeds: Sequence[str], known: Sequence[str], rng: random.Random) -> Recipe:
-    """Return a recipe: a seed with one to three pieces, of its own or known ones, that are repeated at random places."""
+def random_recipe(seeds: Sequence[str], known: Sequence[str], rng: random.Random) -> Recipe:
+    """Return a random recipe: a seed in which one to three pieces, its own or known ones, are repeated at random places."""
     text = rng.choice(seeds)
     count = rng.choice((1, 1, 1, 2, 2, 3))
     places = sorted(rng.choice(_places(text)) for _ in range(count))
@@ -64,7 +64,7 @@ def drawn(seeds: Sequence[str], known: Sequence[str], rng: random.Random) -> Rec
 
 @cache
 def _places(text: str) -> tuple[int, ...]:
-    """Return where pieces may be put: before every word of a text, and at its end."""
+    """Return the places for pieces: before every word of a text, and at its end."""
     return (*(m.start() for m in WORD.finditer(text)), len(text))
 
 
@@ -78,8 +78,8 @@ def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Pa
             return Part(place, lambda k, n: sign, words=repr(sign))
         case 2 | 3 if known:
             piece = rng.choice(known)
-        case 4 | 5 | 6:  # a line, a statement, an object or a word, before itself: what may stand once may stand again
-            found = rng.choice([*rng.choice(_OWN).finditer(text)] or [*WORD.finditer(text)])
+        case 4 | 5 | 6:  # a line, a statement, an object or a word is repeated where it is
+            found = rng.choice([*rng.choice(_REPEATABLE).finditer(text)] or [*WORD.finditer(text)])
             return Part(found.start(), *_numbered(found[0], rng, [""]))
         case _:
             starts = _places(text)
@@ -89,7 +89,7 @@ def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Pa
     return Part(place, *_numbered(piece, rng, JOINS))
 
 
-_OWN = [
+_REPEATABLE = [
     re.compile(pattern)
     for pattern in (
         r"[^\n]*\n",
@@ -104,11 +104,11 @@ JOINS = ["", "", " ", ", ", ",\n", "\n", "; "]
 
 
 def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Callable[[int, int], str], str, str]:
-    """Return what makes the copies of a piece: all alike, or with one or all of its words of its own number."""
+    """Return copy, closing and description of a piece. Its copies are equal, or one or all words of each get a number."""
     join = rng.choice(joins)
     found = [m.span() for m in LETTER.finditer(piece)]
-    how = rng.randrange(5) if found else 0
-    if how == 0:
+    numbering = rng.randrange(5) if found else 0
+    if numbering == 0:
         return lambda k, n: piece + join, "", repr(piece[:60])
     chosen = found if rng.random() < 0.2 else [rng.choice(found)]
     seed = rng.randrange(2**31)
@@ -117,7 +117,7 @@ def _numbered(piece: str, rng: random.Random, joins: Sequence[str]) -> tuple[Cal
         result, at = [], 0
         for a, b in chosen:
             word = piece[a:b]
-            number = {1: k, 2: k, 3: n - k, 4: (seed + k * 2654435761) % 2**31}[how]
+            number = {1: k, 2: k, 3: n - k, 4: (seed + k * 2654435761) % 2**31}[numbering]
             result += [piece[at:a], str(number) if word.isdigit() else f"{word}{number}"]
             at = b
         return "".join([*result, piece[at:], join])
@@ -185,14 +185,16 @@ SIGNS = [
 ]
 
 
-# --- tuples of numbers whose hashes are the same ------------------------------------------------------------------------
+# --- tuples of numbers with equal hashes --------------------------------------------------------------------------------
 
 _P1, _P2, _P5 = (np.uint64(p) for p in (11400714785074694791, 14029467366897019727, 2870177450012600261))
 
 
 def colliding(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield tuples of ids below 2^31, all of one length and with one hash in Python: triples of numbers that bring the state
-    of the hash to the same place, one after another, two choices each."""
+    """Yield tuples of ids below 2^31 that have the same length and the same hash in Python.
+
+    A tuple is a sequence of triples. For each triple there are two choices that lead the hash to the same state.
+    """
     bits = max(1, (count - 1).bit_length())
     state, blocks = _P5, []
     with np.errstate(over="ignore"):
@@ -204,20 +206,22 @@ def colliding(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _block(state: np.uint64) -> tuple[tuple[int, ...], tuple[int, ...], np.uint64]:
-    """Return two triples of numbers that lead from a state to the same next one, and that."""
+    """Return two triples of numbers that lead from `state` to the same next state, and that state."""
     drawn = np.random.default_rng(1).integers(0, 2**31, (2, 2**19), dtype=np.uint64)
     second = _step(_step(state, drawn[0]), drawn[1])
-    reached = second * np.uint64(pow(int(_P2), -1, 2**64))  # what the third number must make up for
+    reached = second * np.uint64(
+        pow(int(_P2), -1, 2**64)
+    )  # the third number must compensate for the difference of two of these
     order = np.argsort(reached)
     k = int(np.argmin(np.diff(reached[order])))
     low, high = order[k], order[k + 1]
     step = int(reached[high] - reached[low])
-    assert 0 < step < 2**31, "no two of them are near enough"
+    assert 0 < step < 2**31, "no two of them are close enough"
     pairs = drawn[:, [low, high]].astype(int)
     return (*pairs[:, 0].tolist(), step), (*pairs[:, 1].tolist(), 0), _step(second[high], np.uint64(0))
 
 
 def _step(state: Any, number: Any) -> Any:
-    """Return the state of a tuple's hash after another number, as CPython computes it."""
+    """Return the state of the hash of a tuple after one more number, as CPython computes it."""
     mixed = state + number * _P2
     return ((mixed << np.uint64(31)) | (mixed >> np.uint64(33))) * _P1

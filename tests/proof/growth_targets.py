@@ -1,4 +1,4 @@
-"""What is measured as its input grows: every reader of what a stranger may write, and what its inputs are made of."""
+"""The readers whose costs are measured as the input grows, with the texts and pieces from which inputs are built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.proof.growth_inputs import Part, Recipe, colliding
 
 
 def schedule(text: str) -> None:
-    """Parse, format, resolve and order a schedule. Sizes are low: what a number in the text asks for is bounded elsewhere."""
+    """Parse, format, resolve and order a schedule. Limits on sizes are low, because numbers in the text are not the subject."""
     source = Source("a.sched", text)
     tree = parse(source)
     format_schedule(source)
@@ -30,24 +30,24 @@ def schedule(text: str) -> None:
 
 
 def program(text: str) -> None:
-    """Read a program in either form, and verify it."""
+    """Read a program in either text form, and verify it."""
     verify(read_program(Source("a", text)))
 
 
 def model(text: str) -> None:
     """Read a model description and cut it."""
     found = model_from_json(text, "model.json")
-    found.stage_sums((len(found.layers) + 1) // 2)  # cutting takes the longest for half as many stages as layers
+    found.stage_sums((len(found.layers) + 1) // 2)  # the cut is slowest for half as many stages as layers
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader: what its inputs grow from and are made of, and inputs that once took too long. longest: of an input."""
+    """A reader. known: pieces to repeat; regressions: inputs that were once too slow; longest: characters of an input."""
 
     run: Callable[[str], None]
     seeds: Callable[[], list[str]]
     known: tuple[str, ...]
-    directed: Callable[[], Iterator[Recipe]]
+    regressions: Callable[[], Iterator[Recipe]]
     longest: int = 2**22
 
 
@@ -56,7 +56,7 @@ def _texts(target: str) -> Callable[[], list[str]]:
 
 
 def _recipe(text: str, mark: str, *pieces: str, words: str = "") -> Recipe:
-    """Return a text with each piece again and again, one behind another; {k} in it is the number of the copy."""
+    """Return a recipe that repeats each piece before the first `mark`. {k} in a piece is the number of the copy."""
     place = text.index(mark)
     parts = (Part(place, _copies(piece), words=words or repr(piece[:60])) for piece in pieces)
     return Recipe(text, tuple(parts))
@@ -272,6 +272,6 @@ READERS = {
 }
 
 
-def shown(error: Exception) -> str:
-    """Return the findings of a refusal as they are shown."""
+def rendered(error: Exception) -> str:
+    """Return the rendered findings of a ChimeraError."""
     return render(error.diagnostics)  # type: ignore[attr-defined]

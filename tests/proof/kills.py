@@ -1,11 +1,12 @@
-"""The kill table: every mutant of a right program is rejected, or computes the same.
+"""The kill table: the verifier rejects every mutant of a correct program that computes a wrong result, and accepts the others.
 
     python -m tests.proof.kills [--seed 1]
 
-Who says "the same" knows nothing of the verifier: the rules of docs/semantics.md that need no run (rules.py), the symbolic
-reference (tests/helpers_reference.py) under several interleavings, the model checker on the program's machine, and then
-loopback with a model whose every sum is exact: loss and gradients equal to one process's in every bit. A mutant is
-unexplained if it is accepted and wrong, and refused for nothing if it is rejected and right. There must be none of either.
+Whether a mutant is correct is decided without the verifier: by the static rules of docs/semantics.md (rules.py), by the
+symbolic reference under several interleavings (tests/helpers_reference.py), by the model checker on the program's machine,
+and by loopback with a model whose sums are all exact, where loss and gradients must equal those of one process bit by bit.
+A mutant that is accepted but wrong is "unexplained". A mutant that is rejected but correct is "refused for nothing". There
+must be neither.
 """
 
 from __future__ import annotations
@@ -25,34 +26,34 @@ from tests.helpers import SMALL, program
 from tests.helpers_loopback import deep_model, equal_to_one_process
 from tests.helpers_reference import wrong
 from tests.proof import model
-from tests.proof.drawn import Sizes, disturbed, drawn_tasks, lowered
+from tests.proof.drawn import Sizes, drawn_tasks, lowered, with_moved_receives
 from tests.proof.mutations import MUTATIONS, Mutation, codes, mutants
 from tests.proof.mutations_header import HEADER
 from tests.proof.record import record, stamp, table
-from tests.proof.rules import broken
+from tests.proof.rules import first_error
 
 SEED, DRAWN, DRAWN_EVALUATIONS = 1, 200, 100
-OF_SHIPPED, OF_EVALUATIONS, OF_DRAWN = 12, 10, 4  # mutants of a class and program
-MOVED = 2  # one of so many drawn programs has its RECVs moved
-OF_HEADER = 4  # of a field of the header so many times fewer
+OF_SHIPPED, OF_EVALUATIONS, OF_DRAWN = 12, 10, 4  # mutants by class and program
+MOVED = 2  # every second random program has its RECVs moved
+OF_HEADER = 4  # for a field of the header the number of mutants is divided by this
 INTERLEAVINGS = 5  # of the symbolic reference
 TRAINING, EVALUATION = Sizes(), Sizes(kind="evaluation")
-STATES = 1_000  # of the model; a mutant with more is not explored
+STATES = 1_000  # of the model; a mutant with more states is not explored
 
 
 def shipped() -> Iterator[tuple[str, Program]]:
-    """Yield every shipped schedule at two sizes, the small one with two replicas."""
+    """Yield every shipped schedule at two sizes; the smaller one has two replicas."""
     for name, (small, middle) in SMALL.items():
         yield f"{name}, width 2", program(name, width=2, **small)
         yield name, program(name, **middle)
 
 
 def drawn(seed: int, count: int, sizes: Sizes = TRAINING) -> Iterator[tuple[str, Program]]:
-    """Yield schedules that nobody designed; some with RECVs moved and no larger a window than they need then."""
+    """Yield random programs. Some have their RECVs moved and the smallest window with which they still end."""
     for number in range(seed * 10**6, seed * 10**6 + count):
         r = random.Random(number)
         p = lowered(drawn_tasks(r, sizes), r)
-        moved, windows = disturbed(r, p), range(4) if number % MOVED == 0 else ()
+        moved, windows = with_moved_receives(r, p), range(4) if number % MOVED == 0 else ()
         tight = (q for window in windows if not codes(q := moved.with_header(window=window)))
         yield f"drawn {sizes.kind} {number}", next(tight, p)
 
@@ -64,20 +65,20 @@ def evaluations(programs: Iterator[tuple[str, Program]]) -> Iterator[tuple[str, 
 
 
 def reason_of(p: Program) -> str:
-    """Return why a program is wrong, by all that is quickly asked; nothing if it seems to be right."""
-    reason = broken(p) or wrong(p, range(INTERLEAVINGS))
+    """Return why a program is wrong according to the fast checks; empty if they find nothing."""
+    reason = first_error(p) or wrong(p, range(INTERLEAVINGS))
     return reason or ("" if model.ends_on(p, p.header.machine) else f"in the model: it hangs on {p.header.machine}")
 
 
 @dataclass
-class Class:
-    """What became of the mutants of one class."""
+class Results:
+    """The results of the mutants of one class."""
 
     fate: Counter[str] = field(default_factory=Counter)
-    codes: Counter[str] = field(default_factory=Counter)  # of the findings, once per mutant
+    codes: Counter[str] = field(default_factory=Counter)  # codes of findings, each counted once per mutant
 
     def judge(self, mutant: Program, run: bool, seed: int = 0) -> str:
-        """Say what becomes of a mutant. run: in loopback too, if it seems to be right."""
+        """Count and return the fate of a mutant. run: also run it in loopback if the fast checks find nothing wrong."""
         found, reason = codes(mutant), reason_of(mutant)
         if run and not found and not reason:
             reason = self.run(mutant, seed)
@@ -89,20 +90,20 @@ class Class:
         return fate
 
     def run(self, mutant: Program, seed: int) -> str:
-        """Run a mutant that seems to be right in every way there is; return why it is not."""
+        """Explore and run a mutant that seems correct; return why it is not, or empty."""
         by_model = model.explore(mutant, mutant.header.machine, STATES)
         if by_model.states <= STATES:
             self.fate["explored"] += 1
             if by_model.finals != (True,):
                 return f"in the model: {by_model}"
-        if mutant.header.tied:  # the exact model ties nothing
+        if mutant.header.tied:  # the exact model has no tied parameters
             return ""
         self.fate["run"] += 1
-        return differs(mutant, seed)
+        return difference(mutant, seed)
 
 
-def differs(p: Program, seed: int) -> str:
-    """Return how a program's gradients differ from one process's, or why it has none; nothing if they are equal."""
+def difference(p: Program, seed: int) -> str:
+    """Return how the results of a program differ from one process, or why it fails; empty if they are equal."""
     try:
         equal_to_one_process(p, deep_model(max(4, p.header.stages - 2)), seed, every_post=True)
     except Exception as error:
@@ -110,26 +111,28 @@ def differs(p: Program, seed: int) -> str:
     return ""
 
 
-def killed(programs: Iterator[tuple[str, Program]], count: int, classes: dict[Mutation, Class], run: bool = True) -> None:
-    """Judge `count` mutants of every class of each program, fewer of a header. What runs alike is run once."""
+def judge_mutants(
+    programs: Iterator[tuple[str, Program]], count: int, classes: dict[Mutation, Results], run: bool = True
+) -> None:
+    """Judge `count` mutants of every class for each program, fewer for the header. Equal executions run once in loopback."""
     for name, p in programs:
         assert not codes(p) and not reason_of(p), name
-        ran = {executed(p)}
+        executions = {execution(p)}
         for mutation in MUTATIONS:
-            most = -(-count // OF_HEADER) if mutation in HEADER else count
-            for number, mutant in enumerate(mutants(p, mutation, most, f"{name} {mutation.__name__}")):
-                classes[mutation].judge(mutant, run and executed(mutant) not in ran, number)
-                ran.add(executed(mutant))
+            limit = -(-count // OF_HEADER) if mutation in HEADER else count
+            for number, mutant in enumerate(mutants(p, mutation, limit, f"{name} {mutation.__name__}")):
+                classes[mutation].judge(mutant, run and execution(mutant) not in executions, number)
+                executions.add(execution(mutant))
 
 
-def executed(p: Program) -> object:
-    """Return all that a run of a program depends on."""
+def execution(p: Program) -> object:
+    """Return all parts of a program on which its execution depends."""
     h = p.header
     return h.width, h.ranks, h.window, h.machine, h.kind, h.pipes, tuple(p.stream(g) for g in range(p.world))
 
 
-def text(classes: dict[Mutation, Class]) -> str:
-    """Return what docs/proof.md shows."""
+def text(classes: dict[Mutation, Results]) -> str:
+    """Return the text for docs/proof.md."""
     fates = ("rejected", "equivalent", "unexplained", "refused for nothing")
     head = ("class", "mutants", *fates, "codes of the findings", "why all share one fate")
     total = sum((c.fate for c in classes.values()), Counter())
@@ -156,11 +159,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     args = parser.parse_args()
     began = time.monotonic()
-    classes: dict[Mutation, Class] = defaultdict(Class)
-    killed(shipped(), OF_SHIPPED, classes)
-    killed(evaluations(shipped()), OF_EVALUATIONS, classes)
-    killed(drawn(args.seed, DRAWN), OF_DRAWN, classes)
-    killed(drawn(args.seed, DRAWN_EVALUATIONS, EVALUATION), OF_DRAWN, classes)
+    classes: dict[Mutation, Results] = defaultdict(Results)
+    judge_mutants(shipped(), OF_SHIPPED, classes)
+    judge_mutants(evaluations(shipped()), OF_EVALUATIONS, classes)
+    judge_mutants(drawn(args.seed, DRAWN), OF_DRAWN, classes)
+    judge_mutants(drawn(args.seed, DRAWN_EVALUATIONS, EVALUATION), OF_DRAWN, classes)
     words = stamp(time.monotonic() - began, args.seed, ("numpy", "torch")) + text(classes)
     print(words)
     record("kills", words)

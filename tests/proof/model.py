@@ -1,7 +1,8 @@
-"""A model checker for programs, written from docs/semantics.md alone: no code of the verifier, none of loopback's.
+"""A model checker for programs, written from docs/semantics.md alone. It shares no code with the verifier or loopback.
 
-A state is how far every rank is, and which transfers and collectives are complete. Completing is a move of its own:
-nobody promises that a transfer completes as soon as it can. All states that can be reached are visited.
+A state consists of the position of every rank and of the set of complete operations (transfers and collectives). A
+transition executes one action of a rank or completes one operation; an operation need not complete as soon as it can. All
+reachable states are visited.
 """
 
 from __future__ import annotations
@@ -16,139 +17,144 @@ from chimerac.chimera_ir.program import Program
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What all interleavings come to. finals: how the maximal runs end: at the end of every stream, and right, or not."""
+class Explored:
+    """The result of exploring all interleavings. finals: for each final state, whether all ranks ended correctly."""
 
     states: int
     finals: tuple[bool, ...]
 
 
 @dataclass(slots=True)
-class Act:
-    """What a rank does at once, when others have got to `places` and everything of `deeds` is complete."""
+class Transition:
+    """A transition. It is enabled if all ranks have reached `positions` and all `operations` are complete."""
 
-    places: list[tuple[int, int]] = field(default_factory=list)  # (rank, how many acts it must have done)
-    deeds: int = 0  # one bit each
+    positions: list[tuple[int, int]] = field(default_factory=list)  # (rank, how many actions it must have executed)
+    operations: int = 0  # one bit for each
 
 
-def explore(program: Program, machine: str, limit: int = 10**6) -> Found:
-    """Visit every state of a program whose channels have as many SENDs as RECVs; give up after `limit` of them."""
-    ranks, deeds = acts_of(program, machine)
-    ends, every = [len(acts) for acts in ranks], (1 << len(deeds)) - 1
+def explore(program: Program, machine: str, limit: int = 10**6) -> Explored:
+    """Visit every reachable state, but stop after `limit` of them. Every channel must have as many SENDs as RECVs."""
+    ranks, operations = transitions_of(program, machine)
+    ends, every = [len(actions) for actions in ranks], (1 << len(operations)) - 1
     start = ((0,) * len(ranks), 0)
-    seen, todo, finals = {start}, [start], []
-    while todo and len(seen) <= limit:
-        at, complete = state = todo.pop()
+    seen, pending, finals = {start}, [start], []
+    while pending and len(seen) <= limit:
+        positions, complete = state = pending.pop()
         moves = []
-        for g, acts in enumerate(ranks):
-            if at[g] < ends[g] and is_due(acts[at[g]], at, complete):
-                moves.append(((*at[:g], at[g] + 1, *at[g + 1 :]), complete))
+        for g, actions in enumerate(ranks):
+            if positions[g] < ends[g] and is_enabled(actions[positions[g]], positions, complete):
+                moves.append(((*positions[:g], positions[g] + 1, *positions[g + 1 :]), complete))
         moves += [
-            (at, complete | 1 << d) for d, deed in enumerate(deeds) if not complete >> d & 1 and is_due(deed, at, complete)
+            (positions, complete | 1 << k)
+            for k, operation in enumerate(operations)
+            if not complete >> k & 1 and is_enabled(operation, positions, complete)
         ]
         for move in moves:
             if move not in seen:
                 seen.add(move)
-                todo.append(move)
+                pending.append(move)
         if not moves:
             finals.append(state == (tuple(ends), every))
-    return Found(len(seen), tuple(finals))
+    return Explored(len(seen), tuple(finals))
 
 
 def ends_on(program: Program, machine: str) -> bool:
-    """Return whether one run of such a program, in which everything is done as soon as it can, comes to its end."""
-    ranks, deeds = acts_of(program, machine)
-    at, complete, todo = [0] * len(ranks), 0, [*enumerate(deeds)]
+    """Return whether the program ends in the one run in which every transition is taken as soon as it is enabled."""
+    ranks, operations = transitions_of(program, machine)
+    positions, complete, pending = [0] * len(ranks), 0, [*enumerate(operations)]
     moved = True
     while moved:
         moved = False
-        for g, acts in enumerate(ranks):
-            while at[g] < len(acts) and is_due(acts[at[g]], at, complete):
-                at[g], moved = at[g] + 1, True
+        for g, actions in enumerate(ranks):
+            while positions[g] < len(actions) and is_enabled(actions[positions[g]], positions, complete):
+                positions[g], moved = positions[g] + 1, True
         left = []
-        for d, deed in todo:
-            if is_due(deed, at, complete):
-                complete, moved = complete | 1 << d, True
+        for k, operation in pending:
+            if is_enabled(operation, positions, complete):
+                complete, moved = complete | 1 << k, True
             else:
-                left.append((d, deed))
-        todo = left
-    return not todo and all(n == len(acts) for n, acts in zip(at, ranks, strict=True))
+                left.append((k, operation))
+        pending = left
+    return not pending and all(n == len(actions) for n, actions in zip(positions, ranks, strict=True))
 
 
-def is_due(act: Act, at: Sequence[int], complete: int) -> bool:
-    return act.deeds & ~complete == 0 and all(at[g] >= n for g, n in act.places)
+def is_enabled(action: Transition, positions: Sequence[int], complete: int) -> bool:
+    return action.operations & ~complete == 0 and all(positions[g] >= n for g, n in action.positions)
 
 
-def acts_of(program: Program, machine: str) -> tuple[list[list[Act]], list[Act]]:
-    """Return what every rank does, and what completes by itself.
+def transitions_of(program: Program, machine: str) -> tuple[list[list[Transition]], list[Transition]]:
+    """Return the actions of every rank, and the completions of operations.
 
-    Tasks that wait for nothing are left out: nobody waits for them, so nobody can tell when they run.
+    Tasks that wait for no value are left out, because no other transition depends on them.
     """
     h = program.header
     window = {"posted": None, "rendezvous": 0}.get(machine, h.window)
     queued = machine in ("paired", "serial")
     streams = [program.stream(g) for g in range(program.world)]
-    acts: list[list[Act]] = [[] for _ in streams]
-    sends: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # channel -> (rank, acts until it is posted)
+    actions: list[list[Transition]] = [[] for _ in streams]
+    # By channel, for each message: (rank, number of its actions up to the SEND or RECV).
+    sends: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     receives: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    waits: list[tuple[Act, str, tuple[int, int], int]] = []  # an act, and what it waits for: to be filled in below
-    queues: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)  # what stands in it, in order
+    waits: list[tuple[Transition, str, tuple[int, int], int]] = []  # (action, kind of wait, channel, number of the message)
+    queues: dict[tuple[object, ...], list[tuple[object, ...]]] = defaultdict(list)  # the operations in it, in order
     launched: dict[AllReduce, list[tuple[int, int]]] = defaultdict(list)
 
     for g, stream in enumerate(streams):
         readers = first_readers(g, stream)
         for n, i in enumerate(stream):
-            act = Act()
-            mine = acts[g]
+            action = Transition()
+            own = actions[g]
             if isinstance(i, Send | Recv):
                 channel = (g, i.peer) if isinstance(i, Send) else (i.peer, g)
-                line = sends[channel] if isinstance(i, Send) else receives[channel]
-                number = len(line)
-                mine.append(act)
-                line.append((g, len(mine)))
+                ends_posted = sends[channel] if isinstance(i, Send) else receives[channel]
+                number = len(ends_posted)
+                own.append(action)
+                ends_posted.append((g, len(own)))
                 queues[queue_of(machine, g, i)].append((channel, number))
                 if isinstance(i, Send) and window is not None:
-                    if queued and window == 0:  # it posts first and then waits for its own
-                        act = Act()
-                        mine.append(act)
+                    if queued and window == 0:  # a SEND posts its transfer and then waits for it
+                        action = Transition()
+                        own.append(action)
                     if number - window >= 0:
-                        waits.append((act, "transfer" if queued else "receive", channel, number - window))
+                        waits.append((action, "transfer" if queued else "receive", channel, number - window))
             elif isinstance(i, AllReduce):
-                mine.append(act)
-                launched[i].append((g, len(mine)))
+                own.append(action)
+                launched[i].append((g, len(own)))
                 queues[queue_of(machine, g, i)].append((i, 0))
             elif n in readers:
-                mine.append(act)
-                waits += [(act, "transfer" if queued else "send", channel, number) for channel, number in readers[n]]
+                own.append(action)
+                waits += [(action, "transfer" if queued else "send", channel, number) for channel, number in readers[n]]
 
-    # On the first three machines a transfer is no more than its two ends.
-    transfers = {(c, n): Act([sends[c][n], receives[c][n]]) for c in sends for n in range(len(sends[c]))} if queued else {}
-    deeds: dict[tuple[object, ...], Act] = {**transfers, **{(i, 0): Act(places) for i, places in launched.items()}}
-    bit = {deed: 1 << n for n, deed in enumerate(deeds)}
-    for line_up in queues.values():
-        for before, after in pairwise(line_up):
-            if before in deeds and after in deeds:
-                deeds[after].deeds |= bit[before]
-    for act, what, channel, number in waits:
-        match what:
+    # Without queues the waits are for the ends of transfers, so their completion is no transition.
+    operations: dict[tuple[object, ...], Transition] = {}
+    if queued:
+        operations = {(c, n): Transition([sends[c][n], receives[c][n]]) for c in sends for n in range(len(sends[c]))}
+    operations |= {(i, 0): Transition(positions) for i, positions in launched.items()}
+    bit = {operation: 1 << n for n, operation in enumerate(operations)}
+    for queue in queues.values():
+        for before, after in pairwise(queue):
+            if before in operations and after in operations:
+                operations[after].operations |= bit[before]
+    for action, kind, channel, number in waits:
+        match kind:
             case "send":
-                act.places.append(sends[channel][number])
+                action.positions.append(sends[channel][number])
             case "receive":
-                act.places.append(receives[channel][number])
+                action.positions.append(receives[channel][number])
             case _:
-                act.deeds |= bit[channel, number]
-    return acts, list(deeds.values())
+                action.operations |= bit[channel, number]
+    return actions, list(operations.values())
 
 
 def queue_of(machine: str, g: int, i: Send | Recv | AllReduce) -> tuple[object, ...]:
-    """Return the queue in which a transfer or a collective stands on this rank: its own where they do not meet."""
+    """Return the queue of a transfer or a collective on this rank."""
     if machine == "serial":
         return (g,)
     return (g, "collectives") if isinstance(i, AllReduce) else (g, i.peer)
 
 
 def first_readers(g: int, stream: tuple[Instruction, ...]) -> dict[int, list[tuple[tuple[int, int], int]]]:
-    """Return, by place in the stream, the messages (channel, number) that an instruction is the first to read."""
+    """Return, by position in the stream, the messages (channel, number) whose first reader is there."""
     counts: dict[int, int] = defaultdict(int)
     found: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
     for n, i in enumerate(stream):
@@ -164,7 +170,7 @@ def values_of(i: Recv) -> Iterator[tuple[str, int, int, int]]:
 
 
 def values_read(i: Instruction) -> Iterator[tuple[str, int, int, int]]:
-    """Yield what a task takes of what may have been received. A backward needs the act again, which is there by then."""
+    """Yield the values that a task reads and may have received. A backward also reads the act, which has arrived before."""
     if isinstance(i, Fwd | Bwd | BwdInput):
         value = "act" if isinstance(i, Fwd) else "grad"
         yield from ((value, i.pipe, i.stage, m) for m in i.micro_batches)

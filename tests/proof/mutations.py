@@ -1,4 +1,4 @@
-"""What can go wrong with a right program: the classes of mutants. Here, those of one instruction."""
+"""Mutations of a correct program, one function for each class of mutants. This file has those of one instruction."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def swap_receives(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def delay_send(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Move a SEND past the next task, at least."""
+    """Move a SEND past the next task, or further."""
     stream = d.streams[at[0]]
     task = next((n for n in range(at[1], len(stream)) if isinstance(stream[n], Task)), len(stream))
     if not isinstance(stream[at[1]], Send) or task == len(stream):
@@ -107,7 +107,7 @@ def pair_with_next(d: Draft, at: Place, __: random.Random) -> bool:
 
 
 def give_back(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Insert a FREE of something that this rank receives."""
+    """Insert a FREE of a value that this rank receives, at a random position."""
     i = d.at(at)
     if not isinstance(i, Recv):
         return False
@@ -116,13 +116,13 @@ def give_back(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def two_changes(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Make two changes of any classes, each anywhere; those of streams first, which rely on the header."""
+    """Make two changes of any classes, the one of a stream first, because it relies on the header."""
     every = [*INSTRUCTIONS, *STREAMS, *HEADER]
     first, second = sorted(rng.choices(every, k=2), key=every.index)
     return first(d, at, rng) and any(d.streams) and second(d, d.place(rng), rng)
 
 
-# Every class, in words; and where all of its mutants are wrong, or none is: why.
+# By class: its name, and the reason if all of its mutants are wrong, or none is.
 INSTRUCTIONS: dict[Mutation, tuple[str, str]] = {
     drop: ("drop an instruction", ""),
     duplicate: ("duplicate an instruction", "every instruction is there once"),

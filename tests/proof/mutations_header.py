@@ -1,4 +1,4 @@
-"""What can go wrong with the header of a right program: a class of mutants for each of its fields."""
+"""Mutations of the header of a correct program: a class of mutants for each field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Change = Callable[[Header, random.Random], Any]  # the field's new value
 
 
 def number(name: str, least: int = 1) -> Change:
-    """Return what changes a number a little, or doubles or halves it."""
+    """Return a change that adds a little to a number, or doubles or halves it."""
 
     def change(h: Header, rng: random.Random) -> int:
         n: int = getattr(h, name)
@@ -121,7 +121,7 @@ CHANGES: dict[str, Change] = {
     "limits": limits,
 }
 SIZES = "each has one stream, or task, for each of them"
-WHY = {  # where all mutants are wrong, or none is
+WHY = {  # the reason, where all mutants are wrong, or none is
     "ranks": SIZES,
     "stages": SIZES,
     "micro_batches": SIZES,

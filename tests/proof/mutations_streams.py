@@ -1,4 +1,4 @@
-"""What can go wrong with several instructions of a right program at once: the classes of mutants."""
+"""Mutations of a correct program that change several instructions, or add some."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from chimerac.chimera_ir.instructions import (
 from tests.proof.draft import Draft, Mutation, Place
 
 
-def named(d: Draft, at: Place, rng: random.Random) -> tuple[int, int, tuple[int, ...]]:
-    """Return pipe, stage and micro-batches that an instruction could have: mostly those of one that is there."""
+def operands(d: Draft, at: Place, rng: random.Random) -> tuple[int, int, tuple[int, ...]]:
+    """Return pipe, stage and micro-batches for a new instruction: usually those of the one at this place."""
     i = d.at(at)
     if isinstance(i, AllReduce):
         p = rng.randrange(len(d.header.pipes))
@@ -33,20 +33,20 @@ def named(d: Draft, at: Place, rng: random.Random) -> tuple[int, int, tuple[int,
 
 
 def add_transfer(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Put in both ends of one more transfer."""
+    """Insert both ends of one more transfer."""
     if d.world == 1:
         return False
     source, target = rng.sample(range(d.world), 2)
     value = "act" if rng.random() < 0.6 else "grad"
-    what = named(d, at, rng)
+    what = operands(d, at, rng)
     d.insert(rng, source, Send(value, *what, target))  # type: ignore[arg-type]
     d.insert(rng, target, Recv(value, *what, source))  # type: ignore[arg-type]
     return True
 
 
 def add_instruction(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Put in one more instruction of any kind, on the same rank."""
-    pipe, stage, batch = named(d, at, rng)
+    """Insert one more instruction of any kind on the same rank."""
+    pipe, stage, batch = operands(d, at, rng)
     value, peer = rng.choice(["act", "grad"]), rng.randrange(d.world)
     holders = d.header.holders([stage]) if stage < d.header.stages else (at[0],)
     new: list[Instruction] = [
@@ -61,7 +61,7 @@ def add_instruction(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def change_value(d: Draft, at: Place, _: random.Random) -> bool:
-    """Let an activation be a gradient, or the other way."""
+    """Replace an act by a grad, or a grad by an act."""
     i = d.at(at)
     return isinstance(i, Send | Recv | Free) and d.put(at, replace(i, value="grad" if i.value == "act" else "act"))
 
@@ -72,22 +72,22 @@ def run_again(d: Draft, at: Place, _: random.Random) -> bool:
 
 
 def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Let ranks run each other's streams: two of them or all; as they are, with new peers, or with new placements too."""
+    """Permute the streams of two ranks or of all: unchanged, with peers renumbered, or with placements renumbered too."""
     h = d.header
     if h.ranks == 1:
         return False
-    now = list(range(h.ranks))  # local rank -> whose stream it was
+    now = list(range(h.ranks))  # local rank -> the rank whose stream it gets
     if rng.random() < 0.5:
         rng.shuffle(now)
     else:
         a, b = rng.sample(now, 2)
         now[a], now[b] = b, a
     new = {old: k for k, old in enumerate(now)}
-    how = rng.choice(["as they are", "peers", "placements"])
+    renumbered = rng.choice(["nothing", "peers", "placements"])
     streams = [d.streams[g - g % h.ranks + now[g % h.ranks]] for g in range(d.world)]
-    if how != "as they are":
+    if renumbered != "nothing":
         streams = [[renamed(i, h.ranks, new) for i in stream] for stream in streams]
-    if how == "placements":
+    if renumbered == "placements":
         d.header = replace(h, pipes=tuple(replace(p, placement=tuple(new[r] for r in p.placement)) for p in h.pipes))
     d.streams[:] = streams
     return True
@@ -116,7 +116,7 @@ def partner(d: Draft, at: Place) -> Place | None:
 
 
 def with_partner(d: Draft, at: Place, rng: random.Random) -> Iterator[Place]:
-    """Yield a place and, mostly, that of a transfer's other end."""
+    """Yield a place and usually, for a transfer, the place of its other end."""
     yield at
     end = partner(d, at)
     if end is not None and rng.random() < 0.7:
@@ -124,7 +124,7 @@ def with_partner(d: Draft, at: Place, rng: random.Random) -> Iterator[Place]:
 
 
 def split_group(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Make two instructions of one over several micro-batches; of a transfer mostly at both ends."""
+    """Split an instruction over several micro-batches in two; for a transfer usually at both ends."""
     i = d.at(at)
     if isinstance(i, AllReduce) or len(i.micro_batches) < 2:
         return False
@@ -138,7 +138,7 @@ def split_group(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def merge_groups(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Make one instruction of two that differ in their micro-batches alone; of transfers mostly at both ends."""
+    """Merge two instructions that differ only in their micro-batches; for transfers usually at both ends."""
     i = d.at(at)
     if isinstance(i, AllReduce):
         return False

@@ -1,5 +1,6 @@
-"""What docs/semantics.md demands of a program and no run shows: a header that makes sense, instructions that name what
-exists and stand where they belong, limits. An opinion of its own, sharing nothing with the verifier."""
+"""The static rules of docs/semantics.md, which need no run: the header is consistent, instructions name existing things and
+are on the right rank, limits hold. This file shares no code with the verifier.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +12,20 @@ from chimerac.chimera_ir.program import Header, Program
 KNOWN = ("activations", "receive_buffers", "weight_copies")
 
 
-def broken(program: Program) -> str:
-    """Return which rule a program breaks, or nothing."""
+def first_error(program: Program) -> str:
+    """Return the first rule that a program breaks; empty if there is none."""
     streams = [program.stream(g) for g in range(program.world)]
-    for rules in (of_header(program.header, len(streams)), of_costs(program), of_instructions(program.header, streams)):
+    for rules in (
+        header_errors(program.header, len(streams)),
+        cost_errors(program),
+        instruction_errors(program.header, streams),
+    ):
         for rule in rules:
             return rule
-    return next(of_limits(program.header, streams), "")
+    return next(limit_errors(program.header, streams), "")
 
 
-def of_header(h: Header, world: int) -> Iterator[str]:
+def header_errors(h: Header, world: int) -> Iterator[str]:
     if world != h.width * h.ranks:
         yield "not one stream for each rank of each replica"
     if sorted(m for p in h.pipes for m in p.micro_batches) != list(range(h.micro_batches)):
@@ -29,20 +34,20 @@ def of_header(h: Header, world: int) -> Iterator[str]:
         yield "a placement is not of S local ranks"
     for names in ([p.name for p in h.pipes], [t.name for t in h.tied]):
         if len({*names}) < len(names):
-            yield "two have one name"
+            yield "two pipes or tied parameters have the same name"
     if not {s for t in h.tied for s in t.stages} <= {*range(h.stages)}:
-        yield "tied parameters of a stage that there is not"
+        yield "tied parameters of a stage that does not exist"
     if not {*h.limits} <= {*KNOWN}:
         yield "an unknown limit"
 
 
-def of_costs(program: Program) -> Iterator[str]:
+def cost_errors(program: Program) -> Iterator[str]:
     c = program.costs
     if any(len(costs) != program.header.stages for costs in (c.FWD, c.BWD, c.BWD_INPUT, c.BWD_WEIGHT)):
         yield "not a cost for each stage"
 
 
-def of_instructions(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
+def instruction_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
     groups = {f"stage {s}": s for s in range(h.stages)} | {t.name: min(t.stages) for t in h.tied}
     for g, stream in enumerate(streams):
         first = g // h.ranks * h.ranks  # rank of this replica
@@ -61,32 +66,32 @@ def of_instructions(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterat
                 yield f"{i}: not micro-batches of its pipe, each once"
             if not isinstance(i, Send | Recv | Free):
                 if first + pipe.placement[i.stage] != g:
-                    yield f"{i} on rank {g}, where its stage does not live"
+                    yield f"{i} on rank {g}, which does not hold its stage"
                 continue
-            maker = i.stage - 1 if i.value == "act" else i.stage + 1
-            if not 0 <= maker < h.stages:
-                yield f"{i}: nobody makes it"
+            producer = i.stage - 1 if i.value == "act" else i.stage + 1
+            if not 0 <= producer < h.stages:
+                yield f"{i}: no stage computes this value"
                 continue
-            source, target = (first + pipe.placement[s] for s in (maker, i.stage))
+            source, target = (first + pipe.placement[s] for s in (producer, i.stage))
             ends = {"SEND": (g, getattr(i, "peer", g)), "RECV": (getattr(i, "peer", g), g)}.get(i.op, (source, g))
             if source == target or ends != (source, target):
                 yield f"{i} on rank {g}: it goes from rank {source} to rank {target}"
 
 
-def of_limits(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
+def limit_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
     for g, stream in enumerate(streams):
         stages = {s for p in h.pipes for s, r in enumerate(p.placement) if r == g % h.ranks}
-        counts = {"weight_copies": len(stages), **dict(zip(KNOWN, most(h, stream), strict=False))}
+        counts = {"weight_copies": len(stages), **dict(zip(KNOWN, peaks(h, stream), strict=False))}
         for name, limit in h.limits.items():
             if counts[name] > limit:
                 yield f"rank {g} holds {counts[name]} {name}"
 
 
-def most(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
-    """Return how many activations and how many received values a stream holds at its worst moment."""
+def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
+    """Return the peak number of activations and of received values of a stream."""
     alive: set[object] = set()
     held: set[object] = set()
-    given_back = {key for i in stream if isinstance(i, Free) for key in keys(i.value, i)}
+    freed = {key for i in stream if isinstance(i, Free) for key in keys(i.value, i)}
     activations = buffers = 0
     for i in stream:
         ended: set[object] = set()
@@ -106,7 +111,7 @@ def most(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
                 pass
         activations, buffers = max(activations, len(alive)), max(buffers, len(held))
         alive -= ended
-        held -= ended - given_back
+        held -= ended - freed
         if isinstance(i, Free):
             held -= keys(i.value, i)
     return activations, buffers

@@ -1,12 +1,12 @@
-"""Loopback's own scheduler, run over all choices instead of drawn ones.
+"""Explores all interleavings with the scheduler of loopback, which normally draws one at random.
 
-Every rank is a stream walked on the real transport, with messages of one number. It has a place at each hand-over: before
-each post and at each wait, whether or not it has to wait, so that the places are the same under every interleaving.
-A state is the vector of places. Runs are repeated from the start with other choices until every state that can be
-reached has been.
+Every rank executes its stream on the real transport, with messages of one number. A rank gives up its turn before each post
+and at each wait, even if it need not wait. Its position is how often it did so, so positions do not depend on the
+interleaving. A state is the tuple of the positions. Runs are repeated from the start with other choices until every
+reachable state was visited.
 
-That the places are the whole state, since nothing is decided while a program runs, is checked too: `thorough` takes
-every choice of every state and compares all that the world holds with what it held there the first time.
+`thorough` also checks that the positions determine the whole state: it takes every choice in every state, and compares the
+contents of the transport with those of the first visit.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from chimerac.interpreter.errors import PeerLostError, StuckError
 from chimerac.interpreter.transport.loopback import Loopback
 from chimerac.interpreter.transport.machines import Queue, World
 from chimerac.interpreter.transport.turns import Turns
-from tests.proof.model import Found
+from tests.proof.model import Explored
 
 State = tuple[int, ...]
 Path = tuple[int, ...]
-Life = list[tuple[Any, ...]]  # what a rank does with its transport
+Calls = list[tuple[Any, ...]]  # the calls of a rank to its transport
 CPU = torch.device("cpu")
 
 
-class Chosen(Turns):
-    """Turns of greenlets, which start quickly and all run in one thread. Each hands over wherever it might."""
+class ChosenTurns(Turns):
+    """Turns of greenlets, which all run in one thread. Each gives up its turn at every opportunity."""
 
     def __init__(self, count: int, choose: Callable[[Sequence[int]], int | None]) -> None:
         super().__init__(count)
@@ -52,13 +52,13 @@ class Chosen(Turns):
 
     def choose(self, able: Sequence[int]) -> int:
         chosen = self._choose(able)
-        if chosen is None:  # nothing new can come of this run
+        if chosen is None:  # this run can reach no new state
             self.over = PeerLostError
             return able[0]
         return chosen
 
     def start(self, lives: Sequence[Callable[[], None]]) -> None:
-        self._hub, self._lives = greenlet.getcurrent(), [greenlet(life) for life in lives]
+        self._hub, self._greenlets = greenlet.getcurrent(), [greenlet(life) for life in lives]
 
     def give(self, to: int | None) -> None:
         self._next = to
@@ -68,11 +68,11 @@ class Chosen(Turns):
 
     def finish(self) -> None:
         while self._next is not None:
-            self._lives[self._next].switch()
+            self._greenlets[self._next].switch()
 
 
-class Watched(World):
-    """A world that knows how much has been posted in it."""
+class CountingWorld(World):
+    """A world that counts what is posted in it."""
 
     launched = 0
 
@@ -86,86 +86,88 @@ class Watched(World):
 
 @dataclass
 class Exploration:
-    """One program on one machine. seen: what the world held at each state, where that is compared."""
+    """The exploration of one program on one machine. seen: the contents of the transport by state, if `thorough`."""
 
     program: Program
     machine: Machine
     thorough: bool = False
     seen: dict[State, object] = field(default_factory=dict)
-    todo: list[tuple[Path, State]] = field(default_factory=list)
-    silent: set[tuple[int, int]] = field(default_factory=set)  # (rank, place) of turns that post nothing
+    pending: list[tuple[Path, State]] = field(default_factory=list)
+    silent: set[tuple[int, int]] = field(default_factory=set)  # (rank, position) of turns that post nothing
     finals: dict[State, bool] = field(default_factory=dict)
 
-    def run(self) -> Found:
-        """Visit every state."""
-        lives = lives_of(self.program)
-        self.todo.append(((), (0,) * self.program.world))
-        while self.todo:
-            path, state = self.todo.pop()
+    def run(self) -> Explored:
+        """Visit every reachable state."""
+        calls = calls_of(self.program)
+        self.pending.append(((), (0,) * self.program.world))
+        while self.pending:
+            path, state = self.pending.pop()
             if self.thorough or state not in self.seen:
-                self.repeat(lives, path)
-        return Found(len(self.seen), tuple(self.finals.values()))
+                self.repeat(calls, path)
+        return Explored(len(self.seen), tuple(self.finals.values()))
 
-    def repeat(self, lives: list[Life], path: Path) -> None:
-        """Run the program along a path, and then on through states not seen yet."""
-        at, taken = [0] * len(lives), list(path)
+    def repeat(self, calls: list[Calls], path: Path) -> None:
+        """Run the program along a path of choices, and then on while it reaches new states."""
+        positions, taken = [0] * len(calls), list(path)
         cut, before = False, 0
         turn: tuple[int, int] | None = None
 
-        def choose(able: Sequence[int]) -> int | None:
+        def choose(ready: Sequence[int]) -> int | None:
             nonlocal cut, turn, before
             if turn is not None and world.posts() == before:
                 self.silent.add(turn)
-            depth = sum(at)
+            depth = sum(positions)
             if depth < len(path):
                 chosen = path[depth]
             else:
-                state = tuple(at)
+                state = tuple(positions)
                 known = state in self.seen
-                self.meet(state, held(world, buffers) if self.thorough else None)
-                following = [(k, (*at[:k], at[k] + 1, *at[k + 1 :])) for k in self.worth(able, at)]
+                self.visit(state, contents(world, buffers) if self.thorough else None)
+                following = [
+                    (k, (*positions[:k], positions[k] + 1, *positions[k + 1 :])) for k in self.to_explore(ready, positions)
+                ]
                 fresh = [] if known else [(k, s) for k, s in following if self.thorough or s not in self.seen]
                 if not fresh:
                     cut = True
                     return None
                 chosen = fresh[0][0]
-                self.todo += [((*taken, k), s) for k, s in fresh[1:]]
+                self.pending += [((*taken, k), s) for k, s in fresh[1:]]
                 taken.append(chosen)
-            turn, before = (chosen, at[chosen]), world.posts()
-            at[chosen] += 1
+            turn, before = (chosen, positions[chosen]), world.posts()
+            positions[chosen] += 1
             return chosen
 
-        turns = Chosen(len(lives), choose)
-        world = Watched(self.program, self.machine, every_post=True, turns=turns)
-        buffers: list[list[Tensor]] = [[] for _ in lives]
-        right = turns.run([partial(live, Loopback(g, world, CPU), lives[g], buffers[g]) for g in range(len(lives))])
+        turns = ChosenTurns(len(calls), choose)
+        world = CountingWorld(self.program, self.machine, every_post=True, turns=turns)
+        buffers: list[list[Tensor]] = [[] for _ in calls]
+        correct = turns.run([partial(execute, Loopback(g, world, CPU), calls[g], buffers[g]) for g in range(len(calls))])
         unexpected = [e for e in turns.errors.values() if not isinstance(e, StuckError | PeerLostError)]
         if unexpected:
             raise unexpected[0]
         if not cut:
-            self.meet(tuple(at), held(world, buffers) if self.thorough else None)
-            self.finals[tuple(at)] = turns.over is None and all(right)
+            self.visit(tuple(positions), contents(world, buffers) if self.thorough else None)
+            self.finals[tuple(positions)] = turns.over is None and all(correct)
 
-    def meet(self, state: State, holds: object) -> None:
-        """Note a state. Whenever it is met again, the world must hold the same."""
-        assert self.seen.setdefault(state, holds) == holds, "the places of the ranks are not the whole state"
+    def visit(self, state: State, content: object) -> None:
+        """Record a state. At each later visit the contents of the transport must be the same."""
+        assert self.seen.setdefault(state, content) == content, "the positions of the ranks do not determine the state"
 
-    def worth(self, able: Sequence[int], at: list[int]) -> Sequence[int]:
-        """Return who should go on, of those that could: one alone where it is known to post nothing until its next place.
+    def to_explore(self, ready: Sequence[int], positions: list[int]) -> Sequence[int]:
+        """Return the ranks whose turns must be explored: one alone if its turn is known to post nothing.
 
-        Nobody can tell when such a turn was taken, and it remains possible until it is.
+        Such a turn is independent of all others and stays possible until it is taken (partial-order reduction).
         """
-        silent = () if self.thorough else [k for k in able if (k, at[k]) in self.silent]
-        return silent[:1] or able
+        silent = () if self.thorough else [k for k in ready if (k, positions[k]) in self.silent]
+        return silent[:1] or ready
 
 
-def explore(program: Program, machine: Machine, thorough: bool = False) -> Found:
-    """Visit every state of a program whose channels have as many SENDs as RECVs."""
+def explore(program: Program, machine: Machine, thorough: bool = False) -> Explored:
+    """Visit every reachable state. Every channel must have as many SENDs as RECVs."""
     return Exploration(program, machine, thorough).run()
 
 
-def held(world: World, buffers: list[list[Tensor]]) -> object:
-    """Return all that the ranks have in common, and all that they have received."""
+def contents(world: World, buffers: list[list[Tensor]]) -> object:
+    """Return the contents of the transport and of all receive buffers."""
     channels = sorted(
         (k, c.sends, c.receives, c.done, len(c.waiting)) for k, c in world.channels.items() if c.sends + c.receives
     )
@@ -174,12 +176,12 @@ def held(world: World, buffers: list[list[Tensor]]) -> object:
     return channels, queues, sums, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
 
 
-def lives_of(program: Program) -> list[Life]:
-    """Return what every rank does: posts, and a wait at the first reader of what it receives."""
+def calls_of(program: Program) -> list[Calls]:
+    """Return the calls of every rank: its posts, and a wait at the first reader of each received value."""
     content: dict[tuple[object, ...], int] = {}
-    lives: list[Life] = []
+    calls: list[Calls] = []
     for g in range(program.world):
-        life: Life = []
+        own: Calls = []
         awaited: dict[tuple[object, ...], tuple[int, int]] = {}
         posted = 0
         for i in program.stream(g):
@@ -188,28 +190,28 @@ def lives_of(program: Program) -> list[Life]:
                 number = content.setdefault(message, len(content))
             match i:
                 case Send():
-                    life.append(("send", i.peer, number))
+                    own.append(("send", i.peer, number))
                 case Recv():
-                    life.append(("recv", i.peer))
+                    own.append(("recv", i.peer))
                     for m in i.micro_batches:
                         awaited[i.value, i.pipe, i.stage, m] = posted, number
                     posted += 1
                 case AllReduce():
-                    life.append(("sum", i.ranks, content.setdefault((i.group,), len(content))))
+                    own.append(("sum", i.ranks, content.setdefault((i.group,), len(content))))
                 case Fwd() | Bwd() | BwdInput():
                     value = "act" if isinstance(i, Fwd) else "grad"
                     first = {awaited.get((value, i.pipe, i.stage, m)) for m in i.micro_batches} - {None}
-                    life += [("read", *message) for message in sorted(first)]  # type: ignore[type-var]
+                    own += [("read", *message) for message in sorted(first)]  # type: ignore[type-var]
                     awaited = {key: message for key, message in awaited.items() if message not in first}
-        lives.append(life)
-    return lives
+        calls.append(own)
+    return calls
 
 
-def live(transport: Loopback, life: Life, buffers: list[Tensor]) -> bool:
-    """Be a rank; return whether what it received and summed is what it should be."""
-    received, sums, right = [], [], True
-    for what, *rest in life:
-        match what:
+def execute(transport: Loopback, own: Calls, buffers: list[Tensor]) -> bool:
+    """Execute the calls of one rank; return whether all received values and sums are correct."""
+    received, sums, correct = [], [], True
+    for kind, *rest in own:
+        match kind:
             case "send":
                 transport.send(rest[0], torch.tensor([float(rest[1])]))
             case "recv":
@@ -218,7 +220,7 @@ def live(transport: Loopback, life: Life, buffers: list[Tensor]) -> bool:
             case "read":
                 pending, buffer = received[rest[0]]
                 pending.wait()
-                right &= buffer.item() == rest[1]
+                correct &= buffer.item() == rest[1]
             case _:
                 ranks, number = rest
                 buffers.append(torch.tensor([number * 64.0 + transport.rank]))
@@ -226,7 +228,7 @@ def live(transport: Loopback, life: Life, buffers: list[Tensor]) -> bool:
                     (transport.launch_all_reduce(ranks, buffers[-1]), buffers[-1], sum(number * 64.0 + r for r in ranks))
                 )
     transport.flush()
-    for pending, total, wanted in sums:
+    for pending, total, expected in sums:
         pending.wait()
-        right &= total.item() == wanted  # sums over the same ranks are told apart by their order alone
-    return right
+        correct &= total.item() == expected  # sums over the same ranks differ only in their order
+    return correct

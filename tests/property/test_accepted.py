@@ -1,8 +1,8 @@
-"""Changes by hand that leave a program right must be accepted: no check asks for the shape that lowering happens to give.
+"""The verifier accepts changes that leave a program correct, so it does not require the order that lowering chooses.
 
-a SEND later       past tasks, as long as no other SEND of its channel is passed and nobody hangs
-a RECV earlier     past anything but a RECV of its channel
-tasks exchanged    neighbours that need nothing of each other
+a SEND later       past tasks and other transfers, but not past a SEND of its channel, if the program does not deadlock
+a RECV earlier     past any instruction except a RECV of its channel
+tasks exchanged    adjacent tasks that do not depend on each other
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_written_by_hand(name: str) -> None:
 
 
 def channel(g: int, i: Instruction) -> tuple[object, ...] | None:
-    """Return the channel of a transfer; all sums are one queue."""
+    """Return the channel of a transfer. All sums count as one channel."""
     match i:
         case Send():
             return ("send", g, i.peer)
@@ -109,7 +109,7 @@ def earlier_receives(s: Streams) -> Iterator[Streams]:
 
 
 def exchanged_tasks(s: Streams) -> Iterator[Streams]:
-    """Exchange two tasks that follow each other, each with the transfers after it, or with all transfers after both."""
+    """Exchange two consecutive tasks. The transfers after each move with it, or stay after both."""
     for g, stream in enumerate(s):
         places = [k for k, i in enumerate(stream) if channel(g, i) is None]
         for a, b, end in zip(places, places[1:], [*places[2:], len(stream)], strict=False):
@@ -119,7 +119,7 @@ def exchanged_tasks(s: Streams) -> Iterator[Streams]:
 
 
 def in_order(p: Program, s: Streams) -> bool:
-    """Return whether the two ends of every channel, and all collectives, still have one order."""
+    """Return whether both ends of every channel have the same order, and the collectives their original one."""
     ends: dict[object, list[object]] = {}
     sums = []
     for g, stream in enumerate(s):
@@ -143,11 +143,11 @@ def test_right_changes_are_accepted(name: str, changes: Callable[[Streams], Iter
             assert verify(other) is other
             assert other.digest != p.digest
             accepted += 1
-    assert accepted >= 3, "the changes of this kind must be many"
+    assert accepted >= 3, "too few changes of this kind are correct"
 
 
 def test_a_receive_may_always_move_earlier() -> None:
-    """Posting earlier, never past a RECV of its channel, can free a waiting SEND and never hold one up."""
+    """Posting a RECV earlier, but not past a RECV of its channel, can unblock a SEND, but never block one."""
     for p in PROGRAMS.values():
         for changed in list(earlier_receives(streams(p)))[::7]:
             verify(with_streams(p, changed))

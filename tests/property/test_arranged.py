@@ -1,4 +1,4 @@
-"""Any order that runs can be arranged for every machine, whatever costs nothing: from its text, and from a program's file."""
+"""Every order that runs can be arranged for every machine, even with costs of 0: from its text, and from a program file."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def test_from_its_text(text: str, machine: Machine, width: int) -> None:
 @given(texts, st.sampled_from(["paired", "serial"]), st.integers(1, 3))
 @examples(100)
 def test_from_a_file(text: str, machine: Machine, width: int) -> None:
-    streamed = compile_text(text, width=width).program
-    p = arranged(program_from_json(program_to_json(streamed)), machine)
+    original = compile_text(text, width=width).program
+    p = arranged(program_from_json(program_to_json(original)), machine)
     assert p is not None and verify(p).header.machine == machine
 
 
 def test_from_a_file_whose_sums_are_early() -> None:
     p = compile_text(ALL_AT_ONCE).program
     first = streams(p)[0]
-    sum_, after = (next(k for k, i in enumerate(first) if i.op == op) for op in ("ALLREDUCE", "BWD"))
-    early = with_streams(p, [moved(first, sum_, after + 1), streams(p)[1]])
-    again = arranged(early, "serial")
-    assert again is not None and verify(again).header.machine == "serial"
+    all_reduce, backward = (next(k for k, i in enumerate(first) if i.op == op) for op in ("ALLREDUCE", "BWD"))
+    early = with_streams(p, [moved(first, all_reduce, backward + 1), streams(p)[1]])
+    rearranged = arranged(early, "serial")
+    assert rearranged is not None and verify(rearranged).header.machine == "serial"

@@ -1,4 +1,4 @@
-"""Where nobody can move, the circle that is shown is the shortest there is."""
+"""The cycle of waits that explains a deadlock is the shortest one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimerac.compiler.diagnose.circle import closed, shortest_circle
 
 
 def drawn_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
-    """Return waits (target, source) that can never be over, and the lane of each node."""
+    """Return waits (target, source) that can never be satisfied, and the lane of each node."""
     lane = np.repeat(np.arange(5), [r.randint(1, 5) for _ in range(5)])
     waits = [(r.randrange(len(lane)), r.randrange(len(lane))) for _ in range(r.randint(1, 9))]
     done: set[int] = set()
@@ -30,7 +30,7 @@ def drawn_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
 
 
 def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
-    """Return how many waits the shortest circle has, by Dijkstra's algorithm from every wait."""
+    """Return the number of waits of the shortest cycle, by Dijkstra's algorithm from every wait."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_weighted_edges_from((int(s), int(t), 1) for t, s in zip(target, source, strict=True))
     graph.add_weighted_edges_from((v, v + 1, 0) for v in range(len(lane) - 1) if lane[v] == lane[v + 1])

@@ -1,6 +1,6 @@
 """Every schedule of the library against its published closed forms.
 
-Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, F and B what a stage's forward and backward cost.
+Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank, F and B the costs of a stage's forward and backward.
 Formulas marked (paper) are as published; the others are known consequences, checked with an independent simulator.
 """
 
@@ -25,7 +25,7 @@ HALF = Fraction(1, 2)
 
 
 def measure(p: Program, F: int, B: int, hop: Fraction | int = 0) -> Simulation:
-    """Return the simulation, after a second simulator has agreed with it."""
+    """Return the simulation, after comparing its makespan with an independent simulator."""
     s = simulate(p, {"F": F, "B": B, "hop": hop})
     assert Fraction(s.makespan, s.scale) == makespan(p, {"FWD": F, "BWD": B}, hop)
     return s
@@ -89,7 +89,7 @@ def test_dapple_policy_b_tolerates_communication(D: int, N: int, policy_a: int, 
 def test_chimera(schedule: str, D: int, N: int, f: int) -> None:
     p, k = program(schedule, D=D, N=N, f=f), N // D
     costs = COSTS if D < 16 else COSTS[:2]
-    # Direct concatenation: each further unit adds (D/f - 2)(B - F).
+    # Direct concatenation: each additional unit adds (D/f - 2)(B - F).
     check(p, lambda F, B: (D // f - 2) * (B + (k - 1) * (B - F)), lambda F, B: N * (F + B), costs)
     # Equal costs: ratio (D - 2f) / (2fN + D - 2f), Li and Hoefler, SC'21, table 3 (paper).
     assert simulate(p, {"F": 1, "B": 1}).bubble_ratio == pytest.approx((D - 2 * f) / (2 * f * N + D - 2 * f))
@@ -106,7 +106,7 @@ def test_chimera_performance_model(D: int) -> None:
     p = program("chimera", D=D)
     for F, B in COSTS[1:]:
         assert measure(p, F, B).makespan == D * F + (2 * D - 2) * B
-    # A transfer ends every task of that path in the model; in fact the tasks that stay on their rank need none.
+    # The model counts a transfer after every task of that path, but tasks whose output stays on the rank need none.
     for hop in (HALF, Fraction(1, 10)):
         s = measure(p, 1, 2, hop)
         model = (1 + hop) * D + (2 + hop) * (2 * D - 2)
@@ -168,12 +168,12 @@ def test_more_pipes_leave_less_bubble(D: int, pipes: int) -> None:
     assert round(100 * s.bubble_ratio, 1) == BUBBLES[D][pipes]
 
 
-# D = N: stage: time. At D = 8 the ticks run another backward first and stage 6 is done at 24; see the exchange below.
+# By D = N and stage: the time. At D = 8 the ticks run another backward first, so stage 6 is done at 24; see below.
 SYNCED = {4: {3: 9, 2: 12, 1: 14, 0: 16}, 8: {7: 19, 6: 24, 5: 26, 4: 28, 3: 30, 2: 32, 1: 34, 0: 36}}
 
 
 def check_synced(p: Program, times: dict[int, int]) -> None:
-    """Check when both copies of each stage have their gradient, and where those copies live."""
+    """Check the time when both copies of each stage have their gradient, and the ranks of those copies."""
     s = measure(p, 1, 2)
     assert s.synced == {f"stage {stage}": time for stage, time in times.items()}
     for stage in times:
@@ -186,7 +186,7 @@ def test_when_gradients_are_done(D: int) -> None:
 
 
 def test_when_gradients_are_done_if_a_late_stage_goes_first() -> None:
-    """Ranks 1 and 6 may run the last backward of stage 6 before the first of stage 1: done at 21, the makespan stays."""
+    """If ranks 1 and 6 run the last backward of stage 6 before the first of stage 1, stage 6 is done at 21."""
     p = program("chimera", D=8)
     changed = streams(p)
     for rank, late in ((6, "down[0] s6 m3"), (1, "up[0] s6 m7")):

@@ -1,7 +1,7 @@
 """Schedules with split backwards, groups, recomputation and several stages per rank against their closed forms.
 
-Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank; F, I, W what a task of one stage costs, B = I + W.
-Every time is from two simulators that share no code. Communication is free unless a hop is named.
+Letters: D ranks, N micro-batches, f pairs of pipes, v stages per rank; F, I, W the costs of the tasks of a stage, B = I + W.
+Every time comes from two simulators that share no code. The hop is 0 unless given.
 """
 
 # ruff: noqa: N803, N806, E741 (letters as in the papers)
@@ -26,7 +26,7 @@ HALF = Fraction(1, 2)
 
 
 def measure(p: Program, costs: tuple[int, int, int] = UNIT, B: int | None = None, hop: Fraction | int = 0) -> Simulation:
-    """Return the simulation, after a second simulator has agreed with it."""
+    """Return the simulation, after comparing its makespan with an independent simulator."""
     F, I, W = costs
     B = I + W if B is None else B
     s = simulate(p, {"F": F, "I": I, "W": W, "B": B, "hop": hop})
@@ -41,7 +41,7 @@ def wall(s: Simulation) -> Fraction:
 
 
 def alive(p: Program) -> tuple[int, int]:
-    """Return the least and the most activations at their peak, over ranks."""
+    """Return the minimum and the maximum over ranks of the peak number of activations."""
     return min(peaks(p).activations), max(peaks(p).activations)
 
 
@@ -68,7 +68,7 @@ def test_zb_h2(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "N"), LONG)
 def test_zb_v(D: int, N: int) -> None:
-    """A stage is half of a rank's share: (D - 1)F/2 of a share is D - 1 stages' forwards, D activations are 2D halves."""
+    """A stage is half of a rank's share. (D - 1)F/2 and D activations of a share are (D - 1)F and 2D of a stage."""
     p = program("zb_v", D=D, N=N)
     s = measure(p)
     assert set(s.own_bubbles) == {0}
@@ -91,7 +91,7 @@ def test_the_requirement_of_zero_bubble_is_where_it_begins(schedule: str, D: int
 
 @pytest.mark.parametrize(("D", "N"), LONG)
 def test_dualpipe(D: int, N: int) -> None:
-    """(D/2 - 1)(F&B + B - 3W), F&B = F + B where nothing is gained by overlapping; DualPipeV on D/2 ranks is the same."""
+    """(D/2 - 1)(F&B + B - 3W), with F&B = F + B if overlapping saves no time. DualPipeV on D/2 ranks has the same bubble."""
     p, v = program("dualpipe", D=D, N=N), program("dualpipev", D=D // 2, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 3, 2)):
         B = I + W
@@ -119,7 +119,7 @@ def test_bitpipe(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
 def test_chimera_forward_doubling(D: int, k: int) -> None:
-    """N = 2kD: 2(D - 2)F at B = 2F, constant in k; D = 4, N = 8: makespan 28."""
+    """N = 2kD: the bubble is 2(D - 2)F at B = 2F for every k. D = 4, N = 8: makespan 28."""
     p = program("chimera_doubling", D=D, N=2 * k * D)
     assert wall(measure(p)) == 2 * (D - 2)
     assert alive(p) == (D + 2, 2 * D)
@@ -131,7 +131,7 @@ def test_chimera_forward_doubling(D: int, k: int) -> None:
 
 @pytest.mark.parametrize(("D", "k", "bubble"), [(4, 1, 6), (4, 2, 8), (8, 1, 18), (8, 2, 24)])
 def test_chimera_forward_doubling_with_recomputation(D: int, k: int, bubble: int) -> None:
-    """B = 3F: the forward once more before each backward."""
+    """B = 3F, because each backward repeats the forward."""
     p = program("chimera_doubling", D=D, N=2 * k * D, again=1)
     s = measure(p)
     assert wall(s) == bubble
@@ -140,7 +140,7 @@ def test_chimera_forward_doubling_with_recomputation(D: int, k: int, bubble: int
 
 @pytest.mark.parametrize(("D", "k"), [(D, k) for D in (4, 8, 16) for k in (1, 2, 4)])
 def test_chimera_backward_halving(D: int, k: int) -> None:
-    """N = kD wholes, 2kD halves at half the cost: (D - 2)F, and [(D + 2)/2, D] activations of a whole."""
+    """N = kD micro-batches as 2kD halves at half the cost: bubble (D - 2)F, (D + 2)/2 to D activations of a micro-batch."""
     p = program("chimera_halving", D=D, N=2 * k * D)
     s = measure(p)  # in half units
     assert wall(s) / 2 == D - 2
@@ -152,7 +152,7 @@ def test_chimera_backward_halving(D: int, k: int) -> None:
 
 @pytest.mark.parametrize(("D", "N"), SIZES)
 def test_gems(D: int, N: int) -> None:
-    """Ratio about (D - 1)/(D + 1/2) at B = 2F: reached from above as N grows, here to within 1/(2N)."""
+    """The bubble ratio decreases to (D - 1)/(D + 1/2) at B = 2F as N grows. The difference is less than 1/(2N)."""
     p = program("gems", D=D, N=N)
     s = measure(p)
     about = Fraction(D - 1) / (D + HALF)
@@ -167,19 +167,26 @@ def test_gems(D: int, N: int) -> None:
 @pytest.mark.parametrize("v", [1, 2, 3])
 @pytest.mark.parametrize(("D", "N"), SIZES)
 def test_looped_bfs(D: int, N: int, v: int) -> None:
-    """(D - 1)(F + B)/v of a rank's share, so (D - 1)(F + B) of a stage; all N micro-batches are alive at all v stages."""
+    """Bubble (D - 1)(F + B)/v with costs of a rank's share, so (D - 1)(F + B) with costs of a stage. Activations: N v."""
     p = program("looped_bfs", D=D, N=N, v=v)
     for F, I, W in (UNIT, (2, 3, 2)):
         assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I + W)
     assert alive(p) == (N * v, N * v)
 
 
-HANAYO = {(4, 1): 12, (8, 1): 28, (16, 1): 60, (4, 2): 13, (8, 2): 30, (16, 2): 66}  # (D, w): bubble in stages, as it is
+HANAYO = {
+    (4, 1): 12,
+    (8, 1): 28,
+    (16, 1): 60,
+    (4, 2): 13,
+    (8, 2): 30,
+    (16, 2): 66,
+}  # (D, w): the bubble in F of a stage
 
 
 @pytest.mark.parametrize(("D", "w"), HANAYO)
 def test_hanayo(D: int, w: int) -> None:
-    """2(D - 1)F of a rank's share at w = 1 and N = D, B = 2F; then about 2(D - 1)F/w: this greedy order is an upper bound."""
+    """At N = D, B = 2F the bubble is 2(D - 1)F of a rank's share for w = 1, then 2(D - 1)F/w to at most 10 % more."""
     p = program("hanayo", D=D, w=w)
     bubble = wall(measure(p))
     assert bubble == HANAYO[D, w]
@@ -194,10 +201,10 @@ def test_hanayo(D: int, w: int) -> None:
 
 
 def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
-    """Return the least makespan of any order at hop 0: on the latest rank, its first start and all its work.
+    """Return a lower bound of the makespan of any order at hop 0: the maximum over ranks of earliest start + all costs.
 
-    The first micro-batch reaches a rank no sooner than it has passed the stages before; the flush needs at least what
-    follows a rank's last task, which is nothing where that is a weight gradient.
+    A rank starts after the first micro-batch has passed the stages before. After its last task it need not wait for other
+    ranks, because that task can be a weight gradient.
     """
     bounds = []
     for rank in range(p.header.ranks):
@@ -208,11 +215,11 @@ def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
 
 
 def reached(D: int, N: int, f: int) -> bool:
-    """Return whether the facts say that a plain greedy order reaches the bound."""
+    """Return whether a plain greedy order is known to reach the bound."""
     return N == D or (D in (4, 6, 8, 16) if f == 1 else D <= 16)
 
 
-# Where it does not: how much later it ends.
+# Where it does not reach the bound: how much later it ends.
 MISSED = {
     (10, 20, 1): 1, (10, 40, 1): 1, (12, 24, 1): 2, (12, 48, 1): 2,
     (32, 64, 1): 4, (32, 128, 1): 4, (32, 64, 2): 2, (32, 128, 2): 4,
@@ -222,7 +229,7 @@ BIDIRECTIONAL = [(D, k * D, f) for D in (2, 4, 6, 8, 10, 12, 16, 32) for f in ch
 
 @pytest.mark.parametrize(("D", "N", "f"), BIDIRECTIONAL)
 def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
-    """At F = I = W and free communication: the bubble is the first micro-batch's way in, (D/(2f) - 1)F."""
+    """At F = I = W and hop 0 the bubble is the time until the first micro-batch arrives, (D/(2f) - 1)F."""
     p = program("chimera_zb", D=D, N=N, f=f)
     s = measure(p) if D < 32 else simulate(p)
     assert lower_bound(p) == 3 * N + D // (2 * f) - 1
@@ -235,7 +242,7 @@ def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
 
 @pytest.mark.parametrize("D", [4, 8, 16])
 def test_half_of_dualpipe(D: int) -> None:
-    """At hop 0 and N = 2D the bubble is half of DualPipe's, at one activation less."""
+    """At hop 0 and N = 2D the bubble is half of that of DualPipe, with one activation less."""
     ours, theirs = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
     assert 2 * wall(measure(ours)) == wall(measure(theirs))
     assert max(peaks(ours).activations) == max(peaks(theirs).activations) - 1
@@ -254,7 +261,7 @@ RANKING = [  # D = 8, F = I = W = 1: schedule, N, bubble at hop 0, 0.1 F, 0.3 F
 
 @pytest.mark.parametrize(("schedule", "N", "free", "tenth", "three"), RANKING)
 def test_transfers_change_the_ranking(schedule: str, N: int, free: int, tenth: Fraction, three: Fraction) -> None:
-    """Orders made for free communication, replayed with a transfer time: the best becomes the third of four."""
+    """Orders that are optimized for hop 0 are simulated with other hops: the best of four becomes the third."""
     p = program(schedule, D=8, N=N)
     for hop, bubble in ((0, free), (TENTH, tenth), (3 * TENTH, three)):
         s = measure(p, hop=hop)
@@ -262,7 +269,7 @@ def test_transfers_change_the_ranking(schedule: str, N: int, free: int, tenth: F
 
 
 def test_an_order_made_for_the_hop_at_hand_is_another_one() -> None:
-    """The scheduler knows the hop: at hop F its order for F beats its order for 0, and at hop 0 the other way round."""
+    """The scheduler uses the hop: at hop F its order for F is faster than its order for 0, and at hop 0 it is slower."""
     free, far = program("chimera_zb", D=8, N=32), program("chimera_zb", D=8, N=32, hop=1)
     assert measure(far, hop=1).makespan < measure(free, hop=1).makespan
     assert measure(free).makespan < measure(far).makespan

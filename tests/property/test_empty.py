@@ -1,5 +1,7 @@
-"""Pipes without micro-batches, clauses without stages, rules without tasks: what concerns nothing is not computed, and
-whatever is computed ends in a program or in a finding."""
+"""Pipes without micro-batches, clauses without stages, rules without tasks.
+
+Formulas that apply to nothing are not evaluated. Every schedule has a program or a finding.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def test_a_task_of_a_pipe_without_micro_batches_is_told() -> None:
 
 
 def formulas(names: str) -> st.SearchStrategy[str]:
-    """Draw an integer expression in these names, with many divisions by what may be 0."""
+    """Draw an integer expression of these names, with many divisions whose divisor may be 0."""
     leaf = st.sampled_from([*names, *names, "Z", "N", "0", "1", "2"])
     return st.recursive(
         leaf,

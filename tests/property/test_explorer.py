@@ -1,6 +1,6 @@
-"""Every interleaving of small programs: loopback, a model checker and the verifier agree where they end.
+"""All interleavings of small programs: loopback, a model checker and the verifier agree on which machines they end.
 
-A few hundred programs; `make proof` explores thousands (tests/proof/explorer.py).
+Here a few hundred programs are explored, in `make proof` thousands (tests/proof/explorer.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chimerac.compiler.verify.waits import END, POST, READ, WINDOW
 from chimerac.interpreter.transport.machines import Channel, Operation, Queue
 from tests.helpers import program, streams, with_streams
 from tests.proof import model, scheduler
-from tests.proof.drawn import MACHINES, late
-from tests.proof.explorer import DECIDE, Tally, explored, forgettable
+from tests.proof.drawn import MACHINES, delay_receives
+from tests.proof.explorer import NEEDED, Tally, explored, needed_waits
 
 
 def test_the_verifier_loopback_and_the_model_agree() -> None:
@@ -28,11 +28,11 @@ def test_the_verifier_loopback_and_the_model_agree() -> None:
     assert tally.thorough > 3 and tally.model_only < 100
     for machine in MACHINES:
         assert tally.accepted[machine] > 30 and tally.refused[machine] > 30
-    assert all(why in DECIDE[machine] for why, machine in tally.forgotten)
+    assert all(why in NEEDED[machine] for why, machine in tally.missed)
 
 
 def crossing() -> Program:
-    """Return two ranks that both send before they receive."""
+    """Return a program of two ranks that both send before they receive."""
     p = program("chimera", D=2, N=2)
     changed = streams(p)
     for g, stream in enumerate(changed):
@@ -63,19 +63,19 @@ def test_a_wrong_verdict_is_seen() -> None:
 
 
 def circle() -> Program:
-    """Return three ranks in a circle, each of which does first what the one before it has to send it."""
+    """Return a program of three ranks in a circle. Each first computes the task whose input the rank before it sends."""
     text = """schedule circle ranks 3 stages 2
     pipe p[i in 0 .. 2] { stage k on rank (i + k) % 3   micro_batches 1 }
     order listing for rank r { F p[r]  F p[(r + 2) % 3]  B p[(r + 2) % 3]  B p[r] }"""
     p = compile_text(text).program
     order = [sorted(s, key=lambda i: 2 if isinstance(i, AllReduce) else i.pipe == g) for g, s in enumerate(streams(p))]
     for stream in order:
-        late(stream, (Send,))
+        delay_receives(stream, (Send,))
     return with_streams(p, order)
 
 
 def triangle() -> Program:
-    """Return three ranks, the first of which sends to the second, then to the third; the second waits for the third first."""
+    """Return a program in which rank 0 sends to rank 1, then to rank 2, and rank 1 first waits for rank 2."""
     text = """schedule triangle ranks 3 stages 3 window 0
     pipe short { stage k on rank if k == 0 then 0 else 1   micro_batches 1 }
     pipe long { stage k on rank 2 * k % 3   micro_batches 1 }
@@ -87,12 +87,12 @@ def triangle() -> Program:
     p = compile_text(text).program
     changed = streams(p)
     for stream in changed:
-        late(stream, (Send,))
+        delay_receives(stream, (Send,))
     return with_streams(p, changed)
 
 
 @pytest.mark.parametrize(
-    ("drawn", "machine", "decide"),
+    ("drawn", "machine", "needed"),
     [
         (circle, "window", {READ}),
         (circle, "paired", {READ, END}),
@@ -101,10 +101,10 @@ def triangle() -> Program:
     ],
 )
 def test_every_kind_of_wait_decides_where_some_program_ends(
-    drawn: Callable[[], Program], machine: Machine, decide: set[int]
+    drawn: Callable[[], Program], machine: Machine, needed: set[int]
 ) -> None:
     p = drawn()
-    assert {*forgettable(p, machine)} == decide
+    assert {*needed_waits(p, machine)} == needed
     assert model.explore(p, machine).finals == scheduler.explore(p, machine).finals == (False,)
 
 

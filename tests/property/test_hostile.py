@@ -1,4 +1,4 @@
-"""What strangers write: every answer is a finding that can be shown, soon, and what is accepted means what it says."""
+"""Hostile input: it is refused quickly, with findings that can be shown; accepted input has exactly its stated meaning."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_text, is_program, read_program, verify
 from chimerac.compiler.format import format_schedule
 from tests.helpers import program
-from tests.proof import fuzz, fuzz_engine
+from tests.proof import campaign, fuzz, fuzz_engine
 from tests.proof.fuzz_engine import Runner, mutated, run_own
-from tests.proof.fuzz_targets import TARGETS, Failure, Target, low_limits, plain, refusal
+from tests.proof.fuzz_targets import TARGETS, Failure, Target, check_printable, codes_of, low_limits
 from tests.proof.growth_inputs import colliding
 
 PIPE = "ranks D stages D pipe p { stage s on rank s micro_batches N }"
@@ -54,7 +54,7 @@ def wide(text: str) -> str:
     return changed(text, "N = 2", "N = 400000")
 
 
-# Each once took minutes or gigabytes, or ended with a traceback: by hand or by fuzzing. The code is the answer it gets now.
+# Each once took minutes or gigabytes, or ended with a traceback. Now it gets a finding with this code.
 SCHEDULES = {
     "parentheses": ("schedule x let y = " + "(" * 200_000 + "1" + ")" * 200_000, "E104"),
     "signs": ("schedule x let y = " + "- " * 9_000 + "1", "E104"),
@@ -141,14 +141,14 @@ FILES = {
 
 
 def codes(caught: ChimeraError) -> set[str]:
-    plain(render(caught.diagnostics))
+    check_printable(render(caught.diagnostics))
     return {d.code for d in caught.diagnostics}
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", SCHEDULES)
 def test_schedules_that_were_too_much(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WORK", 2**20)  # so that it is reached soon
+    monkeypatch.setattr(limits, "WORK", 2**20)  # so that it is reached quickly
     text, expected = SCHEDULES[what]
     with pytest.raises(ChimeraError) as caught:
         compile_text(text)
@@ -180,7 +180,7 @@ def test_chains_of_any_length_compile_and_format() -> None:
 
 
 def test_a_large_text_that_a_search_writes_is_accepted() -> None:
-    """100 KB that list every task of 16 ranks."""
+    """A listing of every task of 16 ranks, of 100 KB."""
     count = 250
     both = ("F", range(16)), ("B", range(16))
     tasks = (
@@ -195,7 +195,7 @@ def test_a_large_text_that_a_search_writes_is_accepted() -> None:
 def test_a_terminal_is_shown_what_it_would_obey() -> None:
     text = "let \x1b[2J = \u202e1"
     shown = render([Diagnostic("E1", "\x07\x9b", Span(Source("\x1bname", text), 1, 5, 1, 9), "\r", ("a\nb\x08",), "\udc80")])
-    plain(shown)
+    check_printable(shown)
     lines = shown.splitlines()
     assert lines[3] == r"1 | let \x1b[2J = \u202e1" and lines[4] == r"  |     ^^^^^^^ \r"
 
@@ -207,7 +207,7 @@ EXECUTIONS = {"schedule text": 40, "schedule": 40, "program json": 60, "program 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_little_fuzzing(target: str, tmp_path: Path) -> None:
-    """The same inputs every time; `make proof` looks further."""
+    """The inputs are the same every time; `make proof` draws more."""
     runner = Runner(target, tmp_path)
     run_own(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
     assert runner.log.executions == EXECUTIONS[target] and not runner.log.failures
@@ -215,14 +215,14 @@ def test_a_little_fuzzing(target: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_seeds_say_different_things(target: str) -> None:
-    """A target that refused all of its seeds would fuzz nothing but its first line."""
+    """If a target refused all of its seeds, the fuzzing would test its first lines only."""
     seeds = TARGETS[target].seeds()
     said = set()
     for data in (*seeds[:3], *seeds[-5:]):
         try:
             said.add(TARGETS[target].run(data))
         except ChimeraError as error:
-            said.add(refusal(error))
+            said.add(codes_of(error))
     assert len(said) > 1 and any(not x.startswith("E") for x in said)
 
 
@@ -242,9 +242,9 @@ def test_the_engine_notices_what_fails(tmp_path: Path, monkeypatch: pytest.Monke
     runner = Runner("broken", tmp_path)
     for data in (b"fine", b"fall over there", b"fall", b"raise", b"hang"):
         runner(data)
-    assert sorted(what.split()[0] for what in runner.log.failures.values()) == ["Failure", "KeyError", "given"]
+    assert sorted(what.split()[0] for what in runner.log.failures.values()) == ["Failure", "KeyError", "aborted"]
     saved = {path.read_bytes() for path in tmp_path.glob("fail-*")}
-    assert saved == {b"fall", b"raise", b"hang"}  # of one kind at one place the shortest
+    assert saved == {b"fall", b"raise", b"hang"}  # the shortest input for each failure
     assert signal.alarm(0) == 0
 
 
@@ -272,8 +272,8 @@ def test_an_interrupted_run_records_nothing(monkeypatch: pytest.MonkeyPatch, cap
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fuzz.Fuzzing, "run", interrupted)
-    monkeypatch.setattr(fuzz, "record", lambda *_: pytest.fail("recorded"))
-    assert fuzz.main(["--minutes", "1", "--target", "model"]) == 130
+    monkeypatch.setattr(campaign, "record", lambda *_: pytest.fail("recorded"))
+    assert campaign.campaign("fuzz", "target", ["model"], 60, fuzz.fuzz, fuzz.report, ["--minutes", "1"]) == 130
     assert "nothing is recorded" in capsys.readouterr().err
 
 

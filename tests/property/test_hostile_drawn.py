@@ -1,6 +1,6 @@
-"""The readers under hypothesis: what no mutation of a right text reaches, drawn from the grammar, from JSON, from words.
+"""Readers get inputs from hypothesis that mutations of correct texts do not reach: drawn from the grammar, JSON and words.
 
-The same targets and the same oracles as the coverage-guided fuzzing (tests/proof/fuzz_targets.py).
+Targets and properties are those of the coverage-guided fuzzing (tests/proof/fuzz_targets.py).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from chimerac.compiler.syntax.printer import print_schedule
 from tests.effort import examples
 from tests.helpers import program
 from tests.helpers_random import programs, schedules, trees
-from tests.proof.fuzz_targets import TARGETS, refusal
+from tests.proof.fuzz_targets import TARGETS, codes_of
 
 Seen = Counter[str]
 
 
 def answer(target: str, data: bytes) -> str:
-    """Return what a target makes of an input: a word, or the codes of its findings. Anything else fails."""
+    """Return the answer of a target for an input, or the codes of its findings. Other exceptions fail the test."""
     try:
         return TARGETS[target].run(data)
     except ChimeraError as error:
-        return refusal(error)
+        return codes_of(error)
 
 
 def written(text: str) -> bytes:
@@ -86,7 +86,7 @@ values = st.recursive(
 @examples(200)
 @given(st.data())
 def test_json_programs_with_another_value_somewhere(data: st.DataObject) -> None:
-    """Any JSON value in the place of any part of a right program."""
+    """Replace a random part of a correct program by a random JSON value."""
     changed = json.loads(json.dumps(RIGHT))
     part = changed
     while True:

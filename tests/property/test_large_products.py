@@ -1,4 +1,4 @@
-"""What the compiler writes it reads, in both forms, at sizes near the largest (tests/unit/test_limits.py argues for those)."""
+"""Large programs read back from both text forms. tests/unit/test_limits.py covers the largest sizes."""
 
 from __future__ import annotations
 

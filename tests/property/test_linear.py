@@ -1,6 +1,6 @@
-"""Compiling and verifying are linear in the program: lines of Python and bytes are counted, no clock is read.
+"""The costs of compiling and verifying are linear in the program. Lines of Python and bytes are counted; no clock is read.
 
-What a numpy call does inside shows only in its bytes; `make bench` measures that.
+The work inside of numpy shows only in its bytes; `make bench` measures its time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from chimerac.compiler import compile_schedule, simulate, verify
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.library import names
 from tests.helpers_cost import lines, peak
-from tests.proof.growth import Explorer
+from tests.proof.growth import Measurement
 from tests.proof.growth_inputs import Part, Recipe
 from tests.proof.growth_targets import READERS, Reader
 
-SIZES = ((4, 16), (8, 32), (16, 64))  # each four times the program before
-SLACK = 1.25  # where something is quadratic, an instruction costs four times as much
+SIZES = ((4, 16), (8, 32), (16, 64))  # each program is four times as long as the one before
+SLACK = 1.25  # with quadratic growth it would be 4
 
 
 def growth(spent: list[int], lengths: list[int]) -> float:
-    """Return what one more instruction costs at the larger sizes against the smaller; what is constant hides nothing."""
+    """Return the ratio of the costs of one more instruction at the larger and at the smaller sizes. Constant costs cancel."""
     (a, b, c), (x, y, z) = spent, lengths
     return (c - b) / (z - y) / ((b - a) / (y - x))
 
@@ -33,7 +33,7 @@ def test_compiling_and_verifying_are_linear(name: str) -> None:
     def compiled(size: tuple[int, int]) -> Program:
         return compile_schedule(name, dict(zip("DN", size, strict=True))).program
 
-    programs = [compiled(size) for size in SIZES]  # what is made once is made here
+    programs = [compiled(size) for size in SIZES]  # so that caches are filled before the measurements
     lengths = [len(p) for p in programs]
     for measure in (lines, peak):
         for what, spent in {
@@ -68,36 +68,36 @@ def test_what_is_quadratic_is_seen() -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_readers_are_linear_in_their_input(name: str) -> None:
-    """On what once was not: the lines executed for each input of growth_targets.py, at several lengths."""
-    explorer = Explorer(name, READERS[name])
-    for text in explorer.reader.seeds():
-        explorer.run(text)
-    words = "order greedy", "tied", "F & B"  # of schedules these: a parser has many lines
-    for recipe in explorer.reader.directed():
+    """For the inputs that were once too slow: the lines executed at several lengths."""
+    measurement = Measurement(name, READERS[name])
+    for text in measurement.reader.seeds():
+        measurement.run(text)
+    words = "order greedy", "tied", "F & B"  # only these, because parsing a schedule executes many lines
+    for recipe in measurement.reader.regressions():
         if name != "schedule" or recipe.words[1:].startswith(words):
-            assert not explorer.counted(recipe, 0), recipe.words
+            assert not measurement.count_lines(recipe, 0), recipe.words
 
 
 def test_memory_of_a_reader_is_linear_in_its_input() -> None:
-    """The largest of what is held for a character: by values of JSON, by findings that each name all holders of a group."""
-    explorer = Explorer("program json", READERS["program json"])
-    for recipe in [*explorer.reader.directed()][-12:]:
-        assert not explorer.held(recipe, 0), recipe.words
+    """For the inputs with the most bytes per character: values of JSON, and findings that each name all holders of a group."""
+    measurement = Measurement("program json", READERS["program json"])
+    for recipe in [*measurement.reader.regressions()][-12:]:
+        assert not measurement.count_bytes(recipe, 0), recipe.words
 
 
 def test_growth_is_seen() -> None:
-    """A reader that is worse than linear fails each way in which it is; one that is linear does not."""
+    """A reader that is worse than linear in lines or bytes is detected; a linear one is not."""
 
     recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, words="x"),))
     quick = [
         ("lines", lambda t: [sum(1 for _ in range(len(t) // 9)) for _ in range(len(t) // 90)]),
         ("bytes", lambda t: bytearray(len(t) ** 2 // 400)),
     ]
-    for how, run in quick:
-        for name, reader in ((how, run), ("", lambda t: [t.count("y"), bytearray(9 * len(t)), [1 for _ in range(len(t))]])):
-            explorer = Explorer("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), 2**17))  # type: ignore[arg-type]
-            measure = {"lines": explorer.counted, "bytes": explorer.held}[how]
-            assert bool(measure(recipe, 16_000)) == bool(name), (how, name)
+    for cost, run in quick:
+        for name, reader in ((cost, run), ("", lambda t: [t.count("y"), bytearray(9 * len(t)), [1 for _ in range(len(t))]])):
+            measurement = Measurement("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), 2**17))  # type: ignore[arg-type]
+            measure = {"lines": measurement.count_lines, "bytes": measurement.count_bytes}[cost]
+            assert bool(measure(recipe, 16_000)) == bool(name), (cost, name)
 
 
 def test_stages_of_a_model_with_many_tied_layers() -> None:

@@ -1,4 +1,4 @@
-"""Schedules that nobody designed: random placements, pipes and orders train like one process, or hang where predicted."""
+"""Random schedules train like one process, and deadlock exactly on the machines on which the verifier says so."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from chimerac.compiler.verify.view import View
 from chimerac.interpreter.errors import StuckError
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_loopback import deep_model, equal_to_one_process, rank_of
-from tests.proof.drawn import Sizes, disturbed, drawn_tasks, lowered
+from tests.proof.drawn import Sizes, drawn_tasks, lowered, with_moved_receives
 from tests.proof.mutations import codes
 
 MODEL = deep_model(4)
-SIZES = Sizes(tied=False)  # the model ties nothing
+SIZES = Sizes(tied=False)  # the model has no tied parameters
 
 
 @pytest.mark.parametrize("ten", range(6))
@@ -34,24 +34,24 @@ def test_drawn_schedules_are_of_many_shapes() -> None:
     assert len(several) > 30
 
 
-def hanging(r: random.Random) -> Program | None:
-    """Return a drawn program with receives moved about, if the verifier finds nothing wrong but a hang."""
-    bad = disturbed(r, lowered(drawn_tasks(r, SIZES), r))
+def maybe_deadlocking(r: random.Random) -> Program | None:
+    """Return a random program with its RECVs moved, if the verifier accepts it or finds a deadlock only."""
+    bad = with_moved_receives(r, lowered(drawn_tasks(r, SIZES), r))
     return bad if codes(bad) <= {"E440"} else None
 
 
 def test_a_program_hangs_in_loopback_exactly_where_the_verifier_says() -> None:
-    said = []
+    verdicts = []
     for seed in range(150):
-        p = hanging(random.Random(1000 + seed))
+        p = maybe_deadlocking(random.Random(1000 + seed))
         if p is None:
             continue
         for machine, ends in machines(View(p)).items():
-            said.append((machine, ends))
+            verdicts.append((machine, ends))
             if ends:
                 equal_to_one_process(p, MODEL, seed, machine, every_post=True)  # type: ignore[arg-type]
             else:
                 with pytest.raises(StuckError):
                     run_in_loopback(p, rank_of(p, MODEL), seed, machine, every_post=True)  # type: ignore[arg-type]
     for machine in ("window", "rendezvous", "paired", "serial"):
-        assert said.count((machine, True)) > 3 and said.count((machine, False)) > 3, (machine, said)
+        assert verdicts.count((machine, True)) > 3 and verdicts.count((machine, False)) > 3, (machine, verdicts)

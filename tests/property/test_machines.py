@@ -1,4 +1,4 @@
-"""What is known before a run, for every machine: times beside those of a simulator of events, and no product that fails."""
+"""All products on every machine: none fails, and the simulated times are those of an independent event-driven simulator."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ from chimerac.compiler.verify.view import View
 from tests.effort import examples
 from tests.helpers import CASES, compiled, streams, with_streams
 from tests.helpers_events import makespan
-from tests.proof.disorder import disorderly
-from tests.proof.drawn import MACHINES, Sizes, disturbed, drawn_tasks, late, lowered
+from tests.proof.disorder import with_own_orders
+from tests.proof.drawn import MACHINES, Sizes, delay_receives, drawn_tasks, lowered, with_moved_receives
 from tests.proof.mutations import codes
 
 SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
 
 
 def drawn(r: random.Random) -> Iterator[Program]:
-    """Yield programs that end on some machine: drawn, disturbed or in an order of their own, and arranged for each machine."""
+    """Yield a random program with each machine on which it ends, and some versions rearranged for a machine."""
     tasks = drawn_tasks(r, SIZES)
     p = lowered(tasks, r)
-    p = r.choice([lambda: p, lambda: disturbed(r, p), lambda: sends_first(p, r.randint(0, 1)), lambda: disorderly(r, tasks)])()
+    p = r.choice(
+        [
+            lambda: p,
+            lambda: with_moved_receives(r, p),
+            lambda: with_late_receives(p, r.randint(0, 1)),
+            lambda: with_own_orders(r, tasks),
+        ]
+    )()
     p = replace(p, costs=replace(p.costs, hop=r.randint(0, 3)))
     if codes(p.with_header(machine="posted")):
         return
@@ -47,16 +54,16 @@ def drawn(r: random.Random) -> Iterator[Program]:
         yield from [verify(other)] * (other is not None and r.random() < 0.5)
 
 
-def sends_first(p: Program, window: int) -> Program:
-    """Return a program whose RECVs stand as late as can be, behind SENDs that may then have to wait for them."""
+def with_late_receives(p: Program, window: int) -> Program:
+    """Return the program with its RECVs as far back as possible, after SENDs that may then have to wait for them."""
     changed = streams(p)
     for stream in changed:
-        late(stream, (Send,))
+        delay_receives(stream, (Send,))
     return with_streams(p, changed).with_header(window=window)
 
 
-def everything_known(p: Program) -> None:
-    """Make every product of a program that promises its machine, as it is read from a file."""
+def check_products(p: Program) -> None:
+    """Make every product of a program after reading it from its text form."""
     p = verify(program_from_text(program_to_text(p)))
     s = simulate(p)
     assert s.makespan == makespan(p)
@@ -71,9 +78,9 @@ def everything_known(p: Program) -> None:
 def test_a_program_that_ends_on_its_machine_has_times_there(seed: int) -> None:
     r = random.Random(seed)
     for p in drawn(r):
-        everything_known(p)
+        check_products(p)
         if r.random() < 0.1:
-            everything_known(evaluation_of(p))
+            check_products(evaluation_of(p))
 
 
 def test_the_draws_reach_every_machine_and_what_only_one_of_them_runs() -> None:
@@ -102,4 +109,4 @@ def test_the_library_on_every_machine() -> None:
         for machine in MACHINES:
             p = arranged(compiled(name, parameters, width=2), machine)
             assert p is not None
-            everything_known(verify(replace(p, costs=replace(p.costs, hop=1))))
+            check_products(verify(replace(p, costs=replace(p.costs, hop=1))))

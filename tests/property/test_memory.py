@@ -1,7 +1,6 @@
-"""What is predicted to be held and what is: equal to the byte after every instruction, on drawn programs of drawn models.
+"""The predicted memory of a rank equals the measured one after every instruction, for random programs and models.
 
-Every program trains twice, with an evaluation in between. A run of these tests draws 10 programs times CHIMERA_EXAMPLES:
-100 are a thousand.
+Every program trains twice, with an evaluation in between. The number of programs is 10 times CHIMERA_EXAMPLES.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ EACH = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 
 
 def drawn(r: random.Random) -> tuple[Program, Model]:
-    """Return a program, under one of the machines on which it ends, and a model for it."""
+    """Return a random program with a machine on which it ends, and a random model for it."""
     p = lowered(drawn_tasks(r), r)
     p = p.with_header(machine=r.choice([machine for machine, ends in machines(View(p)).items() if ends]))
     tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)

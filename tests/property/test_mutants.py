@@ -1,7 +1,7 @@
-"""Something in a right program is changed: the verifier rejects it, or the program still computes the same.
+"""Mutants of correct programs: the verifier rejects a mutant, or the mutant still computes the same.
 
-A few mutants of every class; tests/proof/kills.py judges them, there and in `make proof`. Who says "the same" shares
-nothing with the verifier, so a mutant that both let through is right, and neither can be wrong alone.
+A few mutants of every class are judged as in tests/proof/kills.py; `make proof` judges more. Whether a mutant computes the
+same is decided by code that shares nothing with the verifier.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chimerac.chimera_ir.program import Program
 from tests.helpers import SMALL, program
 from tests.helpers_reference import wrong
 from tests.proof.drawn import Sizes
-from tests.proof.kills import EVALUATION, TRAINING, Class, drawn, evaluations, killed, shipped
+from tests.proof.kills import EVALUATION, TRAINING, Results, drawn, evaluations, judge_mutants, shipped
 from tests.proof.mutations import (
     MUTATIONS,
     Mutation,
@@ -37,7 +37,7 @@ def shipped_as(schedule: str) -> Iterator[tuple[str, Program]]:
     return ((name, p) for name, p in shipped() if name.split(",")[0] == schedule)
 
 
-def judged(classes: dict[Mutation, Class]) -> None:
+def check(classes: dict[Mutation, Results]) -> None:
     for mutation, found in classes.items():
         words, why = MUTATIONS[mutation]
         assert not found.fate["unexplained"] and not found.fate["refused for nothing"], words
@@ -46,28 +46,28 @@ def judged(classes: dict[Mutation, Class]) -> None:
 
 @pytest.mark.parametrize("schedule", SMALL)
 def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
-    classes: dict[Mutation, Class] = defaultdict(Class)
-    killed(shipped_as(schedule), PER_CLASS, classes, run=False)
-    judged(classes)
+    classes: dict[Mutation, Results] = defaultdict(Results)
+    judge_mutants(shipped_as(schedule), PER_CLASS, classes, run=False)
+    check(classes)
     assert sum(c.fate["rejected"] for c in classes.values()) > len(MUTATIONS)
-    # Where nothing is a FREE, as in all of these, each instruction is needed and so is all that it says.
+    # These programs have no FREE, so every instruction and each of its fields is needed.
     assert not any(classes[m].fate["equivalent"] for m in (drop, change_stage, change_micro_batch))
 
 
 @pytest.mark.parametrize("schedule", SMALL)
 def test_mutants_of_evaluations_too(schedule: str) -> None:
-    classes: dict[Mutation, Class] = defaultdict(Class)
-    killed(evaluations(shipped_as(schedule)), PER_CLASS, classes, run=False)
-    judged(classes)
+    classes: dict[Mutation, Results] = defaultdict(Results)
+    judge_mutants(evaluations(shipped_as(schedule)), PER_CLASS, classes, run=False)
+    check(classes)
     assert classes[change_value].codes.keys() == {"E401"}, "nobody makes a gradient"
     assert not any(classes[m].fate["equivalent"] for m in (drop, change_stage, change_micro_batch))
 
 
 @pytest.mark.parametrize("sizes", [TRAINING, EVALUATION], ids=lambda sizes: sizes.kind)
 def test_mutants_of_drawn_schedules_too(sizes: Sizes) -> None:
-    classes: dict[Mutation, Class] = defaultdict(Class)
-    killed(drawn(2, 12, sizes), 2, classes)
-    judged(classes)
+    classes: dict[Mutation, Results] = defaultdict(Results)
+    judge_mutants(drawn(2, 12, sizes), 2, classes)
+    check(classes)
     sums = {sum_earlier, sum_without_one, swap_sums}
     assert {*classes} == {*MUTATIONS} - (sums if sizes is EVALUATION else set())
     assert sum(c.fate["run"] for c in classes.values()) > 10
@@ -75,7 +75,7 @@ def test_mutants_of_drawn_schedules_too(sizes: Sizes) -> None:
 
 @pytest.mark.parametrize("schedule", SMALL)
 def test_the_reference_sees_what_the_verifier_sees(schedule: str) -> None:
-    """The reference is no rubber stamp: of the mutants that change what is computed it finds nearly all by itself."""
+    """The reference itself finds nearly all mutants that change what is computed."""
     p = program(schedule, width=2, **SMALL[schedule][0])
     for mutation in (drop, redirect_peer, change_stage, change_micro_batch):
         seen = [bool(wrong(mutant, seeds=range(1))) for mutant in mutants(p, mutation, 14, schedule)]

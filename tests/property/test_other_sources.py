@@ -1,6 +1,6 @@
-"""Orders that others generate: written down task by task as a listing they compile, and the library's files are equal.
+"""Orders of other implementations compile as listings of all tasks, and the schedules of the library have the same orders.
 
-torch        the compute order of ScheduleZBVZeroBubble and ScheduleDualPipeV, read from the installed torch
+torch        the compute order of ScheduleZBVZeroBubble and ScheduleDualPipeV, from the installed torch
 DualPipe     an emulation of the eight phases of its published step()
 """
 
@@ -24,7 +24,7 @@ Line = tuple[Task, ...]  # one task, or a pair
 
 
 def computed(p: Program) -> list[list[tuple[object, ...]]]:
-    """Return what every rank computes, in order: (operation, pipe, stage, micro-batches of the pipe, overlap)."""
+    """Return the tasks of every rank in order: (operation, pipe, stage, numbers within the pipe, overlap)."""
     ids = [{m: k for k, m in enumerate(pipe.micro_batches)} for pipe in p.header.pipes]
     return [
         [(i.op, i.pipe, i.stage, tuple(ids[i.pipe][m] for m in i.micro_batches), i.overlap) for i in tasks(p.stream(g))]
@@ -33,7 +33,7 @@ def computed(p: Program) -> list[list[tuple[object, ...]]]:
 
 
 def listed(ranks: Sequence[Sequence[Line]], stages: int, micro_batches: int) -> str:
-    """Return a listing that names every task of every rank; stages lie in a V."""
+    """Return a listing of every task of every rank, with the stages placed in a V."""
     D = len(ranks)
     lines = [f"schedule listed  ranks {D}  stages {stages}"]
     lines.append(f"pipe main {{ stage s on rank if s < {D} then s else {2 * D - 1} - s   micro_batches {micro_batches} }}")
@@ -51,7 +51,7 @@ def torch_order(schedule: str, D: int, N: int) -> list[list[Line]]:
     method = getattr(getattr(torch, schedule, None), "_calculate_single_rank_operations", None)
     if method is None:
         pytest.skip(f"this torch has no {schedule} of the shape known here")
-    # All that the method reads of its object; the constructor asks for stages with process groups.
+    # The attributes that the method reads. The constructor cannot be used: it needs stages with process groups.
     it = SimpleNamespace(pp_group_size=D, num_stages=2 * D, _num_stages=2 * D, _n_microbatches=N)
     letters = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}
 
@@ -72,7 +72,7 @@ def test_zb_v_is_what_torch_generates(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "N"), [(2, 1), (2, 2), (4, 1), (4, 3), (4, 6), (5, 5)])
 def test_what_torch_generates_for_few_micro_batches_runs_too(D: int, N: int) -> None:
-    """Below 2D - 1 torch makes the order of 2D - 1 and leaves out what does not exist; the file's requirement excludes it."""
+    """For N < 2D - 1 torch uses the order for 2D - 1 without the tasks that do not exist; zb_v.sched excludes such N."""
     p = compile_text(listed(torch_order("ScheduleZBVZeroBubble", D, N), 2 * D, N)).program
     assert not wrong(p)
 
@@ -87,7 +87,7 @@ def test_dualpipev_is_what_torch_generates(D: int, N: int) -> None:
 
 
 class Published:
-    """One rank of DualPipe's step(): its eight phases, noting down what is computed.
+    """One rank of DualPipe's step(): its eight phases, which record the tasks.
 
     Phase 0 is the direction in which the rank is in the first half. Source: DeepSeek-AI, DualPipe, 2025, dualpipe.py.
     """

@@ -1,4 +1,4 @@
-"""What other systems let through, or cannot say: here each is refused, found, or runs."""
+"""Programs that other systems wrongly accept, or cannot express: here they are refused with a finding, or run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def changed(p: Program, at: int, stream: Streams) -> Program:
 
 
 def test_a_stage_on_two_ranks_is_accepted_and_trains() -> None:
-    """A stage may have copies on several ranks, as bidirectional pipes need it, and their gradients are summed."""
+    """A stage may have copies on several ranks, as bidirectional pipes need. Their gradients are summed."""
     p = program("chimera", D=2, N=2)
     assert all(len(p.header.holders([s])) == 2 for s in range(p.header.stages))
     assert verify(p) is p
@@ -33,7 +33,7 @@ def test_a_stage_on_two_ranks_is_accepted_and_trains() -> None:
 
 
 def test_a_task_there_twice_is_refused() -> None:
-    """Every forward, every input gradient and every weight gradient is there exactly once."""
+    """Every forward, input gradient and weight gradient must be computed exactly once."""
     for n, i in enumerate(PIPED.stream(0)):
         if not isinstance(i, Send | Recv):
             stream = list(PIPED.stream(0))
@@ -41,7 +41,7 @@ def test_a_task_there_twice_is_refused() -> None:
 
 
 def test_the_right_number_of_tasks_with_one_missing_and_one_doubled_is_refused() -> None:
-    """Micro-batch 1 never has a backward and micro-batch 0 has two: the counts are right, the program is not."""
+    """Micro-batch 1 has no backward and micro-batch 0 has two. The counts are right, but the program is wrong."""
     p = program("1f1b", D=1, N=2)
     stream = [replace(i, micro_batches=(0,)) if isinstance(i, Bwd) else i for i in p.stream(0)]
     assert len(stream) == len(p.stream(0)) and sum(isinstance(i, Bwd) for i in stream) == 2
@@ -72,7 +72,7 @@ rank 1:
 
 
 def test_two_sends_that_cross_are_found_where_a_send_waits_for_its_receive() -> None:
-    """Two ranks that both send before they receive hang when a SEND blocks, and not when it only posts."""
+    """Two ranks that both send before they receive deadlock if a SEND waits for its RECV, otherwise not."""
     p = program_from_text(CROSSING)
     assert not codes(p)
     assert machines(View(p)) == {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
@@ -80,7 +80,7 @@ def test_two_sends_that_cross_are_found_where_a_send_waits_for_its_receive() -> 
 
 
 def test_a_program_without_its_receives_is_refused() -> None:
-    """A value that is sent and read but never received, or all of them, is missed."""
+    """A missing RECV is found, whether one is missing or all of them."""
     without = [[i for i in s if not isinstance(i, Recv)] for s in streams(PIPED)]
     assert "E421" in codes(with_streams(PIPED, without))
     for g, stream in enumerate(streams(PIPED)):
@@ -89,7 +89,7 @@ def test_a_program_without_its_receives_is_refused() -> None:
 
 
 def test_two_receives_in_the_wrong_order_are_refused() -> None:
-    """Each would get the other's value, of the same shape, and training would go on with wrong gradients."""
+    """Each RECV would get the value of the other, of the same shape, and the gradients would be wrong."""
     for g, stream in enumerate(streams(PIPED)):
         for a, b in [
             (n, n + 1) for n in range(len(stream) - 1) if isinstance(stream[n], Recv) and isinstance(stream[n + 1], Recv)
@@ -97,12 +97,12 @@ def test_two_receives_in_the_wrong_order_are_refused() -> None:
             assert codes(changed(PIPED, g, [moved(stream, a, b)])) == {"E430"}
             break
         else:
-            pytest.fail("two receives stand side by side on every rank")
+            pytest.fail("this rank has no two consecutive RECVs")
 
 
 @pytest.mark.parametrize("garbage", ["garbage", " garbage", " 0", ",", " overlapped", " -> 1", "; garbage", "x", "\u0661"])
 def test_an_instruction_with_something_behind_it_is_refused(garbage: str) -> None:
-    """A line is read to its end, and what does not belong to the instruction is not skipped."""
+    """The reader does not skip the rest of a line after an instruction."""
     text = program_to_text(PIPED)
     assert program_from_text(text) == PIPED
     with pytest.raises(ChimeraError) as raised:

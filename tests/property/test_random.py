@@ -1,4 +1,4 @@
-"""Random schedules, trees and programs: what is said survives printing, and what is compiled is right."""
+"""Random schedules, trees and programs: printing and parsing gives the same, and compiled programs are correct."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.helpers_reference import wrong
 
 
 def check_exactly_once(p: Program) -> None:
-    """Count every task where its pipe puts it: one forward, and one backward or its two halves."""
+    """Check that tasks are on the rank of their stage, and that each cell has one forward, and one backward or its halves."""
     h = p.header
     counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT")}
     for g in range(p.world):
@@ -57,7 +57,7 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 def test_every_program_survives_both_forms(p: Program) -> None:
     for there, back in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
         again = back(there(p))
-        # Equality is that of the JSON text: what that text would lose, only the values show.
+        # Programs compare by their JSON text. What it might lose is visible only in the values.
         assert (again.header, streams(again)) == (p.header, streams(p))
         assert again == p and again.digest == p.digest
         assert there(again) == there(p)
@@ -67,13 +67,13 @@ def test_every_program_survives_both_forms(p: Program) -> None:
 @given(schedules(), st.sampled_from([1, 1, 2, 3]))
 @examples(120)
 def test_random_schedules(text: str, width: int) -> None:
-    """The order cannot deadlock, so the compiler must succeed, whatever the placement, the window and the width."""
+    """The order cannot deadlock, so the compiler must succeed for every placement, window and width."""
     tree = parse(Source("random", text))
     assert parse(Source("printed", print_schedule(tree))) == tree
     p = compile_text(text, width=width).program
     check_exactly_once(p)
     assert not wrong(p)
-    assert compile_text(print_schedule(tree), width=width).program == p  # and twice gives the same
+    assert compile_text(print_schedule(tree), width=width).program == p  # compiling again gives the same program
     assert verify(program_from_json(program_to_json(p))) == p
     assert program_from_text(program_to_text(p)) == p
 
@@ -101,7 +101,7 @@ def library(draw: st.DrawFn) -> Program:
             extra = {"again": draw(st.integers(0, 1))}
         return program(name, width, D=D, N=N, **extra)
     D, N = draw(st.integers(1, 7)), draw(st.integers(1, 12))  # noqa: N806
-    if name in ("bitpipe", "dualpipe", "gems"):  # two directions, and an even share for each
+    if name in ("bitpipe", "dualpipe", "gems"):  # two directions with the same number of micro-batches
         D, N = D + 1 if name == "gems" else D + D % 2, 2 * N  # noqa: N806
     if name in ("dualpipe", "dualpipev", "zb_h2", "zb_v"):
         N += 2 * D  # noqa: N806

@@ -1,4 +1,4 @@
-"""Random schedules of the forms `greedy` and `listing`: they compile and are right, or are refused with a finding."""
+"""Random schedules of the forms `greedy` and `listing` compile to correct programs, or are refused with a finding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.helpers_reference import wrong
 
 
 def right(text: str) -> Program:
-    """Return the program of a schedule that must compile, after everything has agreed that it is right."""
+    """Return the program of a schedule that must compile, after checking it in several independent ways."""
     p = compile_text(text).program
     assert not wrong(p)
     assert simulate(p).makespan == makespan(p)
@@ -41,12 +41,12 @@ def right(text: str) -> Program:
 @given(greedy_schedules(roomy=True))
 @examples(100)
 def test_a_scheduler_with_a_place_for_every_stage_is_never_stuck(case: GreedyCase) -> None:
-    """Every limit is F - W or F - B and has a place, or a group's, for each (pipe, stage) it bounds together."""
+    """Every limit is on F - W or F - B, and allows at least one group of forwards for each (pipe, stage) that it counts."""
     case.check(right(case.text))
 
 
 def with_limits(text: str, help: str) -> str:
-    """Return the text of a stuck order with the limits that its finding says have been tried."""
+    """Return the text of a stuck order with the limits that its finding suggests."""
     lines = text.split("\n")
     edits = re.findall(r"line (\d+): write '(limit [^']*)'", help)
     assert edits and "tried: the scheduler then ends" in help
@@ -91,14 +91,14 @@ ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W")
 NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", "W(1, 2)")
 
 
-def both(count: int, named: list[str], blocks: list[tuple[int, list[str]]]) -> tuple[str, str]:
-    """Return a listing of two stages on one rank twice: with its loops, and with each turn written out."""
+def looped_and_unrolled(count: int, named: list[str], blocks: list[tuple[int, list[str]]]) -> tuple[str, str]:
+    """Return two texts of a listing of two stages on one rank: with loops, and with the loops unrolled."""
     head = (
         f"schedule l ranks 1 stages 2 pipe main {{ stage s on rank 0   micro_batches {count} }} order listing for rank r {{\n"
     )
     begin = head + " ".join(named) + "\n"
-    looped = "\n".join(f"repeat {turns} {{ {' '.join(body)} }}" for turns, body in blocks)
-    return f"{begin}{looped}\n}}\n", f"{begin}{' '.join(a for turns, body in blocks for a in turns * body)}\n}}\n"
+    looped = "\n".join(f"repeat {times} {{ {' '.join(body)} }}" for times, body in blocks)
+    return f"{begin}{looped}\n}}\n", f"{begin}{' '.join(a for times, body in blocks for a in times * body)}\n}}\n"
 
 
 @st.composite
@@ -107,17 +107,17 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
     named = draw(st.lists(st.sampled_from(NAMED), max_size=3, unique=True))
     bodies = st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=4)
     blocks = draw(st.lists(st.tuples(st.integers(1, 4), bodies), max_size=6))
-    listed = Counter(a[:3] for a in named) + Counter(a[:3] for turns, body in blocks for a in turns * body)
+    listed = Counter(a[:3] for a in named) + Counter(a[:3] for times, body in blocks for a in times * body)
     listed["F(0"] += "F(0, 0 .. 1)" in named
-    for s in (0, 1):  # what is left, so that many of the drawn are whole
+    for s in (0, 1):  # the remaining tasks, so that many of the listings are complete
         listed[f"I({s}"] += (left := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
         blocks += [(count - listed[f"F({s}"], [f"F({s})"]), (left, [f"I({s})"])]
     blocks.append((listed["I(0"] + listed["I(1"] - listed["W(0"] - listed["W(1"] - listed["W"], ["W"]))
-    return both(count, named, blocks)
+    return looped_and_unrolled(count, named, blocks)
 
 
 @given(loops())
-@example(both(3, [], [(3, ["I(0)"]), (2, ["W(0)", "W(0)"])]))
+@example(looped_and_unrolled(3, [], [(3, ["I(0)"]), (2, ["W(0)", "W(0)"])]))
 @examples(500)
 def test_a_loop_lists_what_its_turns_list_one_by_one(case: tuple[str, str]) -> None:
     def listed(text: str) -> object:
@@ -127,6 +127,6 @@ def test_a_loop_lists_what_its_turns_list_one_by_one(case: tuple[str, str]) -> N
         except ChimeraError as error:
             return [(d.code, d.message) for d in error.diagnostics]
 
-    looped, written_out = map(listed, case)
+    looped, unrolled = map(listed, case)
     event("whole" if isinstance(looped, Program) else "refused")
-    assert looped == written_out
+    assert looped == unrolled

@@ -1,4 +1,4 @@
-"""No scheme is known to Python: under other names, and with its pipes in another order, a file compiles to the same."""
+"""The compiler knows no scheme: with other names, and pipes in another order, a schedule compiles to the same streams."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 
-MEANT = keywords() | {"F", "B", "I", "W", "hop", "min", "max"}  # what the language itself names
+RESERVED = keywords() | {"F", "B", "I", "W", "hop", "min", "max"}  # the names of the language
 
 
-def new_name(word: str, meant: frozenset[str] = MEANT) -> str:
-    return word if word in meant else f"x{len(word)}_{word[::-1]}"
+def new_name(word: str, reserved: frozenset[str] = RESERVED) -> str:
+    return word if word in reserved else f"x{len(word)}_{word[::-1]}"
 
 
 def is_greedy(tree: n.Schedule) -> bool:
@@ -31,25 +31,25 @@ def is_greedy(tree: n.Schedule) -> bool:
 
 
 def renamed(source: Source) -> str:
-    """Return the text with every name of its own another one, and its pipes declared in the opposite order.
+    """Return the text with all of its own names replaced, and its pipes declared in reverse order.
 
-    Where a list scheduler breaks ties by pipe the pipes stay, and so do the names by which it calls a task's stage,
-    micro-batch, pipe and rank.
+    For `order greedy` the order of the pipes stays, because it breaks ties. So do the names s, m, p and r, which the form
+    defines.
     """
     tree = parse(source)
     pipes = [s for s in tree.statements if isinstance(s, n.PipeDecl)]
     if is_greedy(tree):
         pipes.reverse()
-    turned = tuple(pipes.pop() if isinstance(s, n.PipeDecl) else s for s in tree.statements)
-    text = print_schedule(replace(tree, statements=turned))
-    meant = MEANT | set(GREEDY_NAMES) if is_greedy(tree) else MEANT
-    return re.sub(r"[A-Za-z_]\w*", lambda word: new_name(word[0], meant), text)
+    statements = tuple(pipes.pop() if isinstance(s, n.PipeDecl) else s for s in tree.statements)
+    text = print_schedule(replace(tree, statements=statements))
+    reserved = RESERVED | set(GREEDY_NAMES) if is_greedy(tree) else RESERVED
+    return re.sub(r"[A-Za-z_]\w*", lambda word: new_name(word[0], reserved), text)
 
 
 def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
-    """Return the streams with pipes by name, and micro-batches by their number within the pipe."""
+    """Return the streams with the names of pipes, and the numbers of micro-batches within their pipe."""
 
-    def tell(i: Instruction) -> tuple[object, ...]:
+    def described(i: Instruction) -> tuple[object, ...]:
         if isinstance(i, AllReduce):
             return (i,)
         pipe = p.header.pipes[i.pipe]
@@ -57,7 +57,7 @@ def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
         ids = tuple(pipe.micro_batches.index(m) for m in i.micro_batches)
         return (replace(i, pipe=0, micro_batches=(0,)), name, ids)
 
-    return [[tell(i) for i in p.stream(g)] for g in range(p.world)]
+    return [[described(i) for i in p.stream(g)] for g in range(p.world)]
 
 
 def test_every_schedule_of_the_library_is_tried() -> None:

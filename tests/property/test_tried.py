@@ -1,4 +1,4 @@
-"""A change that is suggested was tried: it is made here as it is said, and then the order or the program runs."""
+"""Suggested changes work: each is made here as the help describes it, and then the order or the program runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chimerac.compiler.verify.progress import hang_on
 from chimerac.compiler.verify.view import View
 from tests.helpers import SMALL, moved, program, streams, with_streams
 from tests.helpers_events import makespan as makespan_of
-from tests.proof.disorder import disorderly
+from tests.proof.disorder import with_own_orders
 from tests.proof.drawn import drawn_tasks
 from tests.proof.explorer import candidates
 
@@ -34,7 +34,7 @@ MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 
 
 def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
-    """Return the code and the help of what is wrong with a schedule first."""
+    """Return the code and the help of the first finding for a schedule; empty if there is none."""
     try:
         compile_text(text, parameters, name="broken.sched")
     except ChimeraError as error:
@@ -43,10 +43,10 @@ def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
 
 
 def mended(text: str, help: str) -> str:
-    """Return the text with the edits made that a help describes; nothing if it describes none."""
+    """Return the text after the edits that a help describes; empty if it describes none."""
     edits, tried, _ = help.partition("; tried with ")
     lines = text.split("\n")
-    for edit in edits.split("\n")[::-1] if tried else []:  # from the right, so that what is left of it stays where it is
+    for edit in edits.split("\n")[::-1] if tried else []:  # from right to left: columns stay valid
         found = re.fullmatch(r"broken.sched:(\d+):(\d+): (?:write '(.*)' instead of|remove) '(.*)'", edit)
         assert found
         line, column = int(found[1]) - 1, int(found[2]) - 1
@@ -214,11 +214,11 @@ def test_limits_are_not_kept_to_at_a_larger_size_and_that_is_said() -> None:
 
 
 def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
-    """Every rank in an order of its own; the moves are made one by one, and nothing is lost."""
+    """Every rank has a random order. The moves are made one by one, and no task is lost."""
     mended = many = 0
     for seed in range(300):
         r = random.Random(seed)
-        tasks = tasks_only(disorderly(r, drawn_tasks(r)))
+        tasks = tasks_only(with_own_orders(r, drawn_tasks(r)))
         found = repaired(tasks)
         assert found is not None
         changed, moves = found
@@ -238,20 +238,20 @@ def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
 
 
 def test_what_a_program_of_such_an_order_is_told() -> None:
-    told = 0
+    explained = 0
     for seed in range(40):
         r = random.Random(seed)
-        p = disorderly(r, drawn_tasks(r))
+        p = with_own_orders(r, drawn_tasks(r))
         try:
             verify_program(p)
         except ChimeraError as error:
             assert all("tried" in d.help for d in error.diagnostics if d.code == "E440"), error
-            told += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
-    assert told > 10
+            explained += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
+    assert explained > 10
 
 
 def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Programs that hang, or whose sums have no order; the command that the help names is run."""
+    """For programs that deadlock, or whose sums have no common order: the command that the help names is run."""
     suggested, path = 0, tmp_path / "hung.json"
     for _, p in islice(candidates(seed=5), 400):
         try:
@@ -302,7 +302,7 @@ order listing for rank r {
 
 
 def with_moves(p: Program, help: str) -> Program:
-    """Return the program with the moves made that a help describes."""
+    """Return the program after the moves that a help describes."""
     for rank, number, side, text in re.findall(r"move rank (\d+), instruction (\d+): .*, right (before|after) ([^;\n]*)", help):
         changed = streams(p)
         stream = changed[int(rank)]
@@ -314,7 +314,7 @@ def with_moves(p: Program, help: str) -> Program:
 
 
 def disturbed(p: Program, r: random.Random) -> Program:
-    """Return the program with many receives posted later, each before its reader and in the order of its channel."""
+    """Return the program with many RECVs moved back, each before its reader and in the order of its channel."""
     changed = streams(p)
     for stream in changed:
         for k in reversed(range(len(stream))):
@@ -353,7 +353,7 @@ def test_the_moves_that_are_suggested_mend_the_program(machine: str) -> None:
                     if "move" in found.help:
                         mended += 1
                         assert verify(with_moves(p, found.help))
-    # Where transfers queue, mostly all of them must be arranged anew: chimerac suggests --for.
+    # On machines with queues usually all transfers must be rearranged: then chimerac suggests --for instead of moves.
     assert hung >= 5 and mended >= (5 if machine in ("paired", "serial") else 0.5 * hung)
 
 

@@ -1,4 +1,4 @@
-"""The renderer: carets under their words, whatever the line looks like."""
+"""The renderer of findings: carets are under their words for every kind of line."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_micro_batches_that_are_not_one_after_another_are_named_as_they_are() ->
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
 def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
-    """Read the drawing back: the place and length of each label are its start and cost."""
+    """Read the drawing back: the column and width of each label give its start and cost."""
     p = compiled(schedule, parameters)
     s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
     lines = draw_timeline(p, s.timeline).splitlines()[1:-1]
@@ -73,7 +73,7 @@ def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[st
         body = line.removeprefix(f"rank {g} |").removesuffix("|")
         found = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]
         a, b = p.offsets[g], p.offsets[g + 1]
-        second = {row + 1 for row in range(a, b) if p.table.flags[row] & OVERLAP}  # drawn with the first of its pair
+        second = {row + 1 for row in range(a, b) if p.table.flags[row] & OVERLAP}  # drawn together with the first of its pair
         rows = [row for row in range(a, b) if p.table.is_task[row] and row not in second]
         assert len(found) == len(rows)
         for (start, stop), row in zip(found, rows, strict=True):
@@ -123,7 +123,7 @@ def test_schedules_are_found_by_name_and_by_path(tmp_path: pytest.TempPathFactor
 
 
 def test_costs_without_a_common_measure_are_rounded() -> None:
-    """1000 and 1999 have none but 1: exact, a character would be a unit."""
+    """1000 and 1999 have no common divisor but 1, so an exact drawing would need one character per unit."""
     p = program("1f1b", D=4, N=8)
     exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})
     one, other = (draw_timeline(p, s.timeline).split("\n")[1] for s in (exact, rounded))

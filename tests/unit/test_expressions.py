@@ -1,4 +1,4 @@
-"""Expressions at one point and at many points: the same values, computed only where they are asked for."""
+"""Expressions evaluated at one point and at many points have the same values, and only required parts are evaluated."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_values_beyond_the_limit() -> None:
 
 @given(st.integers(-20, 20), st.lists(st.integers(-20, 20), min_size=1, max_size=6), st.data())
 def test_many_points_are_as_many_single_ones(a: int, points: list[int], data: st.DataObject) -> None:
-    """Whatever is written, an array of points gives at each point what that point gives alone."""
+    """For every expression, evaluating an array of points gives the same values as evaluating each point."""
     text = data.draw(
         st.sampled_from(
             [

@@ -1,4 +1,4 @@
-"""Files are read and written whole or not at all, whatever a path names."""
+"""Files are read and written completely or not at all, for every kind of path."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_name_as_long_as_a_name_can_be(length: int, here: Path) -> None:
 
 
 def test_what_is_written_has_a_name_that_nobody_can_plant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file beside it is new: where there is one of its name, a link of a stranger for instance, nothing is written."""
+    """The temporary file is new: if its name exists, for instance as a link by someone else, nothing is written."""
     Path("victim").write_text("kept\n")
     Path(".planted").symlink_to("victim")
     with monkeypatch.context() as changed, pytest.raises(ChimeraError):
@@ -124,7 +124,7 @@ def test_a_file_in_a_folder_that_takes_none(here: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.root
 def test_as_another_user(tmp_path: Path) -> None:
-    """A folder that cannot be written but a file in it that can, one of another owner, and one that is read only."""
+    """A writable file in a folder that is not writable, a file of another owner, and a read-only file."""
     folder = Path("/tmp") / f"chimera-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:

@@ -1,4 +1,4 @@
-"""chimerac fmt: what it changes, what it leaves alone, and that it never loses anything."""
+"""chimerac fmt: what it changes, what it keeps, and that it loses nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def comments(text: str) -> list[str]:
 
 
 def inside(body: str) -> str:
-    """Return a formatted listing's body."""
+    """Return the body of a listing after formatting."""
     text = formatted(f"schedule x\norder listing for rank r {{\n{body}\n}}\n")
     return text.removeprefix("schedule x\norder listing for rank r {\n").removesuffix("}\n")
 
@@ -58,7 +58,7 @@ def test_the_library_is_formatted(name: str) -> None:
         ("pipe p [i in 0..f - 1]{stage s on rank s micro_batches N}",
          "pipe p[i in 0 .. f-1] { stage s on rank s   micro_batches N }"),
         ("let a = 1 let b = 2", "let a = 1   let b = 2"),
-        ("let a = 1      let b = 2", "let a = 1      let b = 2"),  # a gap that lines things up
+        ("let a = 1      let b = 2", "let a = 1      let b = 2"),  # a gap that aligns columns
         ("let a=1      let b = 2", "let a = 1    let b = 2"),
         ("let a = 1      # why", "let a = 1      # why"),
         ("let a = 1 # why", "let a = 1  # why"),
@@ -186,7 +186,7 @@ def test_findings_and_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str
     wrong, ugly = tmp_path / "wrong.sched", tmp_path / "ugly.sched"
     wrong.write_text("schedule x\nparam = 4\n")
     ugly.write_text(UGLY)
-    assert main(["fmt", str(wrong), str(ugly)]) == 1  # the others are formatted all the same
+    assert main(["fmt", str(wrong), str(ugly)]) == 1  # the other files are formatted anyway
     assert f"{wrong}:2:7" in capsys.readouterr().err
     assert (wrong.read_text(), ugly.read_text()) == ("schedule x\nparam = 4\n", PRETTY)
     assert main(["fmt", str(tmp_path / "none")]) == 2

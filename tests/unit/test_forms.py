@@ -1,4 +1,4 @@
-"""The two forms of a program, and the simulator's numbers."""
+"""The two text forms of a program, and the numbers of the simulator."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ order ticks {
 
 
 def test_sets_of_a_header_stand_in_any_order() -> None:
-    """What a file says of a pipe's micro-batches and of tied stages are sets: programs are equal whose sets are."""
+    """The micro-batches of a pipe and the stages of tied parameters are sets: their order in a file does not matter."""
     p = compile_text(TIED, width=2).program
     text = program_to_text(p)
     other = text.replace("stages 0 2\n", "stages 2 0\n").replace("stages 0 1 2\n", "stages 1 2 0 1\n")
@@ -284,7 +284,7 @@ def test_a_set_with_an_id_twice_is_told() -> None:
 def test_costs_of_a_simulation() -> None:
     p = program("1f1b", D=2, N=3)
     assert simulate(p).makespan == 3 * 3 + 3  # the program's own: F = 1, B = I + W = 2
-    assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W where only halves are given
+    assert simulate(p, {"I": 3}).makespan == 3 * 5 + 5  # B is I + W if only the halves are given
     assert simulate(p, {"I": 3, "B": 1}).makespan == 3 * 2 + 2
     half = simulate(p, {"F": Fraction(1, 2), "B": Fraction(2, 3)})
     assert (half.scale, Fraction(half.makespan, half.scale)) == (6, 4 * (Fraction(1, 2) + Fraction(2, 3)))
@@ -292,7 +292,7 @@ def test_costs_of_a_simulation() -> None:
 
 
 def test_a_window_of_one_slows_what_a_window_of_two_does_not() -> None:
-    """A SEND waits for the message before it: at hop 3 the sender of a quick stage is held up."""
+    """A SEND waits for the message before it, so at hop 3 the sender of a fast stage is delayed."""
     p: Program = program("gpipe", D=2, N=6)
     two, one = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
     assert two < one

@@ -1,4 +1,4 @@
-"""The dependency DAG: its critical path is the makespan, and its text is read by networkx as what it is."""
+"""The dependency DAG: its critical path is the makespan, and networkx reads the same graph from its text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RIGHT = program("chimera", width=2, D=2)
 
 
 def graph_of(p: Program) -> nx.DiGraph[str]:
-    """Return the graph as a reader of the GraphML has it."""
+    """Return the graph that networkx reads from the GraphML."""
     return nx.parse_graphml(graphml(dependency_graph(p)))
 
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
 def test_the_graph_s_critical_path_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
-    """Without hops nothing but tasks and their order takes time, so ways to find the makespan must agree."""
+    """At hop 0 only tasks take time, so all ways to compute the makespan must agree."""
     p = compiled(schedule, parameters)
     graph = graph_of(p)
     assert nx.is_directed_acyclic_graph(graph)
@@ -36,12 +36,12 @@ def test_the_graph_s_critical_path_is_the_makespan(schedule: str, parameters: tu
     assert all(graph.has_edge(a, b) for a, b in pairwise(named))
     tasks = p.header.stages * p.header.micro_batches
     assert len(graph) == sum(1 for g in range(p.world) for _ in tasks_in(p.stream(g)))
-    # Data: S - 1 hand-overs each way, and each backward's own forward.
+    # Data: S - 1 values in each direction, and from each forward to its backward.
     assert sum(kind == "data" for *_, kind in graph.edges(data="kind")) >= 2 * tasks - 2 * p.header.micro_batches
 
 
 def longest(graph: nx.DiGraph[str]) -> int:
-    """Return the length of the longest path: costs and hops."""
+    """Return the length of the longest path, of costs and hops."""
     end: dict[str, int] = {}
     for node in nx.topological_sort(graph):
         begin = max((end[source] + delay for source, _, delay in graph.in_edges(node, data="delay")), default=0)
@@ -50,7 +50,7 @@ def longest(graph: nx.DiGraph[str]) -> int:
 
 
 def test_a_pair_that_reads_from_a_pair_begins_when_that_ends() -> None:
-    """Rank 0 makes two values in one pair, rank 1 reads them in another: the first of either joins the second of the other."""
+    """One pair of rank 0 computes two values that a pair of rank 1 reads, each task a value of the other position."""
     order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
     p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")
     path, length = critical_path(dependency_graph(p))

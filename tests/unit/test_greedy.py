@@ -1,4 +1,4 @@
-"""The list scheduler: what is ready and preferred starts, limits hold, ties have one answer."""
+"""The list scheduler: the preferred ready task starts, limits hold, ties are broken deterministically."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_is_preferred_starts_first() -> None:
 
 
 def test_it_never_waits_for_what_is_preferred() -> None:
-    """A free rank starts what is ready, though something better is ready a moment later."""
+    """A free rank starts a ready task, even if a preferred one becomes ready shortly after."""
     p = greedy("cost F = 2, B = 2, hop = 1", "prefer B, F", N=4)
     assert tasks_of(p, 0) == "F0 F1 F2 F3 B0 B1 B2 B3"
     assert (
@@ -53,7 +53,7 @@ def test_keys_decide_between_tasks_of_one_kind() -> None:
     assert tasks_of(greedy("prefer B, F", "then larger m"), 0) == "F2 F1 F0 B2 B1 B0"
     assert tasks_of(greedy("prefer B, F", "then smaller m % 2, later m"), 0).startswith("F2 F0 F1")
     assert tasks_of(greedy("prefer B, F", "then smaller if r == 0 then -m else m"), 0).startswith("F2 F1 F0")
-    # With several `then` the first comes first.
+    # With several `then` the first has priority.
     assert tasks_of(greedy("prefer B, F", "then smaller m % 2", "then larger m"), 0).startswith("F2 F0 F1")
 
 
@@ -86,7 +86,7 @@ def test_limits_per_stage_and_per_pipe() -> None:
 
 
 def test_a_place_is_kept_for_the_other_direction() -> None:
-    """Two directions at a limit of two: each would fill both places with its own, and nothing could go on."""
+    """Two directions at a limit of two: each rank would reach it with its own micro-batches, and deadlock."""
     p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO, N=3)
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
     d = stuck("prefer F, B", "limit F - B <= 1", pipes=TWO)
@@ -124,7 +124,7 @@ def test_what_cannot_be_tried_within_bounds_gets_the_rule() -> None:
 def test_groups_of_forwards() -> None:
     p = greedy("prefer B, F", "group F by 2", N=5)
     ids = [i.micro_batches for i in p.stream(0) if i.op == "FWD"]
-    assert ids == [(0, 1), (2, 3), (4,)]  # the last is what is left
+    assert ids == [(0, 1), (2, 3), (4,)]  # the last group has the remaining one
     assert [i.micro_batches for i in p.stream(1) if i.op == "BWD"] == [(m,) for m in range(5)]
     assert [i.micro_batches for i in p.stream(0) if i.op == "SEND"] == ids  # one message for a group
     assert [i.micro_batches for i in p.stream(1) if i.op == "SEND"] == [(m,) for m in range(5)]

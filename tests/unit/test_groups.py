@@ -27,7 +27,7 @@ def test_a_formula_may_place_groups() -> None:
     p = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 2*m", B=LATE)
     assert groups(p, 0) == groups(p, 1) == [(0, 1), (2, 3), (4,)]  # the last is cut off
     assert not wrong(p)
-    # m is the first of the group, g its number.
+    # m is the first micro-batch of the group, g its number.
     by_number = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 4*g", B=LATE)
     assert streams(by_number) == streams(p)
     backwards = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) at s - 4*g", B="B(s, m) at 90 + 2*D - 1 - s - 2*m")
@@ -143,7 +143,7 @@ def test_recomputation_by_stage_and_by_pipe(clause: str, wanted: set[tuple[int, 
         B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
     assert again(p) == wanted
-    # It costs the forward once more, wherever it is, and nothing else.
+    # It adds the cost of the forward, and nothing else, at every place.
     plain = 2 * 3 * (1 + 2)
     assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in wanted) for rank in range(2))
     assert simulate(p).makespan == makespan(p)
@@ -185,7 +185,7 @@ def test_what_groups_and_recomputation_hold() -> None:
 
     single, double = "F(s, m) at s + 2*m", "F(s, m = 2*g .. 2*g + 1) at s + 2*m"
     assert bytes_of(single) == bytes_of(double) == [6 * 50, 6 * 40]
-    # No stage keeps anything but its input, which is a value; a backward makes its own micro-batch anew.
+    # A stage keeps only its input, which is a value. A backward recomputes its own micro-batch.
     assert bytes_of(single, "recompute") == bytes_of(double, "recompute") == [50, 40]
 
 

@@ -1,4 +1,4 @@
-"""Every option is compared before ranks do anything else together, and the one that differs is named."""
+"""Ranks compare their options before they communicate otherwise, and name an option that differs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def other(value: object) -> object:
 
 
 def compared(change: Callable[[RunSettings], Any], rank: int = 1, made: list[Product] = PROGRAM) -> None:
-    """Compare the options of three ranks, one of which has others, and maybe a program of its own."""
+    """Compare the options of three ranks, of which one has different options, and maybe a different program."""
 
     def live(transport: Transport) -> None:
         settings: Any = parse_options(["-p", "D=2"])

@@ -1,4 +1,4 @@
-"""Samples: their numbers, their order, the default text, and what is said when there is no text."""
+"""Samples: their numbers, their order, the default text, and the finding if there is no text."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.text import MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
 
 HUNDRED = np.arange(100, dtype=np.uint8)
-TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows reach over parts
+TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows span several parts
 
 
 def all_of(text: Text) -> bytes:

@@ -1,4 +1,4 @@
-"""The executor on one rank: every kind of task, bit-equal to one process, and what it says when a stream is wrong."""
+"""The executor on one rank: all kinds of tasks are bit-equal to one process, and wrong streams have clear errors."""
 
 from dataclasses import replace
 
@@ -105,7 +105,7 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Bytes(), Alone(), SETTINGS)
     trainer.gradients(0)
     assert largest_difference(trainer) < 1e-6
-    # The masks differ from sample to sample and from iteration to iteration, so that equal is not equally without.
+    # The masks differ between samples and between iterations, so equal results do not mean that dropout is off.
     assert trainer.gradients(1) != trainer.gradients(2)
 
 

@@ -1,4 +1,4 @@
-"""The executor among others: buffers, copies, ties, times, and that it needs no compiler."""
+"""Executors of several ranks: buffers, copies of stages, tied parameters, times, and independence of the compiler."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def model_of(*layers: Callable[[], nn.Module]) -> Model:
 
 
 class Shifted(nn.Module):
-    """Adds a parameter that is as large as a micro-batch: its gradient is a view of what comes back."""
+    """Adds a parameter of the size of a micro-batch: its gradient is a view of the gradient of the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def test_a_buffer_given_back_too_early_by_the_executor_itself_is_poisoned(monkey
         if work.input is not None:
             values = work.input.read()
             work.input.give_up()
-            work.input.put(values)  # nobody notices, but for the loopback
+            work.input.put(values)  # only loopback detects this
 
     monkeypatch.setattr(Work, "forward", early)
     with pytest.raises(RankError, match=r"rank 1, instruction \d+: BWD main s1 m0: .*modified by an inplace operation"):
@@ -126,7 +126,7 @@ def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.Monke
 
 
 class Lopsided(First):
-    """A layer whose copies differ: the second one that is built starts elsewhere."""
+    """A layer whose copies differ: the second instance has other initial weights."""
 
     built = 0
 
@@ -138,7 +138,7 @@ class Lopsided(First):
 
 
 def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
-    Lopsided.built = 2  # the third is measured
+    Lopsided.built = 2  # the third instance is the one that is measured
     model = model_of(Lopsided, Whole, Whole, Last)
     p = TWO_RANKS["two pipes"]
     described(model)
@@ -171,7 +171,7 @@ class TiedFirst(First):
 
 
 class TiedLast(nn.Module):
-    """Reads the first layer's table, under another name."""
+    """Uses the table of the first layer under another name."""
 
     tied = {"embedding": "inner.weight"}  # noqa: RUF012
 
@@ -271,7 +271,7 @@ def test_times_tell_work_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0
 
     def clock() -> int:
-        """Return a time that only slow layers take, and reading it."""
+        """Return a fake time that only slow layers and reading the time increase."""
         nonlocal now
         now += 1
         return now
@@ -298,7 +298,7 @@ def test_times_tell_work_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         slow = times.busy[forwards] > 9_000_000
         assert slow.all() or not slow.any()
         assert times.task_ns <= times.busy.sum()
-        if not slow.any():  # this rank waits for the other's sleep, and its own tasks are not charged for it
+        if not slow.any():  # the wait of this rank for the sleep of the other does not count for its own tasks
             assert times.waited.sum() > 25_000_000 and times.busy.sum() < 1_000_000
     assert sum(bool((f.executor.times.busy > 9_000_000).any()) for f in found) == 1
 

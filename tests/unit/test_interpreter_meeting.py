@@ -1,4 +1,4 @@
-"""Who is named when a wait has taken too long: ranks that do not answer, and else what all of them do."""
+"""If a wait takes too long, the ranks that do not answer are named, or else what all ranks do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def met(store: object, world: int, answering: list[int], hosted: bool = False) -> list[Meeting]:
-    """Return how each rank of a world met the others; some of them answer."""
+    """Return the meeting of each rank of a world, of which some ranks answer."""
     rolls = [Rollcall(store, rank, world, hosted) for rank in range(world)]  # type: ignore[arg-type]
     found = [Meeting(timedelta(seconds=2), roll) for roll in rolls]
     for rank in answering:

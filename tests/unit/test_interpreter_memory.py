@@ -1,4 +1,4 @@
-"""What the interpreter holds, piece by piece: values alone in memory, gradients in one run, sends until they are waited for."""
+"""The memory of the interpreter: values without the rest of their storage, gradients, and sends until they complete."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_gradients_lie_in_one_run_of_memory_for_each_dtype() -> None:
         places.append([p.grad.data_ptr() for p in (a, b, c) if p.grad is not None])
         a.grad = b.grad = c.grad = None
     assert places[0] == places[1] and frozen.grad is None
-    a.grad = torch.full((2, 3), 7.0)  # what is there already is added to
+    a.grad = torch.full((2, 3), 7.0)  # the new gradient is added to this one
     gradients.begin()
     assert gradients.runs[0].tolist() == [7] * 6 + [0] * 6
     gradients.begin()
@@ -102,7 +102,7 @@ def model(*layers: Callable[[], nn.Module]) -> Model:
 
 
 class Twice(nn.Module):
-    """Reads the mask, and hands it on as it came."""
+    """Reads the mask, and returns the same tensor."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Values:
         return x * mask, mask

@@ -1,4 +1,4 @@
-"""Messages: values in, the same values out."""
+"""Messages: packing and unpacking values gives the same values."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_a_single_tensor_is_sent_from_where_it_lies_and_read_where_it_arrives() 
     assert layout.pack((x,)) is x
     arrived = layout.empty(CPU)
     assert layout.unpack(arrived)[0] is arrived and arrived.shape == x.shape and arrived.dtype == x.dtype
-    # A transposed one has to be copied, and still arrives.
+    # A transposed tensor is copied, and arrives too.
     assert layout.pack((x.T,)).is_contiguous() and layout.pack((x.T,)).equal(x.T)
 
 

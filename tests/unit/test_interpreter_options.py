@@ -27,7 +27,7 @@ def test_without_arguments_it_is_chimera() -> None:
 
 
 def test_torchrun_takes_no_option_for_its_own() -> None:
-    """torchrun's parser looks at what stands behind the script too, and refuses what could begin several of its own."""
+    """The parser of torchrun also reads the options after the script, and refuses an ambiguous prefix of its own options."""
     theirs = [word for action in get_args_parser()._actions for word in action.option_strings]
     ours = re.findall(r"--[a-z][a-z-]+", capture_help())
     assert "--log-file" in ours
@@ -65,6 +65,6 @@ def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys:
 
 
 def test_no_file_beside_run_py_hides_a_standard_module() -> None:
-    # `torchrun interpreter/run.py` puts this folder first on the path.
+    # `torchrun interpreter/run.py` puts this folder first on sys.path.
     files = {p.stem for p in Path(interpreter.__path__[0]).iterdir() if p.stem != "__init__"}
     assert "run" in files and not files & set(sys.stdlib_module_names)

@@ -1,4 +1,4 @@
-"""Which instruction computes which matrix products: operations counted per instruction of a run in loopback."""
+"""The matrix products of each instruction, counted as floating-point operations in loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
 from tests.helpers_loopback import SEED, batch_of, deep_model, described
 
-Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> what one micro-batch of such a task costs
+Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point operations of one micro-batch
 
 
 def counted(p: Program) -> Counts:

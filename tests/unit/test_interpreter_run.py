@@ -1,4 +1,4 @@
-"""Around the iterations: what a run says and measures, timed stages, and what run.py makes of its options."""
+"""run.py besides training: its output and measurements, timed stages, and the plan that it makes from its options."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples
 from chimerac.interpreter.training.trainer import Settings, Trainer
 from tests.distributed.alone import Alone
 
-# --- what is said -------------------------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------------------
 
 
 class Terminal(StringIO):
@@ -72,7 +72,7 @@ def test_the_table_stands_in_columns(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == "\nloss                 2.5   nats\ntokens per second  1,000\n"
 
 
-# --- what is measured ---------------------------------------------------------------------------------------------------
+# --- measurements -------------------------------------------------------------------------------------------------------
 
 
 def test_bubbles_charge_every_rank_until_the_last_is_done() -> None:
@@ -109,7 +109,7 @@ def test_a_sleep_that_took_too_long_shortens_the_next(monkeypatch: pytest.Monkey
 
 
 def test_each_task_takes_its_cost() -> None:
-    """One rank with every kind of task, whose costs tell them apart."""
+    """One rank with every kind of task. All costs are different."""
     text = """schedule alone
 param N = 2
 ranks 1
@@ -207,7 +207,7 @@ def test_a_timed_plan_has_the_simulators_times(monkeypatch: pytest.MonkeyPatch) 
 
 
 def posted_alone(tmp_path: Path) -> Path:
-    """Return a program in which both ranks send before they receive: it ends where no SEND waits."""
+    """Return a program in which both ranks send before they receive. It ends on machines whose SENDs need not wait."""
     path = tmp_path / "crossing.streams"
     path.write_text(entries()["E816"].wrong)
     return path
@@ -229,13 +229,13 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_what_arranging_doe
     output = tmp_path / "arranged.json"
     assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
     assert plan(str(output), monkeypatch=monkeypatch).evaluation.header.machine == "window"
-    # The loopback runs every machine, and evaluates on the one that it runs.
+    # Loopback runs every machine, and evaluates on the same one.
     assert plan(str(path), "--loopback", monkeypatch=monkeypatch).evaluation.header.machine == "posted"
     assert plan(str(path), "--loopback", "--machine", "serial", monkeypatch=monkeypatch).evaluation.header.machine == "serial"
 
 
 def test_where_arranging_does_not_help_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One buffer is enough for receives that are posted late, and not for those of `--for window`."""
+    """One buffer is enough for RECVs that are posted late, but not for those of `--for window`."""
     path = posted_alone(tmp_path)
     text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
     for value, sent in (

@@ -1,4 +1,4 @@
-"""Split backward: together the gradients of one backward, each product where it belongs, nothing kept too long."""
+"""Split backward: both halves give the gradients of a full backward, each computes its own products, and memory is freed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Attention(nn.Module):
 
 
 class MultiHead(nn.Module):
-    """Its parameters reach no function that defers: the fallback."""
+    """No function of this module can defer weight gradients, so the fallback is used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Tied(nn.Module):
 
 
 class Raw(nn.Module):
-    """Parameters used by operators: one that defers, one that does not."""
+    """Parameters of two operators: one can defer its weight gradient, the other cannot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_both_halves_are_one_backward(name: str, first: bool) -> None:
     make, draw = CASES[name]
     module, x = make().double(), draw()
     if name == "frozen" and first:
-        return  # nothing of it carries a gradient
+        return  # it has no gradients
     x.requires_grad_(x.is_floating_point() and not first)
     wanted_y = module(x)
     g = torch.randn_like(wanted_y)
@@ -119,7 +119,7 @@ def test_both_halves_are_one_backward(name: str, first: bool) -> None:
     split.weights()
     for p, gradient in zip(module.parameters(), wanted, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-12, atol=1e-12)
-        # No graph behind it, which would keep all that it was computed from.
+        # The gradient has no graph, which would keep its inputs alive.
         assert p.grad is None or not p.grad.requires_grad
 
 
@@ -134,7 +134,7 @@ def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> N
     module = nn.Sequential(nn.Linear(16, 64), nn.GELU(), Attention(64), nn.Linear(64, 16))
     x = torch.randn(8, 4, 16, requires_grad=not first)
     products = 2 * 8 * 4 * (16 * 64 + 64 * 192 + 64 * 64 + 64 * 16)  # multiply and add, per row and weight
-    assert flops(lambda: module(x)) == products  # this counter knows no fused attention
+    assert flops(lambda: module(x)) == products  # the counter does not count fused attention
     full = flops(module(x).sum().backward)
     split = Splitting()
     with split:
@@ -142,7 +142,7 @@ def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> N
     of_inputs, of_weights = flops(y.sum().backward), flops(split.weights)
     assert of_inputs + of_weights == full
     assert of_weights == products
-    # The input of a first stage carries no gradient: its first linear has no input product.
+    # The input of a first stage has no gradient, so its first linear has no product for it.
     assert of_inputs == products - (2 * 8 * 4 * 16 * 64 if first else 0)
 
 
@@ -162,7 +162,7 @@ def test_between_the_halves_lives_what_the_products_read() -> None:
     # Two linears read their inputs, 16 and `width` wide, and the gradients of their outputs, `width` and 16 wide.
     kept = rows * (16 + width + width + 16) * 4
     assert kept_bytes(split) == kept
-    # The first linear's input is the stage's, which lives anyway; the stage's input now has a gradient as wide.
+    # The input of the first linear is that of the stage, which is alive anyway. It now has a gradient of the same size.
     assert alive() - before == kept - rows * 16 * 4 + rows * 16 * 4
     split.weights()
     assert kept_bytes(split) == 0 and alive() - before == rows * 16 * 4
@@ -180,7 +180,7 @@ def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
     y.backward(torch.ones_like(y))
     del y
     mean_and_deviation, gradient = 2 * rows * 4, rows * width * 4
-    # The input is the stage's, which lives anyway; it now has a gradient.
+    # The input is that of the stage, which is alive anyway. It now has a gradient.
     assert kept_bytes(split) == rows * width * 4 + mean_and_deviation + gradient
     assert alive() - before == mean_and_deviation + gradient + rows * width * 4
     split.weights()
@@ -194,7 +194,7 @@ def kept_bytes(split: Splitting) -> int:
 
 
 def alive() -> int:
-    """Return the bytes of all tensors there are."""
+    """Return the bytes of all existing tensors."""
     gc.collect()
     found = [o for o in gc.get_objects() if type(o) in (Tensor, nn.Parameter)]
     found += [o.grad for o in found if o.is_leaf and o.grad is not None]

@@ -1,4 +1,4 @@
-"""The store: places of values, and receive buffers."""
+"""The store: slots for values, and receive buffers."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ KEY = Key("grad", 0, 1, 2)
 
 
 class Posted:
-    """A transfer that counts how often it is waited for."""
+    """A transfer that counts the calls of wait."""
 
     waits = 0
 
@@ -24,7 +24,7 @@ class Posted:
 
 
 class Noting(Alone):
-    """A transport that notes what is forgotten."""
+    """A transport that records the calls of forget."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_a_buffer_is_gone_when_the_last_of_its_values_is_given_up() -> None:
     memory = StorageWeakRef(buffer.message.untyped_storage())
     assert buffer.message.nbytes == 2 * (16 + 32)
     first.give_up()
-    first.give_up()  # giving up what is gone is nothing
+    first.give_up()  # giving it up again has no effect
     assert not transport.forgotten
     second.give_up()
     assert len(transport.forgotten) == 1 and transport.forgotten.pop() is buffer.message

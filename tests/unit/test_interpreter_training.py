@@ -1,4 +1,4 @@
-"""The epilogue: norm, clipping, rate, what ranks measured; and evaluation on any number of samples."""
+"""The epilogue: norm, clipping, learning rate, measurements of ranks; and evaluation on any number of samples."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def trainer_of(settings: Settings = SETTINGS) -> Trainer:
 
 
 def test_a_long_gradient_is_cut_to_the_clip_and_a_short_one_is_not() -> None:
-    """AdamW alone would hide it: its first update is the same for every length of the gradient."""
+    """The gradients are compared, because the first update of AdamW is the same for every norm of the gradient."""
     for clip in (1e-3, 1e9):
         trainer = trainer_of(replace(SETTINGS, clip=clip))
         seen: list[float] = []
@@ -91,7 +91,7 @@ def test_the_warm_up_is_as_long_as_it_was_set() -> None:
 
 
 def test_the_plain_reference_is_a_textbook_loop() -> None:
-    """Written once more, with torch's own parts only: what all schedules are compared with is right itself."""
+    """The reference to which schedules are compared equals a training loop that uses torch only."""
     settings, whole, other = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
     results = list(train(whole, MODEL, IntegerSamples(), settings, samples=4))
     optimizer = torch.optim.AdamW(other.parameters(), lr=1.0)

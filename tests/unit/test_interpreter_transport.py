@@ -1,4 +1,4 @@
-"""Transports without their networks: the order in which groups are made, staging, turns and queues."""
+"""Transports without a network: the order in which process groups are created, staging, turns and queues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Work:
 
 
 class Group:
-    """A process group that notes what is done with it."""
+    """A process group that records its calls."""
 
     def __init__(self, log: list[Any], ranks: list[int]) -> None:
         self.log, self.ranks = log, ranks
@@ -54,7 +54,7 @@ class Group:
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
-    """Put a module in torch.distributed's place and return its log."""
+    """Replace torch.distributed by a fake module, and return its log."""
     log: list[Any] = []
 
     def new_group(ranks: list[int], backend: str) -> Group:
@@ -101,7 +101,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
     for rank, log in enumerate(logs):
         after = log[len(orders[0]) :]
         used = [entry for entry in after if entry[0] != "wait"]
-        # Its own channels in the global order, then its collectives; each is waited for before the next.
+        # The rank uses its channels in the global order, then its collectives, and waits for each before the next.
         mine = [
             ("send" if a == rank else "recv", (min(a, b), max(a, b)), b if a == rank else a)
             for a, b in sorted(channels)
@@ -218,7 +218,7 @@ def test_messages_of_unlike_sizes_are_an_error_not_garbage() -> None:
 
 def test_collectives_in_unlike_orders_hang_on_every_machine() -> None:
     p = program("gpipe", D=3, N=1)
-    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # they agree pair by pair
+    pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # each pair of ranks has the same order
 
     def live(transport: Any) -> None:
         for pending in [transport.launch_all_reduce(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
@@ -279,7 +279,7 @@ def test_a_full_window_of_a_machine_with_queues_waits_for_what_stands_in_front()
         if transport.rank == 0:
             first = transport.recv(2, torch.zeros(1))
             transport.send(1, torch.zeros(1))
-            transport.send(1, torch.zeros(1))  # the one before it stands behind what comes from rank 2
+            transport.send(1, torch.zeros(1))  # the first send is behind the receive from rank 2 in the queue
             done.append("second send")
             first.wait()
         elif transport.rank == 1:

@@ -1,4 +1,4 @@
-"""Every limit that a schedule's text obeys a program from a file obeys too, and what the compiler writes reads back."""
+"""Limits of schedules hold for program files too, and every program that the compiler writes can be read back."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_group_of_too_many() -> None:
 
 
 def in_one_group(order: str, n: int) -> str:
-    """Return a schedule whose one forward is over n micro-batches."""
+    """Return a schedule with one forward, over n micro-batches."""
     text = {
         "ticks": f"ticks {{ F(s, m = g*{n} .. g*{n} + {n - 1}) at m  B(s, m) at {n} + m }}",
         "listing": f"listing for rank r {{ F(0, 0 .. {n - 1}) repeat {n} {{ B }} }}",
@@ -114,7 +114,7 @@ def test_a_schedule_has_no_larger_groups(order: str, monkeypatch: pytest.MonkeyP
 def test_instructions_are_counted_as_they_are_read(
     limit: str, stream: list[object] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by the header: it may say that there are few. (The limits are lower here.)"""
+    """The count does not rely on the header, which may be wrong. (The limits are lower here.)"""
     monkeypatch.setattr(limits, limit, 100)
     file = json.loads(program_to_json(RIGHT)) | {"streams": [[]] * 101 if stream is None else [stream, []]}
     line = {str(TASK): "FWD main s0 m0", str(SUM): "ALLREDUCE s0 over 0,1"}
@@ -125,7 +125,7 @@ def test_instructions_are_counted_as_they_are_read(
 
 
 def test_tied_sets_count_with_the_pipes() -> None:
-    """Each set is looked for in every pipe: their product is bounded, for a schedule and for a file."""
+    """The number of tied sets times pipes is limited, in schedules and in files."""
     sets, pipes = 1000, 200
     many = " ".join(f"tied t{k} on stages 0, 1" for k in range(sets))
     order = "order ticks { F p[i](s, m) at 9*i + s + 3*m B p[i](s, m) at 9*i + 3 - s + 3*m }"
@@ -147,7 +147,7 @@ def test_tied_sets_count_with_the_pipes() -> None:
 
 
 def written(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
-    """Return the characters of an instruction in both forms, its micro-batches or ranks left out."""
+    """Return the number of characters of an instruction in both forms, without its micro-batches or ranks."""
     one = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),)), [[i]]))
     ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches
     listed = len(str(ids[0]))
@@ -157,15 +157,15 @@ def written(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
 
 
 def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
-    """Whatever program is within the limits of programs is shorter than what a reader takes, in both forms.
+    """Every program within the limits is shorter, in both forms, than the longest file that a reader accepts.
 
-    A stage's work on a micro-batch is a cell; two tasks each are at most TASKS. A cell stands in at most three tasks and in
-    SEND, RECV and FREE of its two values. Each instruction costs its own words, and each cell in it a number and a comma.
-    Numbers have as many digits as the limits of pipes, stages, micro-batches and ranks leave them together.
+    A cell is a stage and a micro-batch. There are at most TASKS / 2 cells. A cell is in at most three tasks, and in a SEND, a
+    RECV and a FREE of each of its two values. The length of an instruction is that of its words, plus a number and a comma
+    for each cell. The limits on pipes, stages, micro-batches and ranks together bound the digits of the numbers.
     """
     cells, most = limits.TASKS // 2, [0, 0]
     for p, s, m in product(range(1, 5), range(1, 6), range(1, 8)):  # digits of pipes, stages and micro-batches
-        least = [1 if k == 1 else 10 ** (k - 1) + 1 for k in (p, s, m)]  # as many there must be
+        least = [1 if k == 1 else 10 ** (k - 1) + 1 for k in (p, s, m)]  # the least count with so many digits
         if least[0] > limits.PIPES or least[0] * least[1] > limits.CELLS or least[1] * least[2] > cells:
             continue
         pipe, stage, peer = 10**p - 1, 10**s - 1, limits.RANKS
@@ -173,7 +173,7 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
         task, half = Fwd(pipe, stage, (0,), recompute=True, overlap=True), BwdInput(pipe, stage, (0,), overlap=True)
         moved = [Send("grad", pipe, stage, (0,), peer), Recv("grad", pipe, stage, (0,), peer)]
         free, total = Free("grad", pipe, stage, (0,)), AllReduce("x" * 64, stage, (0,))
-        # Forwards, and the other tasks; each value has a SEND, a RECV and a FREE.
+        # Forwards, then the other tasks. Each value has a SEND, a RECV and a FREE.
         counts = [
             (task, cells),
             (half, limits.TASKS - cells),
@@ -186,9 +186,9 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
             length += cells * (3 + 2 + 2 + 2) * (m + comma) + limits.MEMBERS * (5 + comma)
             most[form] = max(most[form], length)
     assert all(length + limits.HEADER <= limits.FILE for length in most), most
-    # The header: names of pipes, their stages and those of tied sets, all micro-batches, costs, sets, parameters.
+    # The header: names of pipes, placements and stages of tied sets, all micro-batches, costs, names of sets, parameters.
     placed, listed = limits.CELLS * len("65535, "), limits.TASKS // 2 * len("1048575, ")
     costs, name = 4 * limits.RANKS * (len(str(limits.COST)) + 2), 64 + 60
     header = limits.PIPES * name + placed + listed + costs + limits.CELLS // 2 * name + limits.NAMES * name
     assert header < limits.HEADER
-    assert max(most) > limits.FILE // 2  # and not by far
+    assert max(most) > limits.FILE // 2  # the limit is not much too large

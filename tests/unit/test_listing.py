@@ -1,4 +1,4 @@
-"""Listings: explicit tasks, the next one, the oldest pending, loops, conditions, and overlapped pairs."""
+"""Listings: explicit tasks, the next task, the oldest pending task, loops, conditions, and overlapped pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refused(body: str, **where: object) -> Diagnostic:
 
 def test_the_next_one_and_named_ones() -> None:
     assert tasks_of(listing("repeat N { F }  repeat N { B }"), 0) == "F0 F1 F2 B0 B1 B2"
-    # What is named is taken out of turn; the next one is the lowest that is left.
+    # A named task is taken out of order. The next task is the lowest remaining one.
     assert tasks_of(listing("F main(0, 1)  F  F  B(0, 2)  B  B"), 0) == "F1 F0 F2 B2 B0 B1"
     assert tasks_of(listing("F(0, 0 .. 2)  B  B(0, 1 .. 2)"), 0) == "F0 B0 B1"
     assert [i.micro_batches for i in listing("F(0, 0 .. 2)  B  B(0, 1 .. 2)").stream(0)] == [(0, 1, 2), (0,), (1, 2)]
@@ -50,7 +50,7 @@ def test_w_is_the_oldest_pending_of_what_it_could_mean() -> None:
     for order, wanted in (("WWWW", "W2 W0 W3 W1"), ("aaWW", "W0 W1 W2 W3"), ("WaWW", "W2 W0 W3 W1"), ("abab", "W0 W2 W1 W3")):
         words = ["W" if x == "W" else f"W {x}" for x in order]
         assert tasks_of(listing(body + " ".join(words), pipes=both, N=2), 0).endswith(wanted)
-    # One that is named is no longer pending.
+    # A named task is no longer pending.
     assert tasks_of(listing("repeat N { F }  repeat N { I }  W(0, 1)  W  W"), 0).endswith("W1 W0 W2")
     assert refused("repeat N { F }  I  W  W").message == "no weight gradient is pending on rank 0"
 
@@ -68,7 +68,7 @@ def test_loops_conditions_and_lets() -> None:
     chain = "repeat i in 0 .. N - 1 { if i == 0 { F(0, 2) } else if i == 1 { F(0, 0) } else { F(0, 1) } }  repeat N { B }"
     assert tasks_of(listing(chain), 0) == "F2 F0 F1 B0 B1 B2"
     assert listing(chain) == listing(chain.replace("else if", "else { if").replace("F(0, 1) }", "F(0, 1) } }"))
-    # A let ends with its block.
+    # The scope of a let is its block.
     assert refused("repeat 1 { let x = 1 }  F(0, x)").code == "E201"
     assert refused("let N = 1").code == "E207"
 

@@ -24,7 +24,7 @@ from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.verify import peaks, verify
 from tests.helpers import SMALL, program, streams, with_streams
 
-# Two layers, so two stages. An act between them has 16 + 8 bytes, of which a gradient travels back for 16.
+# Two layers, so two stages. An act between them has 16 + 8 bytes; its grad has 16 bytes.
 BETWEEN = (Tensor((4,), "float32", True), Tensor((1,), "int64", False))
 TOY = ModelDescription(
     "toy",
@@ -37,14 +37,14 @@ TOY = ModelDescription(
 
 
 def test_1f1b_on_two_ranks() -> None:
-    #   rank 0  F0 F1 B0 F2 B1 B2   at most 2 activations of 50; two gradients of 16 posted ahead
+    #   rank 0  F0 F1 B0 F2 B1 B2   at most 2 activations of 50; receives of two grads of 16 posted ahead
     #   rank 1  F0 B0 F1 B1 F2 B2   at most 1 activation of 7; while B0 runs, the acts of 0, 1 and 2, messages of 32
     p = program("1f1b", D=2, N=3)
     assert peaks(p).activations == (2, 1)
     assert peaks(p).receive_buffers == (2, 3)
     first, second = memory(p, TOY)
-    # An act of two tensors is copied to a message of 16 + 16 bytes. Three are open while the third is sent: the first is
-    # known to be complete by it. A gradient of one tensor is sent from where it lies.
+    # An act of two tensors is copied to a message of 16 + 16 bytes. Three messages are open while the third is sent, because
+    # that SEND waits for the first. A grad of one tensor is sent without a copy.
     assert first == RankMemory(400, 400, activations=2 * 50, buffers=2 * 16, values=24, sends=3 * 32, peak=1052)
     assert first.peak == 800 + 2 * 50 + 2 * 16 + 24 + 3 * 32
     assert second == RankMemory(40, 40, activations=7, buffers=3 * 32, values=16, sends=3 * 16, peak=80 + 7 + 3 * 32 + 16)
@@ -81,7 +81,7 @@ def test_a_group_keeps_one_activation_per_micro_batch() -> None:
 def test_a_split_backward_keeps_what_the_weight_gradient_needs() -> None:
     split = ["BWD_INPUT main s1 m0", "BWD_INPUT main s0 m0", "BWD_INPUT main s1 m1", "BWD_INPUT main s0 m1"]
     weights = ["BWD_WEIGHT main s1 m0,1", "BWD_WEIGHT main s0 m0,1"]
-    # After all input gradients 2 (20 + 3) are left; the most is held before the first.
+    # After all input gradients 2 (20 + 3) bytes are left. The peak is before the first.
     assert one(*BOTH, *split, *weights).activations == 2 * 50 + 2 * 7
     late = one("FWD main s0 m0", "FWD main s1 m0", *split[:2], "FWD main s0 m1", "FWD main s1 m1", *split[2:], *weights)
     assert late.activations == (20 + 3) + 50 + 7
@@ -90,8 +90,8 @@ def test_a_split_backward_keeps_what_the_weight_gradient_needs() -> None:
 def test_recomputation_keeps_a_stage_s_input() -> None:
     again = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
     backward = ("BWD main s1 m0", "BWD main s1 m1", "BWD main s0 m0", "BWD main s0 m1")
-    # Inputs: none for stage 0 (the data), 24 for each micro-batch of stage 1, which are values that stage 0 made. A
-    # backward makes one micro-batch anew, and a gradient of 16 bytes.
+    # Inputs: none for stage 0 (the data), 24 for each micro-batch of stage 1, which are outputs of stage 0. A backward
+    # recomputes one micro-batch, and computes a grad of 16 bytes.
     m = one(*again, *backward)
     assert (m.activations, m.values, m.peak) == (50, 2 * 24 + 16, 880 + max(7 + 2 * 24 + 16, 50 + 2 * 16))
     assert one(*again, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, "one micro-batch after the other"
@@ -111,7 +111,7 @@ def test_an_evaluation_has_no_gradients_and_runs_nothing_again() -> None:
     again = with_streams(p, [[replace(i, recompute=True) if isinstance(i, Fwd) else i for i in s] for s in streams(p)])
     assert memory(verify(again), TOY) == memory(p, TOY)
     first, _ = memory(p, TOY)
-    assert (first.weights, first.gradients, first.peak) == (400, 0, 400 + 24 + 3 * 32)  # made, and in the window
+    assert (first.weights, first.gradients, first.peak) == (400, 0, 400 + 24 + 3 * 32)  # the output, and the open messages
 
 
 def test_what_waits_counts_while_its_last_task_runs() -> None:
@@ -186,7 +186,7 @@ def test_a_message_is_held_until_its_send_is_known_to_be_complete(
 ) -> None:
     first, second = memory(two(window, machine), TOY)
     assert (first.sends, second.sends) == (32 * open_acts, 16 * open_grads)
-    # A single tensor is sent from where it lies: a gradient, which is made while at most the others are sent.
+    # A grad of one tensor is sent without a copy. While it is computed, at most the others are being sent.
     assert second.values == 16
 
 
@@ -204,7 +204,7 @@ def test_a_message_of_several_values_has_one_buffer_until_the_last_is_given_up()
 
 
 def buffers_at_the_last_backward(p: Program) -> tuple[int, int]:
-    """Return how many values' buffers are held while rank 1 runs its last BWD, and their bytes."""
+    """Return the number and the bytes of the receive buffers that rank 1 holds while it runs its last BWD."""
     lives = received(p)
     row = max(n for n in range(len(p)) if p.text(n) == "BWD main s1 m1")
     return int(held(p, lives, lives.count)[row]), int(
@@ -227,7 +227,7 @@ def huge(shape: tuple[int, ...], amount: int = 2**53) -> ModelDescription:
 def test_bytes_are_exact_however_many(shape: tuple[int, ...]) -> None:
     p, model, each = program("1f1b", D=2, N=3), huge(shape), 8 * prod(shape)
     first, second = memory(p, model)
-    # Rank 0: two activations, two buffers, and the act that is sent third while two are open.
+    # Rank 0: two activations, two buffers, and the third act, which is sent while two messages are open.
     assert first.peak == 2 * 2**53 + 2 * 2**53 + (2 + 3) * each
     assert second.peak == 2 * 2**53 + 2**53 + (3 + 1) * each
     check_memory(p, model, first.peak)
@@ -248,7 +248,7 @@ def test_what_layers_share_is_counted_once_and_an_input_is_a_value() -> None:
     model = ModelDescription("three", 1, tuple(Layer(f"l{k}", 1, 4, 100, 10, BETWEEN, 1) for k in range(3)), (), shared)
     (whole,) = model.stage_sums(balanced(model, 1).layers)
     assert (whole.kept_bytes, whole.split_kept_bytes, whole.weight_kept_bytes) == (308, 302, 34)
-    # Each layer alone: what the first made is the others' input; what none made, both count.
+    # Each layer alone: the output of the first is the input of the others. Tensors that no layer computed count for both.
     assert [s.kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [100, 100, 100]
     assert [s.weight_kept_bytes for s in model.stage_sums(balanced(model, 3).layers)] == [14, 14, 10]
 

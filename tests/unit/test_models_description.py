@@ -1,4 +1,4 @@
-"""Model descriptions: the sums, the JSON form and its refusals."""
+"""Model descriptions: sums over stages, the JSON form, and findings about invalid JSON."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,7 @@ def test_stage_sums_add_layers_and_hold_tied_parameters_once() -> None:
     assert (alone.parameters, alone.weight_bytes, alone.kept_bytes, alone.cost) == (24, 96, 300, 3)
     assert whole.parameters == 24
     assert [s.parameters for s in whole.stage_sums(balanced(whole, 3).layers)] == [10, 10, 10]
-    # Bool travels forward only: 2 x 3 x 4 bytes each way, 5 bytes forward.
+    # Bool tensors are sent forward only: 2 x 3 x 4 bytes in each direction, 5 bytes forward.
     assert (alone.act_bytes, alone.grad_bytes) == (29, 24)
 
 

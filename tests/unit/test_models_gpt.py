@@ -1,4 +1,4 @@
-"""The GPT and its description: cut anywhere, equal everywhere, measured right."""
+"""The GPT and its description: every cut gives the same results, and the measured sizes are correct."""
 
 import json
 
@@ -78,7 +78,7 @@ def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None
 
     both = mask()
     assert mask().equal(both)
-    # The same sample alone or in other company has the same mask.
+    # A sample has the same mask alone and in another micro-batch.
     assert mask((5,))[0].equal(both[1]) and mask((9, 4))[1].equal(both[0])
     assert not both[0].equal(both[1])
     for other in (mask(seed=1), mask(iteration=1), mask(layer=2), mask(site=2)):
@@ -88,7 +88,7 @@ def test_dropout_is_a_function_of_seed_iteration_sample_layer_and_site() -> None
 
 
 def real_kept_bytes(model: Model, layer: int, x: torch.Tensor) -> int:
-    """Return the bytes of what autograd saves in a real forward of one layer."""
+    """Return the bytes that autograd saves in a real forward of one layer."""
     module = build_layer(model, layer, 0)
     saved: dict[int, int] = {}
 
@@ -113,7 +113,7 @@ def test_a_description_equals_a_real_forward() -> None:
     assert [layer.boundary[0].shape for layer in description.layers] == [(3, 16, 32)] * 3 + [(3, 16, 256)]
     assert all(layer.boundary[0].gradient for layer in description.layers)
     x = torch.randn(3, 16, 32, requires_grad=True)
-    # The layer's input is kept, too, by the norm that begins it: it is the embedding's, and told apart.
+    # The norm at the start of the layer also keeps its input, which counts as the output of the embedding.
     assert description.layers[1].kept_bytes + 4 * x.numel() == real_kept_bytes(NANO, 1, x)
     assert Shared(4 * x.numel(), made=0, kept=(1,)) in description.shared
     assert description.layers[1].split_kept_bytes == description.layers[1].kept_bytes

@@ -1,4 +1,4 @@
-"""Text to tree: spans, and several errors in one run."""
+"""Parsing a text to a syntax tree: spans, and several errors in one run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_statements_need_no_newline() -> None:
 def test_every_statement_with_an_error_is_reported() -> None:
     broken = text(param="param D = 2 +\nparam N = * 3", ranks="ranks )", F="F(s m) at s", B="B(s, m) at 2 $ 3")
     assert [(d.code, d.span.line if d.span else 0) for d in errors(broken)] == [
-        ("E102", 3),  # shows where the next statement begins
+        ("E102", 3),  # where the next statement begins
         ("E102", 3),
         ("E102", 4),
         ("E102", 9),
@@ -100,7 +100,7 @@ def test_sizes_have_limits() -> None:
 
 @pytest.mark.parametrize("sign", ["+", "*", "and", "=="])
 def test_a_chain_may_be_long(sign: str) -> None:
-    """Its terms are not nested: nothing calls itself for each of them."""
+    """The terms of a chain are not nested in the tree, so no function recurses for each of them."""
     chain = f" {sign} ".join(f"(a{k % 7})" for k in range(20_000 if sign != "==" else 2))
     tree = read(f"schedule x let y = {chain}")
     let = tree.statements[0]

@@ -1,4 +1,4 @@
-"""The balanced cut: against every cut of a few layers, and against a plain dynamic program for many."""
+"""The balanced cut: compared with all cuts of a few layers, and with a simple dynamic program for many."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def test_the_cut_is_the_best_of_all(costs: list[int], data: st.DataObject) -> No
     found = cut(costs, stages)
     assert [k for r in found for k in r] == list(range(len(costs))) and all(found) and len(found) == stages
     least = min(map(largest, every_cut(len(costs), stages)))
-    # Large costs are rounded to 1 in 2^30 of their sum.
+    # Large costs are rounded to multiples of 1 / 2^30 of their sum.
     assert largest(found) <= least + (0 if sum(costs) <= 2**30 else sum(costs) // 2**30 * len(costs) + len(costs))
 
 

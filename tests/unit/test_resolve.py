@@ -1,4 +1,4 @@
-"""Parameters, placements, costs and formulas bound to their names."""
+"""Resolving: parameters, placements, costs, and formulas bound to their names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_requirement_that_is_not_met_says_what_would_meet_it() -> None:
     assert d.notes == ("N was given: -p N=8",)
     assert d.help == "give -p N=7 or -p N=9"
     small({"N": 9}, param=param)
-    # Every requirement that fails is told; what follows from one is not.
+    # Every requirement that fails has a finding, but consequences of a failure have none.
     assert len(refused({"N": 2, "D": 0}, param=param)) == 1
     assert len(refused({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
 
@@ -52,7 +52,7 @@ def test_two_parameters_are_changed_at_once_where_one_is_not_enough() -> None:
         assert {d.help for d in found} == {"give " + " ".join(f"-p {name}={v}" for name, v in wanted.items())}
         small(wanted, param=param)
     [d] = refused({"D": 3, "N": 4}, param="param D = 2  param N = 2 require D + N == 1000")
-    assert d.help == ""  # nothing near by does
+    assert d.help == ""  # no similar values meet the requirements
 
 
 def test_names_are_known_from_their_place_on() -> None:
@@ -90,7 +90,7 @@ def test_families_number_their_micro_batches_on() -> None:
     p = small(
         param="param D = 2",
         pipe="pipe a { stage s on rank s micro_batches 2 } pipe b[i in 1 .. 2] { stage s on rank (s + i) % D micro_batches i }",
-        # A formula without a pipe is for those that have none of their own; b[2] alone has one for its last forward.
+        # A formula without a pipe applies to pipes without their own. b[2] has its own formula for its last forward.
         F="F(s, m) at 10*s + m   F b[j](s, m) when j < 2 or m == 0 at 100*j + 10*s + m   F b[2](s, m) when m == 1 at 290 + s",
         B="B(s, m) at 1000 - 10*s + m   B b[j](s, m) at 1000 + 100*j - 10*s + m",
     )

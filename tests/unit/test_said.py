@@ -1,4 +1,4 @@
-"""What docs/language.md says of a greedy order's costs, of hops and of limits, on the examples that it gives."""
+"""Statements of docs/language.md about costs, hops and limits of greedy orders hold for its examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = (Path(__file__).parents[2] / "docs/language.md").read_text(encoding="utf-
 
 
 def example(name: str) -> str:
-    """Return the last text that the page gives a file of this name."""
+    """Return the last version of an example file on the page."""
     return str(re.findall(rf"<!-- file: {name} -->\n```sched\n(.*?)```", TEXT, re.DOTALL)[-1])
 
 
@@ -33,7 +33,7 @@ def test_recomputation_changes_no_order_and_the_timeline_adds_it() -> None:
 def test_an_order_that_knows_recomputation() -> None:
     known, ignorant = (compile_text(example("again.sched"), {"known": k}).program for k in (1, 0))
     assert tasks_only(known) != tasks_only(ignorant)
-    # Its costs have the forward already, and the simulation adds it: unless B is given without it.
+    # The cost of B includes the forward here, and the simulation adds it again, unless B is given without it.
     assert simulate(known, {"B": 2}).makespan < simulate(known).makespan
     assert simulate(known, {"B": 2}).makespan < simulate(ignorant).makespan
 

@@ -1,4 +1,4 @@
-"""How time is counted on each machine, and what a cost may be (docs/semantics.md, "Times")."""
+"""The simulated times on each machine, and the values that a cost may have (docs/semantics.md, "Times")."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def three(machine: Machine, window: int = 2) -> Program:
     ("machine", "window", "expected"),
     [
         ("posted", 2, 16),  # sent at 1, 2, 3; there at 5, 6, 7; gradients sent at 7, 9, 11 and there at 15
-        ("window", 2, 16),  # the third SEND waits for the first transfer, until 5; what it brings is there in time
+        ("window", 2, 16),  # the third SEND waits for the first transfer, until 5; its value still arrives in time
         ("window", 1, 22),  # SENDs at 1, 5, 9; gradients sent at 7, 13, 17, the first received from 9 on
-        ("window", 0, 16),  # every RECV is there before its SEND
+        ("window", 0, 16),  # every RECV is posted before its SEND
         ("rendezvous", 2, 16),
         ("paired", 2, 26),  # one transfer after another: there at 5, 9, 13, and the gradients at 17, 21, 25
         ("serial", 2, 26),
-        ("paired", 0, 32),  # besides, a rank waits after every SEND until it is there: at 5, 10, 15; 19, 25, 31
+        ("paired", 0, 32),  # also, a rank waits after every SEND for its transfer, until at 5, 10, 15; 19, 25, 31
     ],
 )
 def test_by_hand(machine: Machine, window: int, expected: int) -> None:
@@ -83,7 +83,7 @@ rank 2:
 
 @pytest.mark.parametrize(("machine", "there"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
 def test_a_sum_in_the_queue_holds_up_what_stands_behind_it(machine: Machine, there: int) -> None:
-    """Rank 2 launches its sum at 4 and rank 0 at 6: on `serial` the gradient goes no earlier."""
+    """Rank 2 launches its sum at 4 and rank 0 at 6. On `serial` the grad cannot be sent before the sum starts."""
     p = verify(program_from_text(SUMS.format(machine=machine)))
     s = simulate(p)
     rows = [row for row in range(*p.offsets[1:3].tolist()) if p.text(row) == "BWD b s0 m2"]

@@ -1,4 +1,4 @@
-"""Names that are bound by their place: s, m, p and r mean what a reader takes them for, or the schedule is refused."""
+"""Names that are bound by position: if s, m, p or r would not have their usual meaning, the schedule is refused."""
 
 from __future__ import annotations
 

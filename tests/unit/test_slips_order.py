@@ -1,6 +1,6 @@
-"""Slips in schedules that parse: in ticks, conditions, ranges, placements and counts. What the help says is what was meant.
+"""Slips in schedules that parse: in ticks, conditions, ranges, placements and counts. The help has the intended text.
 
-slips_order.txt has them, a line each.
+slips_order.txt has one slip per line.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tests.helpers_slips import answers, broken, mended, place, right, slip, tab
 def test_what_the_help_says_is_what_was_meant(line: str) -> None:
     base, text = broken(line)
     found = answers(text)
-    assert len(found) == 1, [d.message for d in found]  # one slip is one finding
+    assert len(found) == 1, [d.message for d in found]  # one finding for one slip
     assert compile_text(mended(text, found[0])).program == right(base)
 
 
 def test_a_constant_is_changed_before_an_order_is_turned_round() -> None:
-    """GPipe's backwards too early: they come later, and no task changes places with one of its kind."""
+    """If the backwards of GPipe are too early, they are moved back. The order among backwards does not change."""
     for constant, new in (
         ("N + D - 2", "(N + D - 1) + (D - 1 - s) + (N - 1 - m)"),
         ("N + D - 3", "(N + D - 1) + (D - 1 - s) + (N - 1 - m)"),
@@ -67,6 +67,6 @@ def test_only_one_end_of_a_range_is_moved_where_that_is_enough() -> None:
 
 
 def test_a_chain_of_any_length_may_be_a_rank() -> None:
-    """No part of it is changed for the sake of a suggestion: that would walk it once for each of its links."""
+    """No changes to parts of a long chain are tried, because the effort would be quadratic in its length."""
     [found] = answers(slip("gpipe", ("on rank s", "on rank s" + " + 1 - 1" * 5000 + " + 9")))
     assert found.code == "E220"

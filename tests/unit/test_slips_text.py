@@ -1,6 +1,6 @@
-"""Slips that texts do not parse with: what the help says, done to the text, is what the author meant; or it says the way out.
+"""Slips in schedules that do not parse: the help has the edit that restores the intended text, or it explains what to do.
 
-slips_mended.txt and slips_told.txt have them, a line each.
+slips_mended.txt has the slips with an edit, one per line, and slips_told.txt the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, sl
 def test_what_the_help_says_is_what_was_meant(line: str) -> None:
     base, text = broken(line)
     found = answers(text)
-    assert len(found) == 1, [d.message for d in found]  # one slip is one finding
+    assert len(found) == 1, [d.message for d in found]  # one finding for one slip
     meant = compile_text(mended(text, found[0])).program
     assert meant.with_header(schedule=right(base).header.schedule) == right(base)
 
@@ -46,7 +46,7 @@ def test_what_the_help_says(line: str, told: str) -> None:
     ],
 )
 def test_several_slips_are_all_found(line: str, findings: list[str]) -> None:
-    """What mends one is not in the way of the next, and each is marked where the author's text has it."""
+    """The edit of one slip does not hide the next, and each is marked at its place in the original text."""
     assert [place(d) for d in answers(broken(line)[1])] == findings
 
 
@@ -78,7 +78,7 @@ SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "fo
 
 
 def test_no_answer_stumbles_over_what_it_did_not_expect() -> None:
-    """Words left out, put in, exchanged, and texts cut off."""
+    """Random texts: words are left out, inserted or exchanged, and texts are cut off."""
     r = random.Random(7)
     strange = sorted(keywords()) + SIGNS
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""Instructions are taken into columns only if the types of instructions take them, and as the same."""
+"""The reader of streams accepts exactly the instructions that the types accept, and reads them as equal instructions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_fits_is_what_the_types_say(fields: dict[str, Any]) -> None:
 
 
 def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
-    """Single ones first, then groups; those that no pipe has last. The columns are then those of a compiled program."""
+    """Single micro-batches come first, then groups, then ids that no pipe has. The columns are those of a compiled program."""
     compiled = program("chimera_halving", D=4, N=8)
     for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
         again = read(write(compiled))

@@ -1,4 +1,4 @@
-"""When gradients are summed: at the end, eagerly, or eagerly where the rank idles; and over the width."""
+"""The place of gradient sums: at the end, eager, or eager where the rank is idle. With width they include the replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICKS = {"F": "F(s, m) at 2*m + 3*s", "B": "B(s, m) at 20 + 2*m - 10*s"}
 
 
 def sums(p: Program, rank: int) -> list[str]:
-    """Return every sum with the instruction that it follows, transfers aside."""
+    """Return every sum with the last task before it."""
     result, last = [], ""
     for k, i in enumerate(p.stream(rank)):
         if isinstance(i, AllReduce):
@@ -41,12 +41,12 @@ def test_eager() -> None:
 
 
 def test_eager_where_idle() -> None:
-    # Rank 0 does not idle between its last B of stage 1 and its end at B = 2F: the sum waits for the end.
+    # At B = 2F rank 0 is never idle between its last B of stage 1 and its end, so the sum is at the end.
     for g in range(2):
         found = sums(two_pipes("sync eager where idle"), g)
         assert len(found) == 2
     p = program("chimera", D=4)
-    # Its timeline: rank 0 idles after B3 of the up pipe (stage 3), ranks 1 and 2 never before their end.
+    # In its timeline rank 0 is idle after B3 of the up pipe (stage 3), ranks 1 and 2 never before their end.
     assert sums(p, 0) == ["stage 3 after BWD up[0] s3 m3", "stage 0 after BWD down[0] s0 m1"]
     assert sums(p, 1) == ["stage 1 after BWD down[0] s1 m1", "stage 2 after BWD down[0] s1 m1"]
 
@@ -70,7 +70,7 @@ def test_tied_parameters_are_summed_beside_their_stages() -> None:
     assert [(c.group, c.stage, c.ranks) for c in p.collectives] == [("shared", 0, (0, 1))]
     p = small(more="tied shared on stages 0, D - 1", width=2)
     assert ("shared", 0, (0, 1, 2, 3)) in {(c.group, c.stage, c.ranks) for c in p.collectives}
-    # On one rank in all there is nothing to sum.
+    # With a single rank there is nothing to sum.
     one = "pipe main { stage s on rank 0 micro_batches N }"
     assert not small(
         more="tied shared on stages 0, 1", pipe=one, F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m"

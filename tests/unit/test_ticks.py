@@ -1,4 +1,4 @@
-"""Ticks order tasks; nothing else about them matters."""
+"""Ticks determine the order of tasks; their values have no other effect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_lets_of_the_order_see_stage_and_micro_batch() -> None:
         order="order ticks { let twice = 2*m  let base = s + twice", F="F(s, m) at base", B="B(s, m) at 2*D - 1 - s + twice"
     )
     assert [p.stream(g) for g in range(2)] == [small().stream(g) for g in range(2)]
-    # A let names what its rule calls so, under whatever names the rule has.
+    # A let may use only the names that the head of the rule defines.
     assert refused(order="order ticks { let base = s + 2*m", F="F(q, m) at base")[0].code == "E201"
 
 
@@ -40,7 +40,7 @@ def test_collisions_name_both_tasks_once_per_pair_of_formulas() -> None:
     assert d.message == "rank 0 has two tasks on tick 4: FWD main s0 m2 and BWD main s0 m0"
     assert d.label == "places FWD main s0 m2"
     assert "BWD main s0 m0 is placed by <text>:9: B(s, m) at 2*D - s + 2*m" in d.notes[0]
-    # A formula may collide with itself.
+    # One formula may put two of its tasks on the same tick.
     found = refused(F="F(s, m) at m // 2", B="B(s, m) at 100 + m")
     assert [d.message for d in found] == ["rank 0 has two tasks on tick 0: FWD main s0 m0 and FWD main s0 m1"]
 
@@ -57,7 +57,7 @@ def test_every_task_needs_one_formula() -> None:
     assert [d.code for d in refused(B="W(s, m) at 2*D - 1 - s + 2*m")] == ["E301"]
     both = "B(s, m) at 90 + m  I(s, m) at 190 + m  W(s, m) at 290 + m"
     assert [d.code for d in refused(B=both)] == ["E302"]
-    for half in "IW":  # the half that is absent is not asked for: with it there would still be two backwards
+    for half in "IW":  # no finding for the missing half: with it there would still be two backwards
         assert [d.code for d in refused(B=f"B(s, m) at 9 + m  {half}(s, m) at 99 + m")] == ["E302"]
     [d] = refused(F="F(s, m) at s + 2*m   F(s, m) when m == 1 at 77")
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 1")

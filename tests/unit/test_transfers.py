@@ -1,4 +1,4 @@
-"""Transfers: first in, first out, as early as the allowance permits, earlier still where the window asks for it."""
+"""Transfers: first in, first out; RECVs are as early as the allowance permits, or earlier if the window requires it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_both_ends_of_a_channel_have_one_order(source: str) -> None:
 
 
 def test_the_allowance_bounds_what_is_posted() -> None:
-    """gpipe-like, 8 micro-batches: no more than `ahead` values of a channel are posted and not yet read."""
+    """Like gpipe, with 8 micro-batches: at most `ahead` values of a channel are posted and not yet read."""
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
         woven = weave(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
@@ -57,13 +57,13 @@ def test_the_allowance_bounds_what_is_posted() -> None:
         for i in woven.stream(1):
             held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")
             most = max(most, held)
-        # The window asks for receives that are two behind the sends, whatever the allowance.
+        # The window of 2 requires two posted RECVs for every allowance.
         assert most == max(ahead, 2) or ahead < 2
-    assert peaks(compiled.program).receive_buffers[1] == 8  # what is received lives until its backward
+    assert peaks(compiled.program).receive_buffers[1] == 8  # a received act is held until its backward
 
 
 def without_the_rule(compiled: Compiled) -> Program:
-    """Return the program as lowering would make it if it knew of no window."""
+    """Return the program as lowering without the rule for windows would make it."""
     unbounded = compiled.ordered.program.with_header(window=2**20)
     sync, collectives = gradient_sync(compiled.ordered.program, compiled.timing, compiled.spec.sync)
     woven = weave(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
@@ -88,7 +88,7 @@ def test_the_window_posts_a_receive_before_its_allowance() -> None:
     with pytest.raises(ChimeraError) as caught:
         verify(without_the_rule(compiled))
     assert caught.value.diagnostics[0].code == "E440"
-    # Receives 0 .. 3 stand among the forwards of stage 0: send k + 2 waits for receive k.
+    # RECVs 0 .. 3 are among the forwards of stage 0, because SEND k + 2 waits for RECV k.
     before = compiled.program.stream(0)
     first_read = next(k for k, i in enumerate(before) if i.op == "FWD" and i.pipe == 1)
     assert sum(isinstance(i, Recv) for i in before[:first_read]) >= 4
@@ -103,7 +103,7 @@ def test_with_a_larger_window_nothing_is_forced() -> None:
 
 @given(st.integers(1, 9), st.integers(0, 4))
 def test_the_rule_is_needed_exactly_where_the_allowance_does_not_reach(count: int, window: int) -> None:
-    """Two receives are posted at the start, and the window holds `window` more sends: from then on all depends on it."""
+    """Two RECVs are posted at the start, and the window allows `window` more SENDs. Further SENDs need the rule."""
     source = FORCED.replace("order", f"window {window}\norder").replace("micro_batches 6", f"micro_batches {count}")
     compiled = compile_text(source)
     assert not findings(compiled.program)
@@ -117,14 +117,14 @@ def test_tasks_keep_their_order() -> None:
         assert list(tasks(compiled.program.stream(g))) == list(compiled.ordered.program.stream(g))
 
 
-# Rank 1 begins with what rank 0 made three hops ago: more than two values wait for it.
+# Rank 1 reads values that rank 0 has computed earlier, so more than two values are sent before the first is read.
 SLOW = text(
     more="cost F = 1, B = 2, hop = 2", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m", param="param D = 4   param N = 12"
 )
 
 
 def unbounded(p: Program) -> int:
-    """Return the makespan where sends wait for no window."""
+    """Return the makespan if SENDs need not wait."""
     return simulate(p.with_header(window=2**20)).makespan
 
 
@@ -146,15 +146,15 @@ def test_a_limit_of_receive_buffers_keeps_them_few() -> None:
 @given(costed_listings() | schedules())
 @examples(60)
 def test_no_receive_delays_a_program(source: str) -> None:
-    """Only a full window makes it longer than its order: then a SEND waits for a value that is on its way."""
+    """Only a full window, in which a SEND waits for an earlier transfer, makes a program slower than its order."""
     compiled = compile_text(source)
     assert unbounded(compiled.program) == compiled.timing.end.max()
 
 
 @pytest.mark.parametrize(("window", "ends"), [(0, 14), (1, 22), (2, 16), (3, 14)])
 def test_a_full_window_delays_a_send(window: int, ends: int) -> None:
-    """Three values are made within a hop of 3. The first arrives at 4, and with a window of 2 the third, made at 3, is sent
-    then: its SEND waits for that. With a window of 0 a SEND waits for its RECV to be posted, and not for a hop."""
+    """Three values are computed within a hop of 3. With a window of 2 the SEND of the third, computed at 3, waits until the
+    first arrives at 4. With a window of 0 a SEND waits for its RECV to be posted, but not for a hop."""
     source = text(more=f"window {window}  cost F = 1, B = 1, hop = 3", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m")
     p = compile_text(source).program
     assert (simulate(p).makespan, unbounded(p)) == (ends, 14)

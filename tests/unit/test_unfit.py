@@ -1,4 +1,4 @@
-"""JSON that cannot be read: a finding with its place, whatever stands around the fault."""
+"""JSON that cannot be read has a finding with its place, wherever the error is."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_fault_among_stray_signs(what: str, monkeypatch: pytest.MonkeyPatch) -
 )
 @pytest.mark.parametrize("place", ["front", "instruction", "behind"])
 def test_a_fault_has_its_place(fault: str, said: str, caret: str, place: str) -> None:
-    """In the header, before and behind the streams, and within an instruction."""
+    """The error is in the header, after the streams, or within an instruction."""
     instruction = '{"op": "FWD", "pipe": 0, "stage": 1, '
     text = {
         "front": "{" + fault + ",\n" + RIGHT[1:],

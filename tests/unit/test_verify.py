@@ -1,6 +1,6 @@
-"""The checks of a program one by one, each on one change to a right program that only it can see.
+"""Each check of the verifier is tested with a change to a correct program that only this check can find.
 
-Sums have a file of their own: test_verify_collectives.py.
+test_verify_collectives.py has the tests of gradient sums.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_tasks_of_one_rank(code: str, old: str, new: str, said: str) -> None:
 
 
 def test_counting_is_not_enough() -> None:
-    """Micro-batch 1 never and micro-batch 0 twice: as many tasks as there should be."""
+    """Micro-batch 1 has no backward and micro-batch 0 has two, so the number of tasks is right."""
     p = changed(("BWD main s0 m1", "BWD main s0 m0"))
     assert {d.code for d in found(p)} == {"E410", "E411"}
 
@@ -143,7 +143,7 @@ def test_buffers_may_be_given_back_after_their_last_reader() -> None:
     p = changed(("  BWD main s1 m0", "  BWD main s1 m0; FREE act main s1 m0"))
     assert verify(p)
     assert peaks(p) == peaks(RIGHT)
-    # What stays on its rank has no buffer to give back.
+    # A value that stays on its rank has no buffer to free.
     local = changed(("  FWD b s1 m2,3\n", "  FWD b s1 m2,3; FREE act b s1 m2\n"), text=SPLIT_PIPES)
     assert found(local)[0].message.endswith("the buffer is given back but was never received")
 
@@ -209,7 +209,7 @@ def test_an_evaluation_program_has_forwards_only() -> None:
     ],
 )
 def test_an_evaluation_program_has_nothing_of_gradients(more: list[list[Instruction]]) -> None:
-    """Nobody makes these values: no check may take them for granted, and no product may be asked for them."""
+    """These values are never computed, so every such instruction is refused before other checks or products use it."""
     for machine in get_args(Machine):
         p = with_streams(EVALUATION, [s + m for s, m in zip(streams(EVALUATION), more, strict=True)])
         [d] = found(p.with_header(machine=machine))
@@ -218,7 +218,7 @@ def test_an_evaluation_program_has_nothing_of_gradients(more: list[list[Instruct
 
 
 def test_an_evaluation_program_may_have_all_else() -> None:
-    """Pairs, groups, FREE, recompute, limits and tied sets mean there what they mean elsewhere, or nothing."""
+    """Pairs, groups, FREE, recompute, limits and tied sets have their usual meaning in an evaluation, or no effect."""
     s = streams(EVALUATION)
     s[0] = [Fwd(0, 0, (0, 1), recompute=True), Send("act", 0, 1, (0, 1), 1)]
     s[1] = [
@@ -237,7 +237,7 @@ def test_an_evaluation_program_may_have_all_else() -> None:
 
 
 def test_machines() -> None:
-    """A crossing of sends hangs where a send waits for its receive, and on no machine that buffers."""
+    """Crossing SENDs deadlock on machines where a SEND waits for its RECV, and not on machines with buffers."""
     assert machines(View(RIGHT)) == {"posted": True, "window": True, "rendezvous": True, "paired": False, "serial": False}
     crossing = changed(
         ("  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n", ""),
@@ -273,8 +273,8 @@ def test_neither_of_an_overlapped_pair_may_need_the_other(tasks: list[str], pair
 def test_an_overlapped_pair_is_two_tasks_that_stand_together() -> None:
     p = ONE_RANK + "".join(f"  {t}\n" for t in FIRST)
     assert verify(changed((f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p))
-    assert found(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E403"  # nothing follows
+    assert found(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E403"  # no task follows
     three = changed((f"{FIRST[2]}\n", f"{FIRST[2]} overlap\n"), (f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p)
     assert found(three)[0].code == "E403"
     sent = changed(("FWD main s0 m0;", "FWD main s0 m0 overlap;"))
-    assert found(sent)[0].code == "E403"  # a transfer stands between
+    assert found(sent)[0].code == "E403"  # a transfer is between the two tasks

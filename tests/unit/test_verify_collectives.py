@@ -1,4 +1,4 @@
-"""Gradient sums: each once on every holder, after its last weight gradient, in one order that all streams obey."""
+"""Gradient sums: each once on every holder, after its last weight gradient, and in an order common to all streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers import moved, program, streams, with_streams
 
 
 def three_ranks(*orders: tuple[int, int]) -> Program:
-    """Return two pipes over three stages and ranks, so that each rank sums two stages, in the given orders."""
+    """Return a program with two pipes over three stages and ranks. Each rank sums two stages, in the given order."""
     placements = [(0, 1, 2), (1, 2, 0)]
     pipes = tuple(Pipe(f"p{k}", ranks, (k,)) for k, ranks in enumerate(placements))
     h = Header("three", {}, ranks=3, stages=3, micro_batches=2, pipes=pipes)
@@ -77,7 +77,7 @@ def test_two_orders_that_differ_are_named() -> None:
     code, _, notes, help = said(with_streams(p, changed))
     assert code == "E453"
     assert len(notes) == 2
-    # What is suggested is the way back, on one of the two ranks.
+    # The help suggests to undo the change, on one of the two ranks.
     move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then it is right"
     found = re.fullmatch(move, help.splitlines()[0])
     assert found
@@ -95,8 +95,8 @@ def test_sums_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.C
     assert verify(program_from_json(capsys.readouterr().out))
 
 
-def test_the_cycle_that_is_named_is_theshortest() -> None:
-    # rank 0: A X B, rank 1: B Y A. Each stands right before the next in A X B Y; A and B alone are a cycle too.
+def test_the_cycle_that_is_named_is_the_shortest() -> None:
+    # Rank 0: A X B, rank 1: B Y A. The cycle A X B Y has four members, but A and B alone are a cycle too.
     where = {"A": {0: 0, 1: 12}, "X": {0: 1}, "B": {0: 2, 1: 10}, "Y": {1: 11}}
     assert sorted(shortest(where)) == [(0, 2), (10, 12)]
 

@@ -1,4 +1,4 @@
-"""The verifier's effort follows from the program that it judges, however much is wrong with it: lines and bytes are counted."""
+"""The effort of the verifier is proportional to the program, for any number of errors. Lines and bytes are counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers_cost import lines, peak
 
 
 def sums(count: int) -> Program:
-    """Return a program of 64 replicas with so many sums too many, each of them over the wrong ranks."""
+    """Return a program of 64 replicas with `count` additional sums, each over the wrong ranks."""
     p = program("1f1b", width=64, D=2, N=1)
     wrong: list[Instruction] = [AllReduce("stage 0", 0, (0,))] * count
     return with_streams(p, [[*stream, *wrong] if rank == 0 else [*stream] for rank, stream in enumerate(streams(p))])
@@ -22,7 +22,7 @@ def sums(count: int) -> Program:
 def test_findings_that_name_all_holders_are_few() -> None:
     programs = [sums(count) for count in (100, 3000)]
     few, many = (peak(lambda p=p: findings(p)) for p in programs)  # type: ignore[misc]
-    assert many - few < 3000 * 300  # each finding has a kilobyte
+    assert many - few < 3000 * 300  # each finding has about a kilobyte
 
 
 def test_sums_of_groups_that_nobody_knows_are_told_a_few_times() -> None:
@@ -33,7 +33,7 @@ def test_sums_of_groups_that_nobody_knows_are_told_a_few_times() -> None:
 
 
 def tied(stages: int) -> Program:
-    """Return a program of one micro-batch over so many stages, each on its rank, all of them tied."""
+    """Return a program of one micro-batch and `stages` stages, each on its own rank, all of them tied."""
     ranks = tuple(range(stages))
     header = Header("x", {}, stages, stages, 1, (Pipe("p", ranks, (0,)),), tied=(Tied("t", ranks),))
     result = []

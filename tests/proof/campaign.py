@@ -1,0 +1,58 @@
+"""A run over several targets for a given time: its options, and its report in docs/proof.md (fuzz.py, growth.py)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Sequence
+from random import SystemRandom
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import visible
+from tests.proof.record import record
+
+Run = Callable[
+    [Sequence[str], float, int, int], Sequence[Any]
+]  # (targets, seconds for each, seed, targets at a time) -> results
+Report = Callable[[Sequence[Any], float, int], str]  # (results, seconds, seed) -> text
+
+
+def campaign(part: str, kind: str, targets: Sequence[str], minutes: float, run: Run, report: Report, argv: Any = None) -> int:
+    """Run over the targets and record the report; return the exit status: 1 if a result has failures, 130 if interrupted.
+
+    part: of docs/proof.md; kind: what a target is called; minutes: the default.
+    """
+    p = ArgumentParser()
+    p.add_argument("--minutes", type=float, default=minutes)
+    p.add_argument("--seed", type=int, default=SystemRandom().randrange(2**31))
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help=f"{kind}s at a time, default all processors")
+    p.add_argument(f"--{kind}", dest="targets", action="append", choices=targets, help="only this one; repeatable")
+    p.add_argument("--no-record", action="store_true", help="leave docs/proof.md as it is")
+    options = p.parse_args(argv)
+    chosen = options.targets or targets
+    began, seconds = time.monotonic(), options.minutes * 60 * min(options.jobs, len(chosen)) / len(chosen)
+    try:
+        results = run(chosen, seconds, options.seed, options.jobs)
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing is recorded", file=sys.stderr)
+        return 130
+    text = report(results, time.monotonic() - began, options.seed)
+    print(text)
+    if not options.no_record:
+        record(part, text)
+    return int(any(r.failures for r in results))
+
+
+def failure_list(failures: Iterable[tuple[str, str]], none: str) -> str:
+    """Return a Markdown list of failures (target, what happened), or the text `none`."""
+    items = [textwrap.fill(f"- {target}: {visible(what)}", 120, subsequent_indent="  ") for target, what in failures]
+    return ("\n".join(items) or none) + "\n"
+
+
+def quoted(text: str) -> str:
+    """Return the first 40 characters of an input as a cell of a Markdown table."""
+    words = visible(" ".join(text.split()))[:40].replace("`", "'").replace("|", "/")
+    return f"`{words}`" if words else ""

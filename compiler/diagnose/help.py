@@ -44,7 +44,8 @@ def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError
         trials = Trials.of(reached.source.name, schedule, spec, reached.machine, reached.arrange)
         if ordered is None:
             return suggest_edit_of_order(error, schedule, spec, trials)
-        return explain_deadlock(ordered, task_times(ordered.program), schedule, trials)
+        timing = task_times(ordered.program)
+        return explain_deadlock(ordered, timing, schedule, trials) if timing.stuck else error
     error = _explained(error, program)
     if not reached.arrange and ordered is not None and any(map(about_order, error.diagnostics)):
         tasks = ordered.program

@@ -8,6 +8,7 @@ import sys
 def main() -> int:
     """Run the command and return its exit status."""
     try:
+        # Takes 0.2 s, in which Ctrl-C must already end the command quietly.
         from chimerac.compiler.command.main import main as command
 
         return command()

@@ -18,7 +18,9 @@ DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
 instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is proved right."""
 
-_EXAMPLES = """\
+_PRODUCTS = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
+
+EXAMPLES = f"""\
 examples:
   chimerac chimera                                    the streams, for the schedule's own parameters
   chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
@@ -37,11 +39,9 @@ what it does besides, each with a --help of its own:
   explain [CODE ...] say what error codes mean, each with a wrong example and its mending
 
 what --emit makes:
-{products}
+{_PRODUCTS}
 
 exit status: 0; 1 if the schedule or program has findings; 2 if the command line means nothing or a file cannot be read"""
-
-EXAMPLES = _EXAMPLES.format(products="\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items()))
 
 
 def format_parser() -> argparse.ArgumentParser:

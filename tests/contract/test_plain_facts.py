@@ -18,6 +18,7 @@ from chimerac.compiler.format import format_schedule
 from chimerac.compiler.order.greedy import StuckError
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.pipeline import compile_source, parse_source
+from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import ParseError, parse
 from chimerac.compiler.tasks import checked_times
@@ -61,7 +62,7 @@ def test_every_place_where_a_text_stops_can_be_told_plainly(text: str) -> None:
 
 def test_a_scheduler_that_is_stuck() -> None:
     source = Source("a.sched", entries()["E305"].wrong)
-    plain = raised(lambda: order_tasks(resolve(parse(source), {})))
+    plain = raised(lambda: order_tasks(resolve(parse(source), {}, Budget()), Budget()))
     assert isinstance(plain, StuckError) and not plain.diagnostics[0].help
     helped = finding(lambda: compile_source(source, {}))
     assert helped.message == plain.diagnostics[0].message and "tried" in helped.help
@@ -69,7 +70,7 @@ def test_a_scheduler_that_is_stuck() -> None:
 
 def test_an_order_that_deadlocks() -> None:
     source = Source("a.sched", entries()["E304"].wrong)
-    plain = finding(lambda: checked_times(order_tasks(resolve(parse(source), {})).program))
+    plain = finding(lambda: checked_times(order_tasks(resolve(parse(source), {}, Budget()), Budget()).program))
     assert plain.code == "E304" and not plain.help
     helped = finding(lambda: compile_source(source, {}))
     assert helped.code == "E304" and helped.help and helped.notes

@@ -43,14 +43,9 @@ def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError
     if program is None:
         trials = Trials.of(reached.source.name, schedule, spec, reached.machine, reached.arrange, reached.budget.share(4))
         if ordered is None:
-<<<<<<< HEAD
             return suggest_edit_of_order(error, schedule, spec, trials, reached.budget.share())
-        return explain_deadlock(ordered, task_times(ordered.program), schedule, trials)
-=======
-            return suggest_edit_of_order(error, schedule, spec, trials)
         timing = task_times(ordered.program)
         return explain_deadlock(ordered, timing, schedule, trials) if timing.stuck else error
->>>>>>> b1
     error = _explained(error, program)
     if not reached.arrange and ordered is not None and any(map(about_order, error.diagnostics)):
         tasks = ordered.program

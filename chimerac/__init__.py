@@ -1,6 +1,15 @@
 """chimerac: pipeline schedules as text, compiled to verified programs.
 
-Every package of the project is imported below this name.
-chimera_ir, compiler, interpreter, models and schedules are links to the folders of the same names beside this one; an
-installed package holds the folders themselves.
+Every package of the project is imported below this name. In a checkout chimera_ir, compiler, interpreter, models and
+schedules are symbolic links to the folders beside this one. An installed package has the folders themselves.
 """
+
+from __future__ import annotations
+
+import os
+
+if os.path.isfile(os.path.join(os.path.dirname(__file__), "compiler")):
+    raise ImportError(
+        "chimerac/compiler is a file, and should be a symbolic link: this checkout was made without links. "
+        "Clone again with `git clone -c core.symlinks=true`, or install a wheel"
+    )

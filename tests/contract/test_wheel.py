@@ -106,6 +106,14 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path
     assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)
 
 
+def test_a_checkout_without_links_says_so(tmp_path: Path) -> None:
+    (tmp_path / "chimerac").mkdir()
+    shutil.copy(ROOT / "chimerac" / "__init__.py", tmp_path / "chimerac")
+    (tmp_path / "chimerac" / "compiler").write_text("../compiler")  # as git writes a link with core.symlinks=false
+    ran = subprocess.run([sys.executable, "-c", "import chimerac"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 1 and "without links" in ran.stderr and "core.symlinks=true" in ran.stderr
+
+
 # Names that packages of a user's project may have. Importing one of these fails.
 THEIRS = (
     "chimera_ir",

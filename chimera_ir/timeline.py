@@ -35,11 +35,6 @@ class Timeline:
         """Return the bars selected by an index or a mask."""
         return replace(self, rank=self.rank[bars], row=self.row[bars], start=self.start[bars], end=self.end[bars])
 
-    def from_zero(self) -> Timeline:
-        """Return the same bars, moved so that the first begins at time 0."""
-        first = int(self.start.min()) if len(self) else 0
-        return replace(self, start=self.start - first, end=self.end - first)
-
     @staticmethod
     def concatenate(timelines: Sequence[Timeline]) -> Timeline:
         """Return the bars of all these timelines, which have one unit; there is at least one."""

@@ -228,6 +228,6 @@ def test_timed_stages_take_the_time_that_the_simulator_says() -> None:
     )
     # Each rank computes 12 units. The tolerance is wide; tools/bench_timed.py measures the precision.
     simulated = compile_schedule("chimera", {"D": 2, "N": 4})
-    assert predicted == pytest.approx(0.03 * simulated.timeline.end.max(), abs=1e-3)
+    assert predicted == pytest.approx(0.03 * simulated.timing.end.max(), abs=1e-3)
     assert predicted * 0.99 < measured < predicted * 1.5
     assert ratio == pytest.approx(1 - 12 * 0.03 / predicted, abs=1e-3) and abs(bubble - ratio) < 0.3

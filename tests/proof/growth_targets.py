@@ -9,6 +9,7 @@ from functools import cache
 from chimerac.chimera_ir.diagnostics import Source, render
 from chimerac.chimera_ir.forms import read_program
 from chimerac.chimera_ir.model import model_from_json
+from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import verify
 from chimerac.compiler.format import format_schedule
 from chimerac.compiler.order.order import order_tasks
@@ -37,7 +38,8 @@ def program(text: str) -> None:
 def model(text: str) -> None:
     """Read a model description and cut it."""
     found = model_from_json(text, "model.json")
-    found.stage_sums((len(found.layers) + 1) // 2)  # the cut is slowest for half as many stages as layers
+    stages = (len(found.layers) + 1) // 2  # for which the cut is slowest
+    found.stage_sums(balanced(found, stages).layers)
 
 
 @dataclass(frozen=True)

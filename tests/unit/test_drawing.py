@@ -149,7 +149,8 @@ def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
         stamps = [10**9, *end.tolist(), int(end[-1])]
         waits = np.cumsum([0, *(start - stamps[:-2]), 0]).tolist()  # until an instruction begins, it waits
         measured.append(times_of(stamps, waits, p.table.is_task[rows]).timeline(p, rank))
-    both = Timeline.concatenate(measured).from_zero()
+    both = Timeline.concatenate(measured)
+    both = replace(both, start=both.start - both.start.min(), end=both.end - both.start.min())
     assert (both.start == 7_000_000 * s.timeline.start).all() and (both.end == 7_000_000 * s.timeline.end).all()
     drawing, predicted = (draw_timeline(p, t).splitlines() for t in (both, s.timeline))
     assert drawing[1:3] == predicted[1:3]

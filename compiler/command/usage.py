@@ -16,7 +16,7 @@ from chimerac.compiler.given import cost_from_text
 
 DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
-instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is proved right."""
+instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is verified."""
 
 _PRODUCTS = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
 
@@ -28,31 +28,32 @@ examples:
   chimerac dapple -p policy=2 --emit report --cost hop=0.5
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac p.json --emit report                       read a program, verify it again, report on it
-  chimerac p.json --for serial                        arrange its transfers for another machine, prove it there
+  chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model m.json --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
-  chimerac fmt mine.sched                             format a schedule in place; with --check only say whether it is
-  chimerac explain E303                               what an error code means, a wrong example and its mending
+  chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
+  chimerac explain E303                               what an error code means, a wrong example and its correction
 
-what it does besides, each with a --help of its own:
-  fmt FILE ...       format schedules in place; with --check only say whether they are
-  explain [CODE ...] say what error codes mean, each with a wrong example and its mending
+other commands (each has --help):
+  fmt FILE ...       format schedules in place; with --check only report whether they are formatted
+  explain [CODE ...] explain error codes, each with a wrong example and its correction
 
-what --emit makes:
+choices of --emit:
 {_PRODUCTS}
 
-exit status: 0; 1 if the schedule or program has findings; 2 if the command line means nothing or a file cannot be read"""
+exit status: 0; 1 if the schedule or program has findings; 2 if the command line is invalid or a file cannot be read or
+written; 130 after Ctrl-C"""
 
 
 def format_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac fmt", description="Format schedules in place. Comments stay.")
     p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
-    p.add_argument("--check", action="store_true", help="write nothing; name what is not formatted, exit status 1")
+    p.add_argument("--check", action="store_true", help="write nothing; list unformatted files, with exit status 1")
     return p
 
 
 def explain_parser() -> argparse.ArgumentParser:
-    p = Parser("chimerac explain", description="Say what a code means, with an example and its mending.")
+    p = Parser("chimerac explain", description="Explain error codes, each with an example and its correction.")
     p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; none lists them all")
     return p
 
@@ -69,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
-                         help=f"prove that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
+                         help=f"verify that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
     p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
@@ -79,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--model", metavar="PATH",
                    help="a model description (JSON): bytes per rank in the report, a partition in the program")  # fmt: skip
     p.add_argument("--memory", metavar="BYTES",
-                   help="refuse what needs more on a rank for --model: 24GiB, 80GB or a number")  # fmt: skip
+                   help="refuse a program if a rank needs more for --model: 24GiB, 80GB or a number")  # fmt: skip
     p.add_argument("--columns", metavar="N", type=int, help="width of the timeline and of --list, default the terminal's")
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")

@@ -16,7 +16,7 @@ from chimerac.chimera_ir.model import model_from_json
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, Wanted, check_output, readers
-from chimerac.compiler.command.files import coloured, columns, put, refused, stdin
+from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
 from chimerac.compiler.command.usage import costs_of, integer, make_parser, number_of_bytes, pairs
 from chimerac.compiler.library import find, listed
 from chimerac.compiler.lower.again import arranged
@@ -29,9 +29,9 @@ def run(argv: Sequence[str], verbs: Collection[str]) -> int:
     parser = make_parser()
     options = parser.parse_args(argv)
     try:
-        put(_product(options, parser, verbs), options.output)
+        write_product(_product(options, parser, verbs), options.output)
     except ChimeraError as error:
-        return refused(error, options.color)
+        return print_findings(error, options.color)
     return 0
 
 

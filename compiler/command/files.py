@@ -48,7 +48,7 @@ def suffix(path: str | None) -> str:
 
 
 def coloured(choice: str, stream: object) -> bool:
-    """Return whether a stream gets colours. choice: 'always', 'never', or 'auto' for terminals that show them."""
+    """Return whether a stream gets colours. choice: 'always', 'never', or 'auto' for terminals that support them."""
     if choice != "auto":
         return choice == "always"
     terminal = bool(getattr(stream, "isatty", lambda: False)())

@@ -1,7 +1,7 @@
 """chimerac, the command: a schedule's text in, a product out.
 
-Products go to stdout, findings to stderr. Exit status: 0; 1 for findings; 2 for a command line that means nothing or a file
-that cannot be read.
+Products go to stdout, findings to stderr. Exit status: 0; 1 for findings; 2 for an invalid command line or a file that cannot
+be read.
 """
 
 from __future__ import annotations

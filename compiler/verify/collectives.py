@@ -88,7 +88,7 @@ def _covered(view: View, name: str, holders: tuple[int, ...], rows: list[int]) -
     wrong = {c for c in set(spans) if p.collectives[c].ranks != holders}
     for row, c in zip(rows, spans, strict=True):
         if c in wrong:
-            message = f"{p.place(row)}: the copies of '{name}' live on ranks {_list(holders)}"
+            message = f"{p.place(row)}: the copies of '{name}' are on ranks {_list(holders)}"
             yield Diagnostic("E450", message, help=f"write: {over}")
     first = dict(zip(reversed(ranks), reversed(rows), strict=True))
     message = f"this rank joins the all-reduce of '{name}' a second time"

@@ -102,7 +102,7 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
 
 
 def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, crosses: Mask) -> list[Diagnostic]:
-    """Return findings where FREE releases a buffer that is not there, twice, or before its last reader."""
+    """Return findings where FREE releases a buffer that was never received, releases it twice, or before its last reader."""
     rows, at = view.value_moves[Op.FREE, value]
     if not len(rows):
         return []
@@ -115,7 +115,7 @@ def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, cr
     return [
         Diagnostic(
             "E426",
-            f"{view.program.place(int(rows[i]))}: the buffer is given back "
+            f"{view.program.place(int(rows[i]))}: the buffer is freed "
             + ("twice" if twice[at[i]] else "too early" if there[at[i]] else "but was never received"),
             notes=(f"it is last read at {view.program.place(int(last[at[i]]))}",),
             help="keep one FREE, after that, on that rank" if there[at[i]] else "remove the FREE",

@@ -186,7 +186,7 @@ def _batch_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
             known = f"{', '.join(map(str, own[:8]))}{', ...' if len(own) > 8 else ''}" or "none"
             return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {known}"
     m, times = Counter(batch).most_common(1)[0]
-    return f"micro-batch {m} is there {_times(times)}", "name it once"
+    return f"micro-batch {m} is named {_times(times)}", "name it once"
 
 
 def _times(count: int) -> str:

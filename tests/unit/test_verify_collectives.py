@@ -122,7 +122,7 @@ def test_a_sum_over_other_ranks() -> None:
     changed[0][k] = AllReduce("stage 3", 3, (0, 2, 3))
     code, message, _ = finding(with_streams(p, changed))
     assert code == "E450"
-    assert "the copies of 'stage 3' live on ranks" in message
+    assert "the copies of 'stage 3' are on ranks" in message
 
 
 def test_a_sum_of_a_group_that_lives_once() -> None:

@@ -25,10 +25,10 @@ _STARTS = re.compile(
 
 def explain_text(source: Source) -> ChimeraError:
     """Return every syntax error of a text that can be distinguished from the others; there must be one."""
-    words = count_tokens(source)
-    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // words))
+    tokens = count_tokens(source)
+    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
-    draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // words)
+    draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // tokens)
     while (stop := stop_of(draft.text)) is not None:
         place = _place(Source(source.name, draft.text), stop)
         if draft.blanked and (place.ended or place.text() in ("{", "}")):  # the blanked statement may be the cause

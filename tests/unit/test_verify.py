@@ -81,7 +81,8 @@ def test_groups_and_split_backwards_are_accepted() -> None:
          "BWD_WEIGHT a s0 m1\n  BWD a s0 m0\n  BWD_INPUT a s0 m1",
          "the weight gradient comes before the input gradient"),
         ("E420", "  FWD b s0 m2,3\n  FWD b s1 m2,3\n", "  FWD b s1 m2,3\n  FWD b s0 m2,3\n", "is read before it is made"),
-        ("E450", "BWD_WEIGHT a s0 m1", "BWD_WEIGHT a s0 m1; ALLREDUCE s0 over 0", "the group has one copy and needs no all-reduce"),
+        ("E450", "BWD_WEIGHT a s0 m1", "BWD_WEIGHT a s0 m1; ALLREDUCE s0 over 0",
+         "the group has one copy and needs no all-reduce"),
     ],
 )  # fmt: skip
 def test_tasks_of_one_rank(code: str, old: str, new: str, said: str) -> None:

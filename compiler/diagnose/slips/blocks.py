@@ -39,7 +39,7 @@ _ELSEWHERE = {
 }
 
 
-# words that, after the end of a block, show that it ended too early
+# kind of a block -> words that, right after its end, show that it ended too early
 _BELONGS = {
     "ticks": TASKS,
     "greedy": ("prefer", "then", "group", "limit"),
@@ -51,9 +51,9 @@ _BELONGS = {
 def wrong_blocks(p: Place) -> Iterator[Answer]:
     """Statements and words in a block to which they do not belong."""
     text = p.text()
-    kind, words = _BLOCK_OF.get(text, (p.kind, ""))
-    if kind != p.kind and words and (text != "stage" or p.text(2) in ("on", "in")):
-        yield words
+    kind, advice = _BLOCK_OF.get(text, (p.kind, ""))
+    if kind != p.kind and advice and (text != "stage" or p.text(2) in ("on", "in")):
+        yield advice
     for block in p.closed[-1:] if not p.blocks else ():
         if text in _BELONGS.get(block.kind, ()) and block.close is not None and p.starts_line:
             yield Change(block.close, block.close + 1, "", f"it ends '{block.opening}'")

@@ -60,7 +60,7 @@ def value_after(p: Place, k: int) -> int:
 
 
 def last_of(p: Place, words: tuple[str, ...], first: int, end: int) -> int | None:
-    """Return the last place of one of these words in a part of the text; None if there is none."""
+    """Return the index of the last of these words among the tokens first .. end - 1; None if there is none."""
     return next((k for k in reversed(range(max(first, 0), end)) if p.tokens[k].text in words), None)
 
 

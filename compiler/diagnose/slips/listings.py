@@ -21,8 +21,8 @@ def loops(p: Place) -> Iterator[Answer]:
     if p.kind != "listing":
         return
     line = line_of(p)
-    end, words = p.rest_of_line(line), p.tokens
-    begin = next((k for k in range(line, min(p.at + 1, end)) if words[k].text in (*_FOR, "repeat")), None)
+    end, tokens = p.rest_of_line(line), p.tokens
+    begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_FOR, "repeat")), None)
     if begin is not None:
         yield from _loop(p, begin, end)
     if p.text(-2) == "repeat" and p.text(-1) in TASKS and begins_value(p, p.at):
@@ -30,12 +30,12 @@ def loops(p: Place) -> Iterator[Answer]:
     if text == "*" and p.text(1) in TASKS and p.text(-1).isidentifier():  # w * F
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(-1)} {{ {p.text(1)} }}")
     for k in (p.at - 1, p.at):  # F * w, 4 F, 4 * F
-        if k > 0 and words[k].text in TASKS and p.text() in ("*", "x", "^", "**", "times") and k == p.at - 1 and k + 2 < end:
-            yield Change(k, k + 3, f"repeat {words[k + 2].text} {{ {words[k].text} }}")
+        if k > 0 and tokens[k].text in TASKS and p.text() in ("*", "x", "^", "**", "times") and k == p.at - 1 and k + 2 < end:
+            yield Change(k, k + 3, f"repeat {tokens[k + 2].text} {{ {tokens[k].text} }}")
         if text.isdigit() and k == p.at:
             task = p.at + 1 + (p.text(1) in ("*", "x"))
-            if task < end and words[task].text in TASKS:
-                yield Change(p.at, task + 1, f"repeat {text} {{ {words[task].text} }}")
+            if task < end and tokens[task].text in TASKS:
+                yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
     if text in _FOR:
         yield _LOOP
 
@@ -78,21 +78,21 @@ def _counted(p: Place, bracket: int, close: int) -> str:
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
     """Yield `repeat` for a loop that begins with a word like `for`. end: of its line."""
-    words, first = p.tokens, p.tokens[k].text
-    texts = [w.text for w in words[k + 1 : end]]
+    tokens, first = p.tokens, p.tokens[k].text
+    texts = [w.text for w in tokens[k + 1 : end]]
     if first == "while":
         yield "a loop has a count: repeat COUNT { ... }, or repeat i in LOW .. HIGH { ... }"
-    opened = texts[:1] == ["("] and p.closing_bracket(k + 1)  # repeat (i in 0 .. 3) { ... }
-    if opened and "in" in texts and opened < end:
-        yield Change(k, opened + 1, f"repeat {p.text_of(k + 2, opened)}")
+    closing = texts[:1] == ["("] and p.closing_bracket(k + 1)  # repeat (i in 0 .. 3) { ... }
+    if closing and "in" in texts and closing < end:
+        yield Change(k, closing + 1, f"repeat {p.text_of(k + 2, closing)}")
     texts = texts[1:] if texts[:1] in (["each"], ["every"]) else texts
-    name = k + len(words[k + 1 : end]) - len(texts) + 1
+    name = k + len(tokens[k + 1 : end]) - len(texts) + 1
     if len(texts) > 3 and texts[0].isidentifier() and texts[1] in ("in", "=", "from", ":", "of", ":="):
         if texts[2] == "range" and texts[3] == "(" and (close := p.closing_bracket(name + 3)) is not None:
             yield from _headed(p, k, close + 1, end, f"repeat {texts[0]} in {_counted(p, name + 3, close)}")
-        to = next((j for j in range(name + 2, end) if words[j].text in ("to", "..", "...", "..=", "until")), None)
+        to = next((j for j in range(name + 2, end) if tokens[j].text in ("to", "..", "...", "..=", "until")), None)
         if to is not None:
-            stop = next((j for j in range(to, end) if words[j].text in ("{", ":")), end)
+            stop = next((j for j in range(to, end) if tokens[j].text in ("{", ":")), end)
             head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {p.text_of(to + 1, stop)}"
             yield from _headed(p, k, stop, end, head)
     if first in ("for", "loop", "do", "times") and "in" not in texts:

@@ -54,7 +54,7 @@ def names(p: Place) -> Iterator[Answer]:
         if text in _KEYWORD_FOR:
             yield Change(p.at, p.at + 1, _KEYWORD_FOR[text])
         if text.isidentifier() and p.text(1) in ("=", ":="):
-            yield Change(p.at, p.at + 2, f"param {text} =", "what -p sets is a param; what nobody sets is a let")
+            yield Change(p.at, p.at + 2, f"param {text} =", "a value that -p sets is a param, any other is a let")
         if text == "," and p.tokens[line_of(p)].text in ("param", "let", "ranks", "stages"):
             yield Change(p.at, p.at + 1, p.tokens[line_of(p)].text if p.text(2) in ("=", ",") else "", "each is a statement")
     elif text in ("=", ":=") and p.kind in ("ticks", "listing") and p.text(-1).isidentifier() and p.text(-1) not in TASKS:

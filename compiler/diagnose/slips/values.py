@@ -19,11 +19,11 @@ from chimerac.compiler.diagnose.slips.change import (
 
 def choices(p: Place) -> Iterator[Answer]:
     """c ? a : b, a if c else b, if c { a } else { b }, elif."""
-    text, words = p.text(), p.tokens
-    question = next((k for k in range(p.at, p.rest_of_line(p.at)) if words[k].text == "?"), None)
+    text, tokens = p.text(), p.tokens
+    question = next((k for k in range(p.at, p.rest_of_line(p.at)) if tokens[k].text == "?"), None)
     if question is not None:
         first, end = value_before(p, question), p.rest_of_line(question)
-        colon = next((k for k in range(question, end) if words[k].text == ":"), None)
+        colon = next((k for k in range(question, end) if tokens[k].text == ":"), None)
         if colon is not None:
             end = value_after(p, colon + 1)
             new = f"if {p.text_of(first, question)} then {p.text_of(question + 1, colon)} else {p.text_of(colon + 1, end)}"
@@ -40,26 +40,26 @@ def choices(p: Place) -> Iterator[Answer]:
     if p.allows_only("then"):
         if text == "{":
             close = p.closing_bracket(p.at)
-            if close is not None and [w.text for w in words[close + 1 : close + 3]] == ["else", "{"]:
+            if close is not None and [w.text for w in tokens[close + 1 : close + 3]] == ["else", "{"]:
                 last = p.closing_bracket(close + 2)
                 if last is not None:
                     new = f"then {p.text_of(p.at + 1, close)} else {p.text_of(close + 3, last)}"
                     yield Change(p.at, last + 1, new, "braces are for tasks only")
         otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
-        if text == ":" and otherwise is not None and words[otherwise + 1].text == ":":
+        if text == ":" and otherwise is not None and tokens[otherwise + 1].text == ":":
             end = value_after(p, otherwise + 2)
             yield Change(p.at, end, f"then {p.text_of(p.at + 1, otherwise)} else {p.text_of(otherwise + 2, end)}")
         if text in (":", ",", "?"):
             yield Change(p.at, p.at + 1, "then")
         elif begins_value(p, p.at) or text == "if":
             yield Change(p.at, p.at + 1, f"then {text}")
-    elif_at = last_of(p, ("elif", "elseif", "elsif"), p.at - 2, min(p.at + 1, len(words)))
+    elif_at = last_of(p, ("elif", "elseif", "elsif"), p.at - 2, min(p.at + 1, len(tokens)))
     if elif_at is not None:
         yield Change(elif_at, elif_at + 1, "else if")
     if text == "otherwise":
         yield Change(p.at, p.at + 1, "else")
     if p.allows_only("else"):
-        yield "an if that is a value needs both: if CONDITION then A else B"
+        yield "an if-expression needs both branches: if CONDITION then A else B"
 
 
 _SYMBOLS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
@@ -108,7 +108,7 @@ def symbols(p: Place) -> Iterator[Answer]:
 
 
 def brackets(p: Place) -> Iterator[Answer]:
-    """Commas, brackets and separators too many or too few."""
+    """Missing or superfluous commas, brackets and separators."""
     text = p.text()
     if "," in p.literal and (begins_value(p, p.at) or text in ("smaller", "larger", "earlier", "later")) and not p.starts_line:
         yield Change(p.at, p.at + 1, f", {text}")
@@ -127,16 +127,16 @@ def brackets(p: Place) -> Iterator[Answer]:
     if text in (",", ";", ":", "."):
         what = "tasks are written one after another" if p.kind == "listing" else "statements and lines need no separator"
         yield Change(p.at, p.at + 1, "", what)
-    opened = p.open_brackets()
-    if text in (")", "]") and not opened and "INT" not in p.expected:
+    open_now = p.open_brackets()
+    if text in (")", "]") and not open_now and "INT" not in p.expected:
         yield Change(p.at, p.at + 1, "", "no bracket is open here")
     if text == "[" and "(" in p.literal and (close := p.closing_bracket(p.at)) is not None:
         yield Change(p.at, close + 1, f"({p.text_of(p.at + 1, close)})")
-    if opened and p.at and ({")", "]"} & p.literal):
-        closing = "".join(")" if p.tokens[k].text == "(" else "]" for k in reversed(opened))
+    if open_now and p.at and ({")", "]"} & p.literal):
+        closing = "".join(")" if p.tokens[k].text == "(" else "]" for k in reversed(open_now))
         last = p.tokens[p.at - 1]
-        where = p.span(opened[-1], opened[-1] + 1)
-        why = f"the '{p.tokens[opened[-1]].text}' at {where.line}:{where.column} is not closed"
+        where = p.span(open_now[-1], open_now[-1] + 1)
+        why = f"the '{p.tokens[open_now[-1]].text}' at {where.line}:{where.column} is not closed"
         yield Change(p.at - 1, p.at, last.text + closing, why)
         if p.starts_line or text in p.keywords or text in "{}":
             yield why

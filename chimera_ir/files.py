@@ -53,7 +53,7 @@ def _size(path: str | os.PathLike[str]) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-def say(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write all of a text to stdout. Raises ChimeraError E003 if that fails.
 
     A text that the encoding of stdout cannot express is written as UTF-8, as in files.
@@ -69,12 +69,12 @@ def say(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        hang_up(sys.stdout)
+        discard_output(sys.stdout)
         raise refuse("E003", f"the output cannot be written: {reason(error)}") from None
 
 
-def hang_up(stream: TextIO) -> None:
-    """Send what is still written to a stream, also at exit, to the null device: its reader is gone."""
+def discard_output(stream: TextIO) -> None:
+    """Redirect all further output of a stream, also at exit, to the null device: its reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -95,7 +95,7 @@ def write(text: str, path: str) -> None:
             return
     except (OSError, ValueError) as error:
         raise refuse("E003", f"{named(path)} cannot be written: {reason(error)}") from None
-    say(text)  # /dev/stdout, which may be a file with text in it
+    write_stdout(text)  # /dev/stdout, which may be a file with text in it
 
 
 def _status(path: str) -> os.stat_result | None:

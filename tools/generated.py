@@ -11,7 +11,7 @@ from chimerac.chimera_ir import limits
 from chimerac.compiler.command.main import main
 from chimerac.compiler.command.usage import EXAMPLES
 from chimerac.compiler.explain.entries import Entry, hundreds
-from chimerac.compiler.explain.page import mending, shortened, transcript
+from chimerac.compiler.explain.page import correction, shortened, transcript
 from chimerac.compiler.library import entries
 from chimerac.compiler.syntax.grammar import keywords
 from tools.claims import table
@@ -93,9 +93,9 @@ def _heading(e: Entry) -> str:
 
 def _explained(e: Entry) -> str:
     example = f"<!-- file: {e.file} -->\n```text\n{shortened(e.wrong)}```\n\n" if e.file else ""
-    why, mended = (textwrap.fill(text, 120, break_on_hyphens=False) for text in (e.why, f"Mended: {e.mended}."))
+    why, corrected = (textwrap.fill(text, 120, break_on_hyphens=False) for text in (e.why, f"Corrected: {e.corrected}."))
     output = f"```text\n{in_checkout(transcript(e, main))}```"
-    return f"### {_heading(e)}\n\n{why}\n\n{example}{output}\n\n{mended}\n\n```diff\n{mending(e)}```\n"
+    return f"### {_heading(e)}\n\n{why}\n\n{example}{output}\n\n{corrected}\n\n```diff\n{correction(e)}```\n"
 
 
 GENERATED: dict[str, Callable[[str], str]] = {

@@ -15,8 +15,8 @@ from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.model import model_from_json
 from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Machine, Program
-from chimerac.compiler.command.emit import EMITTERS, Wanted, check_output, readers
-from chimerac.compiler.command.files import coloured, columns, put, refused, stdin
+from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
+from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
 from chimerac.compiler.command.usage import costs_of, integer, make_parser, number_of_bytes, pairs
 from chimerac.compiler.library import find, listed
 from chimerac.compiler.lower.again import arranged
@@ -29,9 +29,9 @@ def run(argv: Sequence[str], verbs: Collection[str]) -> int:
     parser = make_parser()
     options = parser.parse_args(argv)
     try:
-        put(_product(options, parser, verbs), options.output)
+        write_product(_product(options, parser, verbs), options.output)
     except ChimeraError as error:
-        return refused(error, options.color)
+        return print_findings(error, options.color)
     return 0
 
 
@@ -40,8 +40,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
     if options.list:
         return listed(width)
     if emitter.make is None:
-        assert emitter.alone is not None, "an emitter that makes nothing"
-        return emitter.alone()
+        assert emitter.make_alone is not None, "an emitter makes something"
+        return emitter.make_alone()
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
     _check_output(options)
@@ -64,7 +64,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
 
         check_memory(program, model, memory_bytes, recomputing)
     colour = coloured(options.color, sys.stdout) and not options.output
-    return emitter.make(program, Wanted(costs, model, options.output, width, colour))
+    return emitter.make(program, EmitOptions(costs, model, options.output, width, colour))
 
 
 def _check_output(options: argparse.Namespace) -> None:
@@ -79,7 +79,7 @@ def _check_output(options: argparse.Namespace) -> None:
 def _program(
     options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]
 ) -> tuple[Program, Callable[[], Program] | None]:
-    """Return the verified program. For a schedule also return a function that compiles it with every forward run again."""
+    """Return the verified program. For a schedule also return a function that compiles it with full recomputation."""
     source = stdin() if options.schedule == "-" else find(options.schedule, verbs)
     if not is_program(source):
         machine: Machine = options.arrange or options.machine or "window"
@@ -90,7 +90,7 @@ def _program(
 
         return compiled(False), partial(compiled, True)
     if parameters or options.width is not None:
-        raise refuse("E002", "a compiled program is as it is; -p and --width are for schedules")
+        raise refuse("E002", "a compiled program is fixed; -p and --width are for schedules")
     program = read_program(source)
     if options.machine:
         program = program.with_header(machine=options.machine)
@@ -98,8 +98,8 @@ def _program(
 
 
 def _arranged(program: Program, machine: Machine) -> Program:
-    """Return a program from a file with its transfers and sums arranged for a machine, verified."""
-    if not all(map(about_order, findings(program))):  # arranging does not mend it
+    """Return a program from a file with its transfers and collectives arranged for a machine, verified."""
+    if not all(map(about_order, findings(program))):  # arranging does not correct it
         verify_program(program)
     result = arranged(program, machine)
     if result is None:

@@ -18,7 +18,7 @@ GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EmitOptions:
     """The options that emitters read. costs: of --cost; output: the path of -o; columns: None for no limit."""
 
     costs: Mapping[str, Fraction]
@@ -32,48 +32,48 @@ class Wanted:
 class Emitter:
     """One product of --emit.
 
-    what: its help; make: makes it from a program; alone: makes it without a program, for products that need none; reads: the
+    what: its help; make: makes it from a program; make_alone: makes it without a program, if it needs none; reads: the
     options besides -o that it depends on.
     """
 
     what: str
-    make: Callable[[Program, Wanted], str] | None = None
-    alone: Callable[[], str] | None = None
+    make: Callable[[Program, EmitOptions], str] | None = None
+    make_alone: Callable[[], str] | None = None
     reads: tuple[str, ...] = ()
 
 
-def _streams(program: Program, _: Wanted) -> str:
+def _streams(program: Program, _: EmitOptions) -> str:
     return program_to_text(program)
 
 
-def _json(program: Program, _: Wanted) -> str:
+def _json(program: Program, _: EmitOptions) -> str:
     return program_to_json(program)
 
 
-def _dag(program: Program, wanted: Wanted) -> str:
+def _dag(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml  # start-up: 3 ms, for this product only
 
     graph = dependency_graph(program)
-    return dot(graph) if suffix(wanted.output) in GRAPHVIZ else graphml(graph)
+    return dot(graph) if suffix(options.output) in GRAPHVIZ else graphml(graph)
 
 
-def _timeline(program: Program, wanted: Wanted) -> str:
+def _timeline(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.draw.timeline import draw_timeline  # start-up: 3 ms, for this product only
 
-    s = simulate(program, wanted.costs)
-    return draw_timeline(program, s.timeline, columns=wanted.columns, colour=wanted.colour)
+    s = simulate(program, options.costs)
+    return draw_timeline(program, s.timeline, columns=options.columns, colour=options.colour)
 
 
-def _report(program: Program, wanted: Wanted) -> str:
+def _report(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.report import report  # start-up: 8 ms, for this product only
 
-    return report(program, simulate(program, wanted.costs), wanted.model)
+    return report(program, simulate(program, options.costs), options.model)
 
 
 EMITTERS: Mapping[str, Emitter] = {
     "streams": Emitter("the compact text of every rank's instructions (the default)", _streams),
     "json": Emitter("the same program as JSON, version 1; with --model also the partition", _json, reads=("--model",)),
-    "schema": Emitter("the JSON Schema of that format; needs no schedule", alone=json_schema),
+    "schema": Emitter("the JSON Schema of that format; needs no schedule", make_alone=json_schema),
     "dag": Emitter("the dependency DAG, as GraphML, or for Graphviz where PATH ends in .dot or .gv", _dag),
     "timeline": Emitter("the simulated timeline, a row per rank", _timeline, reads=("--cost",)),
     "report": Emitter(

@@ -1,4 +1,4 @@
-"""What the command reads and writes: stdin, products, findings, and the terminal's width and colours."""
+"""Input and output of the command: stdin, products, findings, and the terminal's width and colours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import hang_up, read, say, write
+from chimerac.chimera_ir.files import discard_output, read, write, write_stdout
 
 
 def stdin() -> Source:
@@ -18,18 +18,18 @@ def stdin() -> Source:
     return Source("<stdin>", read("<stdin>", sys.stdin.buffer))
 
 
-def put(product: str, path: str | None) -> None:
+def write_product(product: str, path: str | None) -> None:
     """Write a product to a file, or to stdout for no path and for '-'. Raises ChimeraError E002, E003."""
     if path == "":
         raise refuse("E002", "-o: the path is empty")
     if path is None or path == "-":
-        say(product)
+        write_stdout(product)
     else:
         write(product, path)
 
 
-def refused(error: ChimeraError, colour: str = "auto") -> int:
-    """Print findings and return the exit status. On a terminal the last line says where there is more to read."""
+def print_findings(error: ChimeraError, colour: str = "auto") -> int:
+    """Print findings and return the exit status. On a terminal the last line names the command that explains their codes."""
     text = render(error.diagnostics, coloured(colour, sys.stderr))
     if sys.stderr is not None and sys.stderr.isatty():
         text += f"\nfor more: chimerac explain {' '.join(sorted({d.code for d in error.diagnostics}))}\n"
@@ -38,7 +38,7 @@ def refused(error: ChimeraError, colour: str = "auto") -> int:
             sys.stderr.write(text)
             sys.stderr.flush()
     except OSError:
-        hang_up(sys.stderr)
+        discard_output(sys.stderr)
     return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
 
 
@@ -48,7 +48,7 @@ def suffix(path: str | None) -> str:
 
 
 def coloured(choice: str, stream: object) -> bool:
-    """Return whether a stream gets colours. choice: 'always', 'never', or 'auto' for terminals that show them."""
+    """Return whether a stream gets colours. choice: 'always', 'never', or 'auto' for terminals that support them."""
     if choice != "auto":
         return choice == "always"
     terminal = bool(getattr(stream, "isatty", lambda: False)())

@@ -1,1 +1,1 @@
-"""Why a text or a program is wrong, and changes to it that were tried."""
+"""Explanations of what is wrong in a text or a program, and changes to it that were tried."""

@@ -1,4 +1,4 @@
-"""Explain sums that have no one order: the shortest circle of them, and a change that was tried (E453)."""
+"""Explain collectives that have no common order: the shortest cycle of them, and a change that was tried (E453)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.collectives import Rows, check_gradient_sync, cycle_of_groups
 from chimerac.compiler.verify.view import View
 
-MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
-MAX_SHORTENED = 60  # collectives of a cycle among which a shorter one is looked for
+MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
+MAX_SHORTENED = 60  # collectives of a cycle among which a shorter one is searched for
 
 
 def explain_collectives(view: View) -> Diagnostic:
-    """Return the finding for a program whose sums have no one order that agrees with every stream."""
+    """Return the finding for a program whose collectives have no single order that agrees with every stream."""
     pairs = shortest(cycle_of_groups(view))
     notes = [f"rank {view.rank[x]}: {view.program.text(x)} before {view.program.text(y)}" for x, y in pairs]
     tried = pairs[: max(1, MAX_TRIED // len(view.program))]
-    help = next((found for x, y in tried if (found := _swapped(view, x, y))), "swap the two of one of these pairs")
-    message = "no one order of the collectives agrees with every stream"
+    help = next(
+        (found for x, y in tried if (found := _swap_help(view, x, y))), "swap the two collectives of one of these pairs"
+    )
+    message = "no single order of the collectives agrees with every stream"
     return Diagnostic("E453", message, notes=tuple(notes), help=help, about=tuple(x for pair in pairs for x in pair))
 
 
 def shortest(rows: Rows) -> list[tuple[int, int]]:
     """Return the shortest cycle as pairs of rows, of which the first comes before the second on its rank.
 
-    rows: of groups that are a cycle, in its order. A cycle of more than MAX_SHORTENED groups is not shortened.
+    rows: those of the groups of a cycle, in its order. A cycle of more than MAX_SHORTENED groups is not shortened.
     """
     import networkx as nx  # start-up: 117 ms, and few findings need it
 
@@ -47,12 +49,12 @@ def shortest(rows: Rows) -> list[tuple[int, int]]:
     return [graph.edges[a, b]["pair"] for a, b in pairwise([*best, best[0]])]
 
 
-def _swapped(view: View, first: int, second: int) -> str:
-    """Return the change that puts `second` right before `first`, if every check of sums then holds; else nothing."""
+def _swap_help(view: View, first: int, second: int) -> str:
+    """Return the help that moves `second` right before `first`, if every check of collectives then holds; else ''."""
     p = view.program
     order = np.insert(np.delete(np.arange(len(p)), second), first, second)
     changed = replace(p, table=p.table.take(order))
     if check_gradient_sync(View(changed)):
         return ""
-    rest = "there is one order, and something else is left" if findings(changed) else "it is right"
-    return f"move {p.place(second)}, right before {p.text(first)}; tried: then {rest}"
+    result = "the collectives have one order, but other findings remain" if findings(changed) else "every check holds"
+    return f"move {p.place(second)}, right before {p.text(first)}; tried: then {result}"

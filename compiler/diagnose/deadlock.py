@@ -1,4 +1,4 @@
-"""Explain an order that deadlocks (E304): the shortest circle of waits, the lines that ordered it, how far the ranks get,
+"""Explain an order that deadlocks (E304): the shortest cycle of waits, the lines that ordered it, how far the ranks get,
 and a change that was tried."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program
-from chimerac.compiler.diagnose.blame import ordered_by
-from chimerac.compiler.diagnose.circle import closed, shortest_circle
-from chimerac.compiler.diagnose.repair import in_words, name, repaired
+from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
+from chimerac.compiler.diagnose.repair import moves_help, name, repair_order
+from chimerac.compiler.diagnose.source_lines import order_notes
 from chimerac.compiler.diagnose.suggest import suggest_edit
 from chimerac.compiler.diagnose.trials import Trials
 from chimerac.compiler.draw.timeline import draw_timeline
@@ -24,32 +24,32 @@ MAX_SHOWN = 12
 
 
 def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, trials: Trials) -> ChimeraError:
-    """Return the finding for a program of tasks whose streams wait for each other in a circle.
+    """Return the finding for a program of tasks whose streams wait for each other in a cycle.
 
-    timing: of that program; trials: tries changes of the schedule's text.
+    timing: the simulated times of that program; trials: tries changes of the schedule's text.
     """
     program = ordered.program
-    target, source, alone = _waits(program, timing)
-    if alone is not None:
-        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name(program, alone)} does"
+    target, source, pair = _waits(program, timing)
+    if pair is not None:
+        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name(program, pair)} does"
         help = suggest_edit(schedule, [], trials, program) or "overlap two tasks of which neither needs the other"
-        return refuse("E304", message, ordered.span(alone), "begins the pair", help=help)
-    circle = closed(shortest_circle(target, source, program.rank_of))
+        return refuse("E304", message, ordered.span(pair), "begins the pair", help=help)
+    cycle = consecutive_pairs(shortest_cycle(target, source, program.rank_of))
     notes, ranks = [], []
-    for wait, following in circle:  # the source of a wait comes after the target of the following wait, on one rank
+    for wait, following in cycle:  # the source of a wait comes after the target of the following wait, on one rank
         first, needed = int(target[following]), int(source[wait])
         names = [name(program, first), *([name(program, needed)] if first != needed else [])]
         rank = int(program.rank_of[needed])
         notes.append(f"rank {rank} runs {' before '.join(names)}, which {name(program, int(target[wait]))} needs")
         ranks.append(rank)
-    rows = [int(row) for wait, following in circle for row in (source[wait], target[following])]
+    rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
     spans = [ordered.span(row) for row in rows]
     who = f"rank {ranks[0]} waits for itself"
     if len(set(ranks)) > 1:
-        who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a circle"
+        who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a cycle"
     concerned = sorted(set(ranks))[:MAX_SHOWN]
     stops = {rank: f"then {name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
-    far = draw_timeline(program, timing.timeline(program), ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
+    drawing = draw_timeline(program, timing.timeline(program), ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
     help = suggest_edit(schedule, spans[1::2], trials, program) or _another_order(program)
     return ChimeraError(
         [
@@ -58,7 +58,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
                 f"the order deadlocks: {who}",
                 spans[1],
                 f"orders {name(program, rows[1])}",
-                ("\n".join(notes[:MAX_SHOWN]), *ordered_by(spans), f"as far as these ranks get:\n{far}"),
+                ("\n".join(notes[:MAX_SHOWN]), *order_notes(spans), f"as far as these ranks get:\n{drawing}"),
                 help or "let the task that is needed come first" + (" on one of these ranks" if len(set(ranks)) > 1 else ""),
                 tuple(rows),
             )
@@ -67,9 +67,10 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
 
 
 def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
-    """Return the targets and sources of the waits that never end, and an overlapped pair that needs its own result, if any.
+    """Return the targets and sources of the waits that are never satisfied, and an overlapped pair that needs its own result.
 
-    A pair starts when both its tasks can start, and ends as one. So its first task waits for what both need, and others
+    The pair is None if there is no such pair.
+    A pair starts when both its tasks can start, and finishes as one. So its first task waits for what both need, and others
     wait for its second task.
     """
     edges = data_edges(program, TaskIndex.of(program), 0)
@@ -82,21 +83,22 @@ def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
 
 
 def _stops(program: Program, timing: Timing) -> Iterator[int]:
-    """Yield the first row that each rank cannot start; its last row if it gets to the end."""
+    """Yield the first row that each rank cannot start; its last row if it can start all of them."""
     for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
         yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
 
 
 def _another_order(program: Program) -> str:
     """Return the help that says which tasks must come earlier so that the order runs; '' if none was found."""
-    found = repaired(program)
+    found = repair_order(program)
     if found is not None:
-        return f"{in_words(program, found[1])} the order then runs"
+        return moves_help(program, found[1], "the order then runs")
     if not (program.table.flags & OVERLAP).any():
         return ""
-    alone = replace(program, table=replace(program.table, flags=program.table.flags & ~OVERLAP))
-    found = repaired(alone)
+    separate = replace(program, table=replace(program.table, flags=program.table.flags & ~OVERLAP))
+    found = repair_order(separate)
     if found is None:
         return ""
-    moves = f"\n{in_words(alone, found[1])}" if found[1] else "; tried:"
-    return f"overlap no tasks{moves} the order then runs"
+    if not found[1]:
+        return "overlap no tasks; tried: the order then runs"
+    return f"overlap no tasks\n{moves_help(separate, found[1], 'the order then runs')}"

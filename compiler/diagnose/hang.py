@@ -1,4 +1,4 @@
-"""Explain a hang: the shortest circle of waits, how far the ranks get, and a change that was tried (E440).
+"""Explain a hang: the shortest cycle of waits, how far the ranks get, and a change that was tried (E440).
 
 rank 0, instruction 0: SEND act down s1 m0 -> 1
   waits until this is posted:
@@ -22,7 +22,7 @@ from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.diagnose.circle import closed, shortest_circle
+from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify import findings
@@ -30,58 +30,58 @@ from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, READ, WINDOW, Hang
 
-NOTHING_FOUND = "it ends on no machine, and no move of one instruction was found that mends it"
-MAX_SHOWN = 12  # instructions of a circle, and ranks of a drawing
+NOTHING_FOUND = "it ends on no machine, and no move of a single instruction was found that corrects it"
+MAX_SHOWN = 12  # instructions of a cycle, and ranks of a drawing
 MAX_MOVES = 4  # moves in one suggestion
-MAX_TRIED = 2_000_000  # instructions verified for the sake of a suggestion
+MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
 
 _WHY = {
-    READ: "reads what this brings",
+    READ: "reads the value that this delivers",
     POST: "waits until this is posted",
-    END: "needs this end of it",
-    WINDOW: "is held up, the window of its channel being full, by",
+    END: "waits until this end of it is posted",
+    WINDOW: "waits, because the window of its channel is full, for",
 }
 
 
 def explain_hang(view: View) -> Diagnostic:
-    """Return the finding for a program that cannot end on the machine of its header."""
+    """Return the finding for a program that cannot terminate on the machine of its header."""
     hang = hang_on(view, view.header.machine)
-    assert hang is not None, "a program that ends"
-    circle = _circle(view, hang)
-    rows = [row for node in _nodes(hang, circle) for row in _rows(view, hang, node)]
+    assert hang is not None, "the program terminates"
+    cycle = _cycle(view, hang)
+    rows = [row for node in _nodes(hang, cycle) for row in _rows(view, hang, node)]
     ranks = sorted({int(view.rank[row]) for row in rows})
     who = f"rank {ranks[0]} waits for itself"
     if len(ranks) > 1:
         more = ", ..." if len(ranks) > MAX_SHOWN else ""
-        who = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a circle"
-    notes = ("\n".join(_chain(view, hang, circle)), f"as far as these ranks get:\n{_drawing(view, hang, ranks[:MAX_SHOWN])}")
+        who = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a cycle"
+    notes = ("\n".join(_chain(view, hang, cycle)), f"as far as these ranks get:\n{_drawing(view, hang, ranks[:MAX_SHOWN])}")
     name = machine_name(hang.machine, view.header.window)
-    help = _suggestion(view, hang, circle)
+    help = _suggestion(view, hang, cycle)
     return Diagnostic("E440", f"deadlock on the {name} machine: {who}", notes=notes, help=help, about=tuple(rows))
 
 
-# --- the circle -----------------------------------------------------------------------------------------------------
+# --- the cycle -----------------------------------------------------------------------------------------------------
 
 
-def _circle(view: View, hang: Hang) -> list[int]:
-    """Return the numbers of the waits in the shortest circle. The source of each comes after the target of the next."""
+def _cycle(view: View, hang: Hang) -> list[int]:
+    """Return the numbers of the waits in the shortest cycle. The source of each comes after the target of the next."""
     waits = hang.waits
     left = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
     lane = np.concatenate([view.rank, view.program.world + np.arange(waits.nodes - len(view.program))])
-    numbers: list[int] = left[shortest_circle(waits.target[left], waits.source[left], lane)].tolist()
+    numbers: list[int] = left[shortest_cycle(waits.target[left], waits.source[left], lane)].tolist()
     return numbers
 
 
-def _chain(view: View, hang: Hang, circle: list[int]) -> Iterator[str]:
-    """Yield the lines that describe the circle: what waits, why, for what, and what that comes after."""
+def _chain(view: View, hang: Hang, cycle: list[int]) -> Iterator[str]:
+    """Yield the lines that describe the cycle: what waits, why, for what, and what that comes after."""
     waits = hang.waits
-    for k, (wait, following) in enumerate(closed(circle)):
+    for k, (wait, following) in enumerate(consecutive_pairs(cycle)):
         if k == MAX_SHOWN:
-            yield f"... and {len(circle) - MAX_SHOWN} more waits, back to the first"
+            yield f"... and {len(cycle) - MAX_SHOWN} more waits, back to the first"
             return
         target, source, why = int(waits.target[wait]), int(waits.source[wait]), int(waits.why[wait])
         words = _WHY.get(why) or f"queues on rank {_queue_rank(view, hang, target, source)} behind"
-        last, direct = k == len(circle) - 1, source == waits.target[following]
+        last, direct = k == len(cycle) - 1, source == waits.target[following]
         yield _name(view, hang, target)
         yield f"  {words} the first" if last and direct else f"  {words}:"
         if not direct:
@@ -95,9 +95,9 @@ def _queue_rank(view: View, hang: Hang, later: int, earlier: int) -> int:
                 if view.rank[a] == view.rank[b] and a < b)  # fmt: skip
 
 
-def _nodes(hang: Hang, circle: list[int]) -> list[int]:
-    """Return the targets and sources of the circle, in its order; a source that is also the next target is listed once."""
-    ends = [int(node) for k in circle for node in (hang.waits.target[k], hang.waits.source[k])]
+def _nodes(hang: Hang, cycle: list[int]) -> list[int]:
+    """Return the targets and sources of the cycle, in its order; a source that is also the next target is listed once."""
+    ends = [int(node) for k in cycle for node in (hang.waits.target[k], hang.waits.source[k])]
     return [node for k, node in enumerate(ends) if node != ends[k - 1]]
 
 
@@ -139,16 +139,16 @@ def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
 # --- a change that was tried ----------------------------------------------------------------------------------------
 
 
-def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
-    """Return a change under which every check holds; it was tried. If there is none, return what is known instead."""
+def _suggestion(view: View, hang: Hang, cycle: list[int]) -> str:
+    """Return a change under which every check holds; it was tried. If there is none, return other facts that may help."""
     p, h = view.program, view.header
     moves: list[str] = []
-    room, stuck = MAX_TRIED // len(p), hang
+    budget, stuck = MAX_TRIED // len(p), hang
     while len(moves) < MAX_MOVES:
         best: tuple[int, str, Program, Hang] | None = None
         now = View(p)
-        for row, to in list(_moves(now, stuck, circle if p is view.program else _circle(now, stuck)))[:room]:
-            room -= 1
+        for row, to in list(_moves(now, stuck, cycle if p is view.program else _cycle(now, stuck)))[:budget]:
+            budget -= 1
             changed = _moved(p, row, to)
             left = findings(changed)
             move = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
@@ -157,10 +157,10 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
                 together = "\n".join(moves)
                 count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
                 return f"{together}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
-            still = hang_on(View(changed), hang.machine) if {d.code for d in left} == {"E440"} else None
-            if still is not None and (best is None or still.far > best[0]):
-                best = (still.far, move, changed, still)
-        if best is None or best[0] <= stuck.far:
+            next_hang = hang_on(View(changed), hang.machine) if {d.code for d in left} == {"E440"} else None
+            if next_hang is not None and (best is None or next_hang.executed_count > best[0]):
+                best = (next_hang.executed_count, move, changed, next_hang)
+        if best is None or best[0] <= stuck.executed_count:
             break
         moves.append(best[1])
         _, _, p, stuck = best
@@ -173,12 +173,12 @@ def _suggestion(view: View, hang: Hang, circle: list[int]) -> str:
     return NOTHING_FOUND
 
 
-def _moves(view: View, hang: Hang, circle: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield moves of one row: (row, the row to put it next to). Both are neighbours in the circle, on one rank.
+def _moves(view: View, hang: Hang, cycle: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield moves of one row: (row, the row to put it next to). Both are neighbours in the cycle, on one rank.
 
     First the later one moves right before the earlier one, then the earlier one right after the later one.
     """
-    rows = [_rows(view, hang, node) for node in _nodes(hang, circle)]
+    rows = [_rows(view, hang, node) for node in _nodes(hang, cycle)]
     pairs = [
         (max(a, b), min(a, b))
         for here, there in pairwise([*rows, rows[0]])

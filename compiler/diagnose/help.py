@@ -1,17 +1,17 @@
-"""The entrance of diagnose: the plain findings of a pass become findings with help.
+"""The entry point of diagnose: the plain findings of a pass become findings with help.
 
-compiler/pipeline.py catches what the passes raise and calls these functions. Nothing here runs for a right program.
+compiler/pipeline.py catches what the passes raise and calls these functions. Nothing here runs for a correct program.
 """
 
 from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.diagnose.blame import blame, suggest_arranging, suggest_order
 from chimerac.compiler.diagnose.collectives import explain_collectives
 from chimerac.compiler.diagnose.deadlock import explain_deadlock
 from chimerac.compiler.diagnose.hang import explain_hang
 from chimerac.compiler.diagnose.reached import Reached
+from chimerac.compiler.diagnose.source_lines import add_source_lines, suggest_arranging, suggest_order
 from chimerac.compiler.diagnose.stuck import explain_stuck
 from chimerac.compiler.diagnose.suggest import suggest_edit_of_order
 from chimerac.compiler.diagnose.texts import explain_text
@@ -19,7 +19,7 @@ from chimerac.compiler.diagnose.trials import Trials
 from chimerac.compiler.lower.again import arranged
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.lower.width import tasks_only
-from chimerac.compiler.order.greedy import StuckError
+from chimerac.compiler.order.greedy import SchedulerStuckError
 from chimerac.compiler.syntax.parse import ParseError
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify import about_order
@@ -38,7 +38,7 @@ def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError
         return help_with_text(error, reached.source)
     if spec is None or error.diagnostics[0].code == "E211":
         return error
-    if isinstance(error, StuckError):
+    if isinstance(error, SchedulerStuckError):
         return ChimeraError([explain_stuck(error.scheduler, error.sequence)])
     if program is None:
         trials = Trials.of(reached.source.name, schedule, spec, reached.machine, reached.arrange, reached.budget.share(4))
@@ -51,7 +51,7 @@ def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError
         tasks = ordered.program
         other = lower(tasks, task_times(tasks), spec.sync, reached.width, reached.machine, arrange=True)
         error = suggest_arranging(error, other)
-    return error if ordered is None else blame(error, spec, ordered, program)
+    return error if ordered is None else add_source_lines(error, spec, ordered, program)
 
 
 def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
@@ -64,7 +64,10 @@ def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
 
 
 def _explained(error: ChimeraError, program: Program) -> ChimeraError:
-    """Return the findings of the verifier, those about the order of transfers and sums with the circle of waits and help."""
+    """Return the findings of the verifier, with the cycle of waits and help where they are about an order.
+
+    These are the findings about the order of transfers (E440) and of collectives (E453).
+    """
 
     def explained(d: Diagnostic) -> Diagnostic:
         if d.code == "E440":

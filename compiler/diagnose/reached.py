@@ -1,4 +1,4 @@
-"""How far a compilation got: what is known of it when a pass raises."""
+"""The results of the passes of a compilation, for the help when a later pass raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimerac.compiler.syntax.nodes import Schedule
 
 @dataclass(slots=True)
 class Reached:
-    """What is compiled, and what every pass has made of it: None where that pass has not ended."""
+    """The input of a compilation, and the result of every pass; None for a pass that has not finished."""
 
     source: Source
     width: int

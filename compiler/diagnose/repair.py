@@ -1,4 +1,4 @@
-"""An order near the given one that runs: if ranks wait in a circle, a task that they wait for is run earlier."""
+"""Find a deadlock-free order close to the given one, by moving awaited tasks earlier."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
-MAX_STEPS = 500_000  # tasks looked at for the sake of a suggestion
-MAX_SHOWN = 8
+MAX_STEPS = 500_000  # tasks examined in the search for a suggestion
+MAX_SHOWN = 8  # moves in one suggestion
 
 
-class _TooMuchError(Exception):
-    pass
+class _SearchLimitError(Exception):
+    """The search has examined MAX_STEPS tasks."""
 
 
 class _Ranks:
-    """Ranks that run their tasks in order. A unit is a task or an overlapped pair, numbered by its first row."""
+    """Ranks that run their tasks in order, simulated. A unit is a task or an overlapped pair, numbered by its first row."""
 
     def __init__(self, tasks: Program) -> None:
         pair = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
@@ -32,72 +32,75 @@ class _Ranks:
             self.needs[b] += [a] if a != b else []
         units = np.flatnonzero(second == 0)
         bounds = np.searchsorted(units, tasks.offsets).tolist()
-        self.left = [units[a:b].tolist()[::-1] for a, b in pairwise(bounds)]  # rank -> units to run, the next one at the end
+        self.remaining = [
+            units[a:b].tolist()[::-1] for a, b in pairwise(bounds)
+        ]  # rank -> units to run, the next one at the end
         self.done = [False] * len(tasks)
-        self.order: list[list[int]] = [[] for _ in self.left]
+        self.order: list[list[int]] = [[] for _ in self.remaining]
         self.steps = 0
 
     def missing(self, unit: int) -> int | None:
         """Return a unit that this one waits for; None if it can run."""
         self.steps += 1 + len(self.needs[unit])
         if self.steps > MAX_STEPS:
-            raise _TooMuchError
+            raise _SearchLimitError
         return next((x for x in self.needs[unit] if not self.done[x]), None)
 
     def run(self) -> None:
-        """Run until no rank can go on."""
-        sleeping: dict[int, list[int]] = {}
-        ready = [*range(len(self.left))]
+        """Run until every rank has finished or waits."""
+        blocked_on: dict[int, list[int]] = {}
+        ready = [*range(len(self.remaining))]
         while ready:
             rank = ready.pop()
-            while self.left[rank]:
-                unit = self.left[rank][-1]
+            while self.remaining[rank]:
+                unit = self.remaining[rank][-1]
                 other = self.missing(unit)
                 if other is not None:
-                    sleeping.setdefault(other, []).append(rank)
+                    blocked_on.setdefault(other, []).append(rank)
                     break
                 self.done[unit] = True
-                self.order[rank].append(self.left[rank].pop())
-                ready += sleeping.pop(unit, [])
+                self.order[rank].append(self.remaining[rank].pop())
+                ready += blocked_on.pop(unit, [])
 
-    def wanted(self, preferred: set[int]) -> int | None:
-        """Return a unit that can run now and that a rank waits for, maybe through others; None if pairs wait for each other.
+    def next_to_advance(self, preferred: set[int]) -> int | None:
+        """Return a unit that can run now and that a rank waits for, directly or through other units.
 
-        Units of preferred ranks come first, then those that are nearest to their turn.
+        Return None if overlapped pairs wait for each other. Units of preferred ranks come first, then those that are
+        earliest in their rank's remaining order.
         """
         found: list[tuple[bool, int, int]] = []
-        for left in self.left:
-            unit, seen = left[-1] if left else None, set[int]()
+        for remaining in self.remaining:
+            unit, seen = remaining[-1] if remaining else None, set[int]()
             while unit is not None and (other := self.missing(unit)) is not None:
                 seen.add(unit)
                 unit = other if other not in seen else None
             if unit is not None:
-                own = self.left[self.rank[unit]]
+                own = self.remaining[self.rank[unit]]
                 self.steps += len(own) // 8
                 found.append((self.rank[unit] not in preferred, len(own) - own.index(unit), unit))
         return min(found)[2] if found else None
 
 
-def repaired(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
-    """Return a program of tasks that runs, and the moves that made it: (row that is run earlier, row before which it is put).
+def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
+    """Return a program of tasks that runs, and the moves that lead to it: (row that moves earlier, row before which it moves).
 
-    tasks: of one replica, which wait for each other in a circle. None if none was found within MAX_STEPS.
+    tasks: those of one replica, which wait for each other in a cycle. Return None if no such program is found within MAX_STEPS.
     """
     ranks = _Ranks(tasks)
     moves: list[tuple[int, int]] = []
     try:
         ranks.run()
-        while any(ranks.left):
-            unit = ranks.wanted({ranks.rank[moved] for moved, _ in moves})
+        while any(ranks.remaining):
+            unit = ranks.next_to_advance({ranks.rank[moved] for moved, _ in moves})
             if unit is None:
                 return None
-            own = ranks.left[ranks.rank[unit]]
+            own = ranks.remaining[ranks.rank[unit]]
             moves.append((unit, own[-1]))
             ranks.steps += len(own)
             own.remove(unit)
             own.append(unit)
             ranks.run()
-    except _TooMuchError:
+    except _SearchLimitError:
         return None
     pair = tasks.table.flags & OVERLAP
     rows = [row for order in ranks.order for unit in order for row in range(unit, unit + (2 if pair[unit] else 1))]
@@ -107,14 +110,15 @@ def repaired(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
 
 
 def name(tasks: Program, row: int) -> str:
-    """Return what messages call a task; an overlapped pair has one name."""
+    """Return the name of a task for messages; an overlapped pair has one name."""
     text = tasks.text(row)
     return f"{text.removesuffix(' overlap')} & {tasks.text(row + 1)}" if tasks.table.flags[row] & OVERLAP else text
 
 
-def in_words(tasks: Program, moves: list[tuple[int, int]]) -> str:
-    """Return the text of a help about these moves, of MAX_SHOWN at most; it ends with 'tried:'."""
+def moves_help(tasks: Program, moves: list[tuple[int, int]], result: str) -> str:
+    """Return the help that suggests these moves, at most MAX_SHOWN of them. result: the effect of the moves, as tried."""
     lines = [f"let rank {tasks.rank_of[a]} run {name(tasks, a)} before {name(tasks, b)}" for a, b in moves[:MAX_SHOWN]]
     if len(moves) > MAX_SHOWN:
         lines.append(f"and {len(moves) - MAX_SHOWN} more like these")
-    return "\n".join(lines) + ("; tried:" if len(moves) == 1 else f"; these {len(moves)} moves were tried together:")
+    tried = "tried" if len(moves) == 1 else f"these {len(moves)} moves were tried together"
+    return "\n".join(lines) + f"; {tried}: {result}"

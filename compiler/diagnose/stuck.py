@@ -11,8 +11,8 @@ from chimerac.compiler.order.greedy import Counter, F, Scheduler, W, X, refusing
 from chimerac.compiler.order.ordered import formatted, plus
 from chimerac.compiler.resolve.spec import LETTERS, Bound
 
-MAX_TRIED = 500_000  # tasks ordered for the sake of a suggestion
-MAX_RUNS = 40
+MAX_TRIED = 500_000  # tasks ordered in the search for a suggestion
+MAX_RUNS = 40  # runs of the scheduler in the search for a suggestion
 
 
 def explain_stuck(x: Scheduler, sequence: list[list[int]]) -> Diagnostic:
@@ -34,7 +34,7 @@ def explain_stuck(x: Scheduler, sequence: list[list[int]]) -> Diagnostic:
 
 
 def _full(x: Scheduler) -> Iterator[tuple[int, int, Counter]]:
-    """Yield the ranks that wait, each with the task that it prefers and the limit that forbids it."""
+    """Yield the ranks that wait, each with its preferred task and the limit that forbids that task."""
     cells = len(x.counters)
     for rank, heaps in enumerate(x.heaps):
         waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
@@ -57,11 +57,11 @@ def _help(x: Scheduler, first: Counter) -> str:
 
 
 def _with_room(x: Scheduler, first: Span) -> list[Bound]:
-    """Return limits, raised so that the scheduler ends; [] if nothing that was tried does.
+    """Return limits, raised so that the scheduler finishes; [] if none was found.
 
-    The full limit is raised by 1, 2, 4, ... until the scheduler ends, then by the least amount that is still enough. If
+    The full limit is raised by 1, 2, 4, ... until the scheduler finishes, then by the least amount that is sufficient. If
     other limits are full after that, they are raised too. A limit that is raised enough forbids nothing, so the search
-    fails only for MAX_RUNS and MAX_TRIED.
+    fails only if it exceeds MAX_RUNS or MAX_TRIED.
     """
     best: list[Bound] = []
     budget = x.budget.share()
@@ -70,11 +70,11 @@ def _with_room(x: Scheduler, first: Span) -> list[Bound]:
         bounds = [_raised(b, amount, raised) for b in x.order.bounds]
         try:
             tried = scheduler_of(x.spec, replace(x.order, bounds=tuple(bounds)), budget)
-            ended = sum(map(len, run(tried))) == x.tasks
+            finished = sum(map(len, run(tried))) == x.tasks
         except ChimeraError:  # too many operations
             break
-        full = set() if ended else {limit.span for _, _, limit in _full(tried)}
-        if ended:
+        full = set() if finished else {limit.span for _, _, limit in _full(tried)}
+        if finished:
             best, high = [b for b in bounds if b.span in raised], amount
         elif not best and full.isdisjoint(raised):
             raised |= full

@@ -1,4 +1,4 @@
-"""Which edits of the text are tried for an order that deadlocks, leaves tasks out, or has two tasks of a rank on one tick.
+"""The edits that are tried for an order that deadlocks, leaves tasks out, or has two tasks of a rank on one tick.
 
 For two tasks on one tick, edits that keep the order among tasks of one kind come first. Larger amounts are tried last.
 """
@@ -10,29 +10,29 @@ from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Span
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler.diagnose.edits import far_ticks, of_conditions, of_counts, of_listing, of_ticks
+from chimerac.compiler.diagnose.edits import condition_edits, count_edits, distant_tick_edits, listing_edits, tick_edits
 from chimerac.compiler.diagnose.trials import Trials
 from chimerac.compiler.order.ticks import order_with_ties
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.spec import Spec, TicksOrder
 from chimerac.compiler.syntax import nodes as n
 
-MAX_NOTED = 5  # findings that have the same cause
+MAX_NOTED = 5  # findings with the same cause that notes list
 
 
 def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, written: Program | None = None) -> str:
-    """Return the help with an edit under which a deadlocked order runs; it was tried. '' if none was found.
+    """Return the help with an edit that was tried, under which a deadlocked order runs. Return '' if none was found.
 
-    early: places that order the tasks that come too early; written: the order as it is.
+    early: spans of the text that order the tasks that come too early; written: the original order.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
         case n.Ticks():
             rules = [rule for rule in order.rules if rule.span in early]
-            near = trials.best(of_ticks(schedule, rules, "+"), written=written)
-            return near or trials.best(far_ticks(schedule, rules, "+"), first=True)
+            near = trials.best(tick_edits(schedule, rules, "+"), written=written)
+            return near or trials.best(distant_tick_edits(schedule, rules, "+"), first=True)
         case n.Listing():
-            return trials.best(of_listing(schedule, order), written=written)
+            return trials.best(listing_edits(schedule, order), written=written)
         case n.Greedy():
             return ""
 
@@ -42,7 +42,7 @@ def suggest_edit_of_order(
 ) -> ChimeraError:
     """Return the findings about an order with two tasks of a rank on one tick, or with tasks missing or there twice.
 
-    If an edit that was tried mends them all, the first has it as its help, and the others become notes of the first.
+    If an edit that was tried corrects them all, the first has it as its help, and the others become notes of the first.
     """
     first, *others = error.diagnostics
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
@@ -50,12 +50,12 @@ def suggest_edit_of_order(
     if isinstance(order, n.Ticks) and first.code == "E303":
         others = []  # an edit that separates the first two separates the others too
         written = order_with_ties(spec, spec.order, budget)[0].program if isinstance(spec.order, TicksOrder) else None
-        help = trials.best(of_ticks(schedule, order.rules, "+-"), written=written, keep=True)
-        help = help or trials.best(far_ticks(schedule, order.rules, "+-"), first=True)
+        help = trials.best(tick_edits(schedule, order.rules, "+-"), written=written, keep=True)
+        help = help or trials.best(distant_tick_edits(schedule, order.rules, "+-"), first=True)
     elif isinstance(order, n.Ticks) and first.code in ("E301", "E302"):
-        help = trials.best([of_conditions(order.rules)], first=True)
+        help = trials.best([condition_edits(order.rules)], first=True)
     elif isinstance(order, n.Listing) and first.code in ("E301", "E302", "E306"):
-        help = trials.best(of_counts(schedule, order), first=True)
+        help = trials.best(count_edits(schedule, order), first=True)
     if not help:
         return error
     more = "" if len(others) <= MAX_NOTED else f"\n... and {len(others) - MAX_NOTED} more"

@@ -1,6 +1,6 @@
 """All syntax errors of a text in one run, each with help (E101, E102).
 
-An error that has a known mending is mended; else the statement around it is blanked. Then the text is read again.
+An error with a known correction is corrected; otherwise the statement around it is blanked. Then the text is parsed again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chimerac.compiler.diagnose.unexpected import Unexpected, changed, explain
 from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.parse import Stop, count_tokens, stop_of, terminal_texts, terminals_after
 
-MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is read once more for each
+MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is parsed once more for each
 
 _WITHOUT_TEXT = frozenset(("NAME", "INT", "PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND", "$END"))
 _STARTS = re.compile(
@@ -24,11 +24,11 @@ _STARTS = re.compile(
 
 
 def explain_text(source: Source) -> ChimeraError:
-    """Return every syntax error of a text that can be told apart; there must be one."""
-    words = count_tokens(source)
-    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // words))
+    """Return every syntax error of a text that can be distinguished from the others; there must be one."""
+    tokens = count_tokens(source)
+    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
-    draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // words)
+    draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // tokens)
     while (stop := stop_of(draft.text)) is not None:
         place = _place(Source(source.name, draft.text), stop)
         if draft.blanked and (place.ended or place.text() in ("{", "}")):  # the blanked statement may be the cause
@@ -36,13 +36,13 @@ def explain_text(source: Source) -> ChimeraError:
         error = explain(place, stop.meaningless, reader)
         finding = draft.original(error.finding)
         found += [finding] if all(d.span != finding.span for d in found) else []
-        if len(found) >= most or not draft.go_on(place, error):
+        if len(found) >= most or not draft.correct(place, error):
             break
     return ChimeraError(found)
 
 
 class _Reader:
-    """Reads texts to find where they stop being one of the language. left: how many more it may read."""
+    """Parses texts to find their first syntax error. left: how many more texts it may parse."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -56,9 +56,9 @@ class _Reader:
 
 
 class _Draft:
-    """A text whose errors are mended or blanked one by one, so that all of them are found.
+    """A text whose errors are corrected or blanked one by one, so that all of them are found.
 
-    changes: line, column, and the lengths before and after; blanked: a statement is gone, which may cause errors of its own.
+    changes: line, column, and the lengths before and after; blanked: a statement was removed, which may cause other errors.
     """
 
     def __init__(self, source: Source) -> None:
@@ -66,21 +66,21 @@ class _Draft:
         self.last = (0, 0)  # the line and column of the last error that was blanked
         self.changes: list[tuple[int, int, int, int]] = []
 
-    def go_on(self, p: Place, error: Unexpected) -> bool:
-        """Mend or blank an error; return whether that was possible."""
+    def correct(self, p: Place, error: Unexpected) -> bool:
+        """Correct or blank an error; return whether that was possible."""
         if error.change is not None:
-            first, last = p.words[error.change.first], p.words[error.change.end - 1]
+            first, last = p.tokens[error.change.first], p.tokens[error.change.end - 1]
             self.changes.append((first.line, first.column, last.end - first.start, len(error.change.new)))
             self.text = changed(p, error.change)
             return True
-        again = p.at < len(p.words) and self.last == (p.words[p.at].line, p.words[p.at].column)
-        self.last = (p.words[p.at].line, p.words[p.at].column) if p.at < len(p.words) else (0, 0)
+        again = p.at < len(p.tokens) and self.last == (p.tokens[p.at].line, p.tokens[p.at].column)
+        self.last = (p.tokens[p.at].line, p.tokens[p.at].column) if p.at < len(p.tokens) else (0, 0)
         self.blanked = True
         self.text = "" if again else _without_statement_at(self.text, p)
         return bool(self.text)
 
     def original(self, d: Diagnostic) -> Diagnostic:
-        """Return a finding about this text with its place in the author's text."""
+        """Return a finding about this text with its span in the original text."""
         assert d.span is not None
         s = d.span
         columns = [self._column(s.line, s.column), self._column(s.end_line, s.end_column)]
@@ -108,12 +108,12 @@ def _without_statement_at(text: str, p: Place) -> str:
     """Return the text with the statement around an error blanked, or nothing if braces make that unsafe."""
     if p.ended or p.expected == {"SCHEDULE"}:
         return ""
-    position = p.words[p.at].start
+    position = p.tokens[p.at].start
     bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
     starts = [m.start() for m in _STARTS.finditer(bare)]
     if not starts:
         return ""
-    # An error at the first word of a statement was made in the statement before it, if that one is not complete.
+    # An error at the first word of a statement belongs to the statement before it, if that one is not complete.
     complete = position in starts and p.literal & {"}", "param"}
     begin = position if complete else max((s for s in starts if s < position), default=0)
     end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))

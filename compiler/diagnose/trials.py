@@ -1,7 +1,7 @@
 """Trials: changed texts of a schedule are compiled, and the best one is suggested.
 
 The best is the one with the least makespan, among equals the one with the fewest activations, then the one with the fewest
-tasks in another order.
+reordered tasks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.tasks import checked_times
 from chimerac.compiler.verify import peaks, verify
 
-LARGE = 20_000  # tasks from which on changes are not tried at a larger size too
-MAX_TRIED = 1_000_000  # tasks ordered for one suggestion
-A_CHARACTER = 10  # tasks that cost as much as reading a character of the text
+LARGE = 20_000  # tasks: a schedule with more is not also tried at a larger size
+MAX_TRIED = 1_000_000  # tasks ordered in the search for one suggestion
+TASKS_PER_CHARACTER = 10  # parsing a character of the text counts as much as ordering this many tasks
 
 Sizes = Mapping[str, int]
 _COMMENT = re.compile(r"#[^\n]*")
@@ -45,10 +45,10 @@ class Tried:
 
 @dataclass
 class Trials:
-    """What is tried, and how often.
+    """The search for an edit under which a schedule's order runs, with a bound on its work.
 
-    attempt: compiles a changed text under these parameters, None if it is refused; sizes: the parameters as given, then
-    others under which the schedule should work too; tasks: how many there are; how: the option with which it is tried;
+    attempt: compiles a changed text under parameters; returns None if that fails; sizes: the parameters as given, then
+    others under which the schedule should work too; tasks: their number; how: the option with which texts are compiled;
     limited: the text has limits, which are not checked at other sizes; spent: tasks ordered and characters read so far.
     """
 
@@ -61,10 +61,10 @@ class Trials:
 
     @staticmethod
     def of(name: str, schedule: n.Schedule, spec: Spec, machine: Machine, arrange: bool, budget: Budget) -> Trials:
-        """Return what tries changed texts of a schedule whose order cannot run: as it was given, and at a larger size.
+        """Return the trials for a schedule whose order cannot run: with its parameters as given, and at a larger size.
 
-        On the machines whose transfers queue, transfers are arranged: few orders are right for them as they are.
-        budget: of all trials together.
+        On the machines whose transfers queue, transfers are arranged: without that few orders run there.
+        budget: operations of all trials together.
         """
         given = spec.header.parameters
         arranging = arrange or machine in ("paired", "serial")
@@ -95,9 +95,9 @@ class Trials:
                 pass
         return Trials(attempt, (given,), count, how)
 
-    def costs(self, text: str, size: Sizes) -> Tried | None:
-        """Return what a text compiles to; None if it is refused, or if too much has been tried."""
-        self.spent += self.tasks + A_CHARACTER * len(_COMMENT.sub("", text))
+    def compiled(self, text: str, size: Sizes) -> Tried | None:
+        """Return what a text compiles to. Return None if it does not compile, or if MAX_TRIED is exceeded."""
+        self.spent += self.tasks + TASKS_PER_CHARACTER * len(_COMMENT.sub("", text))
         return None if self.spent > MAX_TRIED else self.attempt(text, size)
 
     def best(
@@ -105,17 +105,17 @@ class Trials:
     ) -> str:
         """Return the help with the best edit under which the order runs at all sizes; '' if there is none.
 
-        edits: those that change less come first; first: take the first edit that works; written: the order that the text
-        has; keep: prefer edits that keep the order among tasks of one kind.
+        edits: those that change less come first; first: take the first edit that works; written: the order of the
+        original text; keep: prefer edits that keep the order among tasks of one kind.
         """
         found: list[tuple[tuple[int, ...], Tried, Edit]] = []
         for change, edit in ((k, edit) for k, some in enumerate(edits) for edit in some):
             text = edited(edit)
-            tried = self.costs(text, self.sizes[0])
-            if tried is not None and all(self.costs(text, size) is not None for size in self.sizes[1:]):
+            tried = self.compiled(text, self.sizes[0])
+            if tried is not None and all(self.compiled(text, size) is not None for size in self.sizes[1:]):
                 every, alike = _moved(written, tried.tasks) if written is not None else (0, 0)
-                held = (change, tried.activations) if keep else (tried.activations, change)
-                found.append(((alike if keep else 0, tried.makespan, *held, every), tried, edit))
+                rest = (change, tried.activations) if keep else (tried.activations, change)
+                found.append(((alike if keep else 0, tried.makespan, *rest, every), tried, edit))
                 if first:
                     break
         if not found:
@@ -134,13 +134,13 @@ class Trials:
 
 
 def _keys(p: Program) -> Ints:
-    """Return a number for each task of a program that does not depend on its place."""
+    """Return a number for each task of a program that does not depend on its position."""
     h, x = p.header, p.table
     return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * len(p.batches) + x.batch
 
 
 def _moved(written: Program, other: Program) -> tuple[int, int]:
-    """Return how many tasks come after one that they preceded as written: on their rank, and among those of one kind."""
+    """Return how many neighbours in `other` have the opposite order in `written`: on a rank, and among tasks of one kind."""
     before, after = _keys(written), _keys(other)
     if len(before) != len(after) or (np.sort(before) != np.sort(after)).any():
         return 0, 0

@@ -1,6 +1,6 @@
 """The finding about a syntax error: the fact, the place, what is expected there, and a change that helps (E101, E102).
 
-A change is suggested only if the changed text can be read further than the original one.
+A change is suggested only if the parser gets further in the changed text than in the original one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.compiler.diagnose.place import Block, Place
 from chimerac.compiler.diagnose.slips import Change, answers
 
-FURTHER = 4  # words after a change, on its line, up to which the changed text must be readable
+FURTHER = 4  # tokens after a change, on its line, up to which the changed text must parse
 _STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
 _OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
 
-Reader = Callable[[str], int | None]  # text -> the position where it stops being one of the language, None if it does not
+Reader = Callable[[str], int | None]  # text -> the position of its first syntax error, None if it has none
 
 
 @dataclass(frozen=True, slots=True)
 class Unexpected:
-    """A syntax error. change: the one that mends it, if it is known."""
+    """A syntax error. change: the one that corrects it, if it is known."""
 
     finding: Diagnostic
     change: Change | None = None
@@ -30,12 +30,12 @@ class Unexpected:
 
 def changed(p: Place, change: Change) -> str:
     """Return the whole text with a change made."""
-    text, first, last = p.source.text, p.words[change.first], p.words[change.end - 1]
+    text, first, last = p.source.text, p.tokens[change.first], p.tokens[change.end - 1]
     return text[: first.start] + change.new + text[last.end :]
 
 
 def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
-    """Return what is wrong at a place. meaningless: the character there, if no word or sign of the language has it; else ''."""
+    """Return the finding about a syntax error. meaningless: its character, if no token of the language has it; else ''."""
     if p.ended and not p.blocks:
         return Unexpected(_end(p))
     if (p.ended or _left_open(p)) and "}" in p.literal:
@@ -50,7 +50,7 @@ def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
         column = span.column + max(p.text().find(meaningless), 0)
         span = Span(span.source, span.line, column, span.line, column + 1)
         code, message, label = "E101", f"the character {meaningless!r} has no meaning here", ""
-    help, change = _way_out(p, read)
+    help, change = _help_and_change(p, read)
     return Unexpected(Diagnostic(code, message, span, label, help=help), change)
 
 
@@ -59,26 +59,26 @@ def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
 
 def _left_open(p: Place) -> bool:
     """Return whether a statement begins within a block, in a text with fewer } than {."""
-    signs = [w.text for w in p.words]
+    symbols = [w.text for w in p.tokens]
     statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _near(p.text(), p.literal)
-    return statement and bool(p.blocks) and signs.count("{") > signs.count("}")
+    return statement and bool(p.blocks) and symbols.count("{") > symbols.count("}")
 
 
 def _brace_missing(p: Place, read: Reader) -> Unexpected:
     # A closing brace further left than the line of its block was meant for an outer block.
-    torn = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
-    for block in [*torn[:1], p.blocks[-1]]:
+    misplaced = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
+    for block in [*misplaced[:1], p.blocks[-1]]:
         last = _last_of(p, block)
-        change = Change(last, last + 1, p.words[last].text + " }")
+        change = Change(last, last + 1, p.tokens[last].text + " }")
         stop = read(changed(p, change))
-        if stop is None or stop > p.words[p.at - 1].end:
+        if stop is None or stop > p.tokens[p.at - 1].end:
             break
     else:
         change = None
-    word = p.words[last]
+    word = p.tokens[last]
     column = word.column + len(word.text)
-    ends_line = last + 1 == len(p.words) or p.words[last + 1].line > word.line
-    where = f"at the end of line {word.line}" if ends_line else f"behind '{word.text}'"
+    ends_line = last + 1 == len(p.tokens) or p.tokens[last + 1].line > word.line
+    where = f"at the end of line {word.line}" if ends_line else f"after '{word.text}'"
     return Unexpected(
         Diagnostic(
             "E102",
@@ -97,14 +97,14 @@ def _beginning(p: Place, block: Block) -> str:
 
 
 def _closes_another(p: Place, block: Block, close: int) -> bool:
-    word = p.words[close]
-    return p.words[close - 1].line < word.line != p.words[block.brace].line and word.column - 1 < block.indent
+    word = p.tokens[close]
+    return p.tokens[close - 1].line < word.line != p.tokens[block.brace].line and word.column - 1 < block.indent
 
 
 def _last_of(p: Place, block: Block) -> int:
-    """Return the last word of a block that is not closed, as the indentation of lines shows it."""
+    """Return the last token of a block that is not closed, as the indentation suggests."""
     for k in range(block.brace + 1, p.at):
-        if p.words[k - 1].line < p.words[k].line and p.words[k].column - 1 <= block.indent:
+        if p.tokens[k - 1].line < p.tokens[k].line and p.tokens[k].column - 1 <= block.indent:
             return k - 1
     return p.at - 1
 
@@ -118,17 +118,17 @@ def _brace_extra(p: Place, read: Reader) -> Unexpected:
     return Unexpected(Diagnostic("E102", "unexpected '}'", span, "no block is open here", notes, help), kept)
 
 
-# --- the way out ----------------------------------------------------------------------------------------------------
+# --- the help ---------------------------------------------------------------------------------------------------
 
 
-def _way_out(p: Place, read: Reader) -> tuple[str, Change | None]:
-    """Return a help, and the change that it suggests, if it suggests one."""
+def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
+    """Return a help text, and the change that it suggests, if it suggests one."""
     text = p.text()
     if text not in p.keywords and (near := _near(text, p.literal & p.keywords)):
         return _meant(p, p.at, near, read)
     for k in [*range(p.at - 1, max(p.at - 4, -1), -1)]:
-        word = p.words[k].text
-        if p.words[k].line == p.words[p.at].line and word.isidentifier() and word not in p.keywords:
+        word = p.tokens[k].text
+        if p.tokens[k].line == p.tokens[p.at].line and word.isidentifier() and word not in p.keywords:
             near = _near(word, p.keywords)
             if near and _reads(p, Change(k, k + 1, near), read):
                 return f"did you mean '{near}' instead of '{word}'?", Change(k, k + 1, near)
@@ -145,11 +145,11 @@ def _way_out(p: Place, read: Reader) -> tuple[str, Change | None]:
         and p.at
         and (not p.text(-1).isalnum() or p.text(-1) in p.keywords)
     ):
-        return f"something is missing behind '{p.text(-1)}' in line {p.words[p.at - 1].line}", None
+        return f"something is missing after '{p.text(-1)}' in line {p.tokens[p.at - 1].line}", None
     if p.expected == {"NAME"} and text in p.keywords:
         return f"'{text}' is a word of the language; choose another name", None
-    alone = [word for word in p.literal if p.wants(word)]
-    for change in [c for word in alone for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
+    only = [word for word in p.literal if p.allows_only(word)]
+    for change in [c for word in only for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
         if _reads(p, change, read):
             return _suggested(p, change), change
     if p.expected == {"SCHEDULE"}:
@@ -166,7 +166,7 @@ def _meant(p: Place, k: int, near: str, read: Reader) -> tuple[str, Change | Non
 
 def _spaced(p: Place, change: Change) -> Change:
     """Return the change with spaces where it would join two words."""
-    before, after = p.source.text[: p.words[change.first].start][-1:], p.source.text[p.words[change.end - 1].end :][:1]
+    before, after = p.source.text[: p.tokens[change.first].start][-1:], p.source.text[p.tokens[change.end - 1].end :][:1]
     new = change.new
     if new and (before.isalnum() or before == "_") and (new[0].isalnum() or new[0] == "_"):
         new = f" {new}"
@@ -186,14 +186,14 @@ def _suggested(p: Place, change: Change) -> str:
 
 
 def _reads(p: Place, change: Change, read: Reader) -> bool:
-    """Return whether the text with a change can be read further than without it."""
-    text, shift = changed(p, change), len(change.new) - (p.words[change.end - 1].end - p.words[change.first].start)
+    """Return whether the parser gets further in the text with a change than without it."""
+    text, shift = changed(p, change), len(change.new) - (p.tokens[change.end - 1].end - p.tokens[change.first].start)
     if text == p.source.text:
         return False
     stop = read(text)
     if stop is None:
         return True
-    end = max(p.words[change.end - 1].end, p.words[p.at].end if p.at >= change.end else 0) + shift
+    end = max(p.tokens[change.end - 1].end, p.tokens[p.at].end if p.at >= change.end else 0) + shift
     beyond = text[end:stop]
     same = text[stop:].startswith((p.text(), ",", ";"))  # the same error comes again, or a separator
     return "\n" in beyond.strip(" \t") or len(beyond.split()) >= (1 if same else FURTHER)
@@ -209,14 +209,14 @@ def _near(word: str, known: Iterable[str]) -> str:
 
 
 def expected(p: Place) -> str:
-    """Return what is expected at a place, for messages. All that begins an expression is summed up as 'an expression'."""
+    """Return what is expected at a place, for messages. Everything that can begin an expression is called 'an expression'."""
     if {"INT", "NAME", "LPAR"} <= p.expected:
         return "an expression"
     words: list[str] = []
     if len(_OPERATORS & p.expected) > 2:
         words.append("an operator")
     if "param" in p.literal:
-        return _joined([*words, *(f"'{sign}'" for sign in ("=", ",") if sign in p.literal), "the next statement"])
+        return _joined([*words, *(f"'{symbol}'" for symbol in ("=", ",") if symbol in p.literal), "the next statement"])
     names = ["a number"] * ("INT" in p.expected)
     if "NAME" in p.expected:
         starts = "}" in p.literal
@@ -235,9 +235,9 @@ def _end(p: Place) -> Diagnostic:
     lines = p.source.text.rstrip().split("\n")
     span = Span(p.source, len(lines), len(lines[-1]) + 1, len(lines), len(lines[-1]) + 2)
     notes = tuple(_beginning(p, b) for b in p.blocks[-1:])
-    last = p.words[-1].text if p.words else ""
+    last = p.tokens[-1].text if p.tokens else ""
     help = (
-        f"something is missing behind '{last}'"
+        f"something is missing after '{last}'"
         if last and (last in p.keywords or (last not in ")]}" and not last.isalnum()))
         else ""
     )

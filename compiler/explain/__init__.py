@@ -1,1 +1,1 @@
-"""What every error code means: a text for each, with a wrong example and its mending. The texts are the .toml files here"""
+"""What every error code means: a text for each, with a wrong example and its correction. The texts are the .toml files here"""

@@ -2,14 +2,14 @@
 
 A file has `title`, what its findings are about, and for every code a table:
 
-    title   what is wrong, in one line
-    why     how it comes about, and the idea behind it
-    base    a right example: a file of examples/
-    right   what is changed in it for this code: [old, new], ... (or [old, new, times]: `new` that many times)
-    wrong   what is changed in the right example so that it goes wrong, in the same form
-    run     the command of the wrong example; `chimerac BASE` where it is left out
-    rerun   the command of the mended one; the same where it is left out
-    mended  what was changed
+    title      what is wrong, in one line
+    why        its causes, and the reason for the rule
+    base       a correct example: a file of examples/
+    right      what is changed in it for this code: [old, new], ... (or [old, new, times]: `new` that many times)
+    wrong      what is changed in the correct example to make it wrong, in the same form
+    run        the command of the wrong example; `chimerac BASE` where it is left out
+    rerun      the command of the corrected example; the same where it is left out
+    corrected  what was changed
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Change = Sequence[Any]  # [old, new] or [old, new, times]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One code. file: the name of its example, or nothing where a command alone is wrong; changes: what leads from the file
-    to the right example, and from that to the wrong one."""
+    """One code. file: the name of its example, or '' if only a command is wrong; changes: those from the file to the
+    correct example, and from that to the wrong one."""
 
     code: str
     title: str
@@ -37,11 +37,11 @@ class Entry:
     changes: tuple[Sequence[Change], Sequence[Change]]
     run: str
     rerun: str
-    mended: str
+    corrected: str
 
     @property
     def right(self) -> str:
-        """Return the text of the mended example."""
+        """Return the text of the corrected example."""
         text = _here().joinpath("examples", self.file).read_text(encoding="utf-8") if self.file else ""
         return changed(text, self.changes[0])
 
@@ -68,7 +68,7 @@ def hundreds() -> tuple[Hundred, ...]:
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """Return the texts by code."""
+    """Return the texts, indexed by code."""
     return {e.code: e for hundred in hundreds() for e in hundred.entries}
 
 
@@ -86,7 +86,7 @@ def _entry(
     *,
     title: str,
     why: str,
-    mended: str,
+    corrected: str,
     base: str = "",
     right: Sequence[Change] = (),
     wrong: Sequence[Change] = (),
@@ -94,7 +94,7 @@ def _entry(
     rerun: str = "",
 ) -> Entry:
     run = (run or f"chimerac {base}").strip()
-    return Entry(code, title, " ".join(why.split()), base, (right, wrong), run, rerun.strip() or run, mended)
+    return Entry(code, title, " ".join(why.split()), base, (right, wrong), run, rerun.strip() or run, corrected)
 
 
 def changed(text: str, changes: Sequence[Change]) -> str:

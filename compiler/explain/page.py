@@ -19,14 +19,14 @@ from chimerac.compiler.explain.entries import Entry, entries, hundreds
 
 Command = Callable[[Sequence[str]], int]  # the command `chimerac`: arguments to exit status
 
-PROSE, WIDTH = 100, 105  # characters of a line: of the text, and of an example, where the rest is left out
-ALIKE = 3  # equal lines of an example that are shown
+PROSE, WIDTH = 100, 105  # characters per line: of prose, and of an example, whose longer lines are cut
+ALIKE = 3  # the most consecutive equal lines of an example that are shown
 
 
 def explain(words: Sequence[str], chimerac: Command) -> str:
     """Return the pages of these codes, or the list of all codes. A code may be written E303, e303 or error[E303]:
 
-    Raises ChimeraError E002 for a code that there is not.
+    Raises ChimeraError E002 for a code that does not exist.
     """
     return "\n".join(page(entries()[code_of(word)], chimerac) for word in words) if words else index()
 
@@ -34,11 +34,11 @@ def explain(words: Sequence[str], chimerac: Command) -> str:
 def index() -> str:
     """Return all codes with their titles."""
     blocks = (f"{h.title}\n" + "".join(f"  {e.code}  {e.title}\n" for e in h.entries) for h in hundreds())
-    return "\n".join(blocks) + "\nchimerac explain CODE tells more: why it happens, a wrong example and its mending\n"
+    return "\n".join(blocks) + "\nchimerac explain CODE shows more: why it happens, a wrong example and its correction\n"
 
 
 def code_of(word: str) -> str:
-    """Return the code that a word names. Raises ChimeraError E002 where there is none, with the nearest ones."""
+    """Return the code that a word names. Raises ChimeraError E002, with the nearest codes, if it does not exist."""
     known = sorted(entries())
     digits = re.fullmatch(r"\W*(?:error)?\W*[eE]?([0-9]{1,4})\W*", word)
     if not digits:
@@ -57,7 +57,7 @@ def page(e: Entry, chimerac: Command) -> str:
     if e.file:
         parts.append(f"wrong, {e.file}:\n\n{_indented(shortened(e.wrong))}")
     parts.append(("" if e.file else "wrong:\n\n") + _indented(transcript(e, chimerac)))
-    parts.append(textwrap.fill(f"mended: {e.mended}", PROSE, break_on_hyphens=False) + f"\n\n{_indented(mending(e))}")
+    parts.append(textwrap.fill(f"corrected: {e.corrected}", PROSE, break_on_hyphens=False) + f"\n\n{_indented(correction(e))}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -66,7 +66,7 @@ def _indented(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text as it is shown: the beginning of long lines, the first of many equal ones."""
+    """Return a text as it is shown: long lines are cut, and of many equal lines the first ones are kept."""
     lines: list[str] = []
     for line, alike in groupby(text.splitlines()):
         number = len(list(alike))
@@ -77,13 +77,13 @@ def shortened(text: str) -> str:
 
 
 def transcript(e: Entry, chimerac: Command) -> str:
-    """Return the wrong command, and what it prints if it is one of chimerac: it is run now."""
-    said = run(e.file, e.wrong, e.run, chimerac)[1] if e.run.startswith("chimerac ") else ""
-    return "".join(f"{line}\n" for line in _commands(e.run)) + said
+    """Return the wrong command, and what it prints if it is a chimerac command, which is run here."""
+    printed = run(e.file, e.wrong, e.run, chimerac)[1] if e.run.startswith("chimerac ") else ""
+    return "".join(f"{line}\n" for line in _commands(e.run)) + printed
 
 
-def mending(e: Entry) -> str:
-    """Return the lines that differ between the wrong example and the mended one, marked - and +, between their neighbours."""
+def correction(e: Entry) -> str:
+    """Return the lines that differ between the wrong and the corrected example, marked - and +, with the lines around them."""
     wrong, right = [], []
     if e.wrong != e.right:
         wrong, right = shortened(e.wrong).splitlines(), shortened(e.right).splitlines()
@@ -100,16 +100,16 @@ def _commands(text: str) -> list[str]:
 def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str]:
     """Run a command line on an example, in a temporary folder. Return the exit status and what it prints on stderr.
 
-    A file below the current folder is named as from here.
+    Paths below the current folder are printed relative to it.
     """
-    said = io.StringIO()
+    printed = io.StringIO()
     try:
         here = f"{os.getcwd()}{os.sep}"
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             if file:
                 Path(file).write_text(text, encoding="utf-8")
-            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(said):
+            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(printed):
                 status = chimerac(shlex.split(command)[1:])
     except OSError as error:
         raise refuse("E003", f"the example cannot be written: {error.strerror}") from None
-    return status, said.getvalue().replace(here, "")
+    return status, printed.getvalue().replace(here, "")

@@ -73,7 +73,7 @@ class Scheduler:
         return self.keys * (2 if Op.BWD_WEIGHT in self.order.kinds else 1) + leaders * self.spec.header.stages
 
 
-class StuckError(ChimeraError):
+class SchedulerStuckError(ChimeraError):
     """The scheduler can start nothing, and tasks are left (E305). sequence: the tasks that each rank has started."""
 
     def __init__(self, scheduler: Scheduler, sequence: list[list[int]]) -> None:
@@ -89,7 +89,7 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     scheduler = scheduler_of(spec, order, budget)
     sequence = run(scheduler)
     if sum(map(len, sequence)) < scheduler.tasks:
-        raise StuckError(scheduler, sequence)
+        raise SchedulerStuckError(scheduler, sequence)
     tasks = np.array([t for stream in sequence for t in stream], np.int64)
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)

@@ -1,7 +1,7 @@
 """The verifier: checks a final program against its own header.
 
 It needs only the program, and shares no code with the passes that build programs. Each check is a function from a
-program, seen through `View`, to findings (E4xx). The first two checks make sure that the others can look things up.
+program, indexed by `View`, to findings (E4xx). The first two checks establish that the lookups of the others succeed.
 compiler/diagnose adds help to the findings.
 """
 
@@ -21,7 +21,7 @@ from chimerac.compiler.verify.wellformed import check_wellformed
 __all__ = ["Peaks", "about_order", "findings", "peaks", "verify"]
 
 # Checks in one tuple all run; the next tuple runs only if they find nothing. So one mistake is reported once: a value that
-# is never sent would also be a channel whose ends differ.
+# is never sent would also make the two ends of a channel differ.
 _CHECKS = (
     (check_exactly_once,),
     (check_dataflow, check_gradient_sync),
@@ -31,7 +31,7 @@ _CHECKS = (
 
 
 def findings(program: Program) -> list[Diagnostic]:
-    """Return what is wrong with a program; [] if it is proved right."""
+    """Return what is wrong with a program; [] if every check holds."""
     found = check_wellformed(program)
     if found:
         return found
@@ -52,5 +52,5 @@ def verify(program: Program) -> Program:
 
 
 def about_order(d: Diagnostic) -> bool:
-    """Return whether a finding is about nothing but the order of transfers and sums: arranging them may mend it."""
+    """Return whether a finding is only about the order of transfers and collectives, which arranging them may correct."""
     return d.code in ("E440", "E453")

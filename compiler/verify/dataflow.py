@@ -1,7 +1,7 @@
-"""Does every task find the values that it reads? (E420 to E426)
+"""Is every value available when a task reads it? (E420 to E426)
 
-The ranks of tasks are checked before. So a value must be sent exactly if the tasks that make and read it run on different
-ranks.
+The ranks of tasks are checked earlier, by tasks.py. So a value must be sent exactly if the tasks that make and read it
+run on different ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def check_dataflow(view: View) -> list[Diagnostic]:
-    """Return findings for values that are not there when they are read."""
+    """Return findings for values that are not available when they are read."""
     found: list[Diagnostic] = []
     if view.header.kind == "training":
         found += _before(view, view.forward, view.input_gradient, "the backward comes before its forward")
@@ -31,7 +31,10 @@ def check_dataflow(view: View) -> list[Diagnostic]:
 
 
 def _before(view: View, first: Ints, second: Ints, fact: str) -> list[Diagnostic]:
-    """Return findings where `second` comes before `first`. Both are rows by key, on one rank; one row may be both."""
+    """Return findings where `second` comes before `first`.
+
+    Both are arrays of rows, indexed by key. The two rows of a key are on one rank, and may be the same row.
+    """
     wrong = np.flatnonzero((first >= 0) & (second >= 0) & (second < first))
     p = view.program
     needs = "what it needs is {}, which must come first"
@@ -57,7 +60,7 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
     h, p = view.header, view.program
     keys = np.arange(view.keys_total)
     stage = keys // h.micro_batches % h.stages
-    # Keys are the reader's. An activation is made by the stage before it, a gradient by the stage after it.
+    # A key is that of the reader. An activation is made by the stage before it, a gradient by the stage after it.
     keys = keys[stage > 0] if value == Value.act else keys[stage < h.stages - 1]
     reader = view.reader(value)[keys]
     maker = view.reader(value)[keys + (-h.micro_batches if value == Value.act else h.micro_batches)]
@@ -75,14 +78,14 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
     find("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made", "let that come first")
     found += _paired(view, maker, reader)
     for op, verb in ((Op.SEND, "sent"), (Op.RECV, "received")):
-        rows, at = view.transfers[op, value]
+        rows, at = view.value_moves[op, value]
         count = np.bincount(at, minlength=view.keys_total)[keys]
         find("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
         extra = view.by_key((rows, at))[keys]
         find("E422", count > crosses, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
     if found:
         return found
-    send, receive = (view.by_key(view.transfers[op, value])[keys] for op in (Op.SEND, Op.RECV))
+    send, receive = (view.by_key(view.value_moves[op, value])[keys] for op in (Op.SEND, Op.RECV))
     peer, route = p.table.peer, "it goes from rank {source} to rank {target}"
     find("E423", crosses & (view.rank[send] != source), send, "{value} is sent from a rank that does not make it", route)
     find("E423", crosses & (peer[send] != target), send, "{value} is sent to a rank that does not read it", route)
@@ -99,8 +102,8 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
 
 
 def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, crosses: Mask) -> list[Diagnostic]:
-    """Return findings where FREE releases a buffer that is not there, twice, or before its last reader."""
-    rows, at = view.transfers[Op.FREE, value]
+    """Return findings where FREE releases a buffer that was never received, releases it twice, or before its last reader."""
+    rows, at = view.value_moves[Op.FREE, value]
     if not len(rows):
         return []
     last = np.full(view.keys_total, -1, np.int64)
@@ -112,7 +115,7 @@ def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, cr
     return [
         Diagnostic(
             "E426",
-            f"{view.program.place(int(rows[i]))}: the buffer is given back "
+            f"{view.program.place(int(rows[i]))}: the buffer is freed "
             + ("twice" if twice[at[i]] else "too early" if there[at[i]] else "but was never received"),
             notes=(f"it is last read at {view.program.place(int(last[at[i]]))}",),
             help="keep one FREE, after that, on that rank" if there[at[i]] else "remove the FREE",

@@ -51,13 +51,15 @@ def check_matching(view: View) -> list[Diagnostic]:
             extra = max(a, b, key=len)[min(len(a), len(b))]
             message = f"{name}: {_times(len(a), 'send')}, {_times(len(b), 'receive')}"
             found.append(
-                Diagnostic("E430", message, notes=(f"without a partner: {p.place(extra)}",), help="give it one, or remove it")
+                Diagnostic(
+                    "E430", message, notes=(f"without a counterpart: {p.place(extra)}",), help="give it one, or remove it"
+                )
             )
     return found
 
 
 def _suspects(view: View, sent: Ints, send: Ints, received: Ints, receive: Ints) -> list[int]:
-    """Return the first channels with other numbers of sends than receives, or with a message that differs at its two ends."""
+    """Return the first channels whose numbers of sends and receives differ, or with a message that differs at its two ends."""
     channels = np.unique(np.concatenate([sent, received]))
     unequal = channels[_count(sent, channels) != _count(received, channels)]
     # In channels with equal numbers the two ends of a message have the same index.

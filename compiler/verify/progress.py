@@ -1,9 +1,10 @@
 """Can the program get stuck? (E440) One question for each machine of docs/semantics.md.
 
-Every wait is for one known instruction; nothing is chosen at run time. So a program ends under every interleaving or under
-none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for instructions of
-other ranks: the ranks run in turn, and every wait is looked at once. On `paired` and `serial` transfers also wait for each
-other: there completions are executed like instructions, each when all that it waits for is done.
+Every wait is for one known instruction; nothing is chosen at run time. So a program terminates under every interleaving or
+under none, and one simulated run decides it. On `posted`, `window` and `rendezvous` an instruction waits only for
+instructions of other ranks: the ranks run one after another, and every wait is examined once. On `paired` and `serial`
+transfers also wait for each other: there completions are executed like instructions, each when all that it waits for is
+done.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, QUEUE, READ, 
 
 
 def check_progress(view: View) -> list[Diagnostic]:
-    """Return a finding if the program cannot end on the machine that its header names."""
+    """Return a finding if the program cannot terminate on the machine that its header names."""
     hang = hang_on(view, view.header.machine)
     if hang is None:
         return []
@@ -37,12 +38,12 @@ def check_progress(view: View) -> list[Diagnostic]:
 
 
 def machines(view: View) -> dict[Machine, bool]:
-    """Return for every machine whether the program ends on it. The window is the program's own."""
+    """Return for every machine whether the program terminates on it. The window is the program's own."""
     return {machine: hang_on(view, machine) is None for machine in MACHINES}
 
 
 def hang_on(view: View, machine: Machine) -> Hang | None:
-    """Return how far the program gets on a machine if it cannot end there; None if it ends."""
+    """Return the state in which the program hangs on a machine; None if it terminates."""
     waits = waits_on(view, machine)
     done = executed(view, machine, waits)
     return None if done.all() else Hang(machine, waits, done)
@@ -57,19 +58,19 @@ def waits_on(view: View, machine: Machine) -> Waits:
 
 def executed(view: View, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
     """Return for each node whether it is ever executed. waits: those of the machine, or some of them."""
-    return _one_by_one(view, waits) if machine in ("paired", "serial") else _in_turn(view, waits)
+    return _one_by_one(view, waits) if machine in ("paired", "serial") else _rank_by_rank(view, waits)
 
 
 def _reads(view: View) -> tuple[Ints, Ints]:
     """Return (row of the first reader, row of the RECV) for every received value."""
     pairs = []
     for value in Value:
-        rows, keys = view.transfers[Op.RECV, value]
+        rows, keys = view.value_moves[Op.RECV, value]
         pairs.append((view.reader(value)[keys], rows))
     return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
 
 
-def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
+def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
     """Return (message that waits, message that it waits for): in each channel, message i + window waits for message i."""
     earlier = np.arange(len(channel)) - window
     late = np.flatnonzero(earlier >= 0)
@@ -78,41 +79,43 @@ def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 
 def _direct(view: View, window: int | None) -> Waits:
-    """Return the waits of a machine whose channels hold `window` sends, or any number of them if it is None."""
+    """Return the waits of a machine on which a channel holds at most `window` sends. None: any number of sends."""
     channel, send, receive = channels(view)
     sent = np.full(len(view.program), -1, np.int64)
     sent[receive] = send
     reader, received = _reads(view)
     parts = [(reader, sent[received], READ)]
     if window is not None:
-        late, earlier = _full(channel, window)
+        late, earlier = _window_waits(channel, window)
         parts.append((send[late], receive[earlier], POST))
     return Waits.of(len(view.program), parts)
 
 
-def _in_turn(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
+def _rank_by_rank(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
     """Run each rank until it must wait, and again when its wait is over; return for each row whether it is executed."""
     p = view.program
     target, source = waits.target.tolist(), waits.source.tolist()
-    partner = view.rank[waits.source].tolist()
+    source_rank = view.rank[waits.source].tolist()
     bounds = np.searchsorted(waits.target, p.offsets).tolist()
     place, last = bounds[:-1], bounds[1:]  # each rank's next wait
     stops = p.offsets[1:].tolist()
     reached = p.offsets[:-1].tolist()  # rows before it are executed
-    sleeping: list[list[tuple[int, int]]] = [[] for _ in range(p.world)]  # rank -> heap of (row of it, rank that waits for it)
+    blocked_on: list[list[tuple[int, int]]] = [
+        [] for _ in range(p.world)
+    ]  # rank -> heap of (row of it, rank that waits for it)
     ready = list(range(p.world))
     while ready:
         rank = ready.pop()
         w, end = place[rank], last[rank]
-        while w < end and source[w] < reached[partner[w]]:
+        while w < end and source[w] < reached[source_rank[w]]:
             w += 1
         place[rank] = w
         if w < end:
-            heappush(sleeping[partner[w]], (source[w], rank))
+            heappush(blocked_on[source_rank[w]], (source[w], rank))
         row = target[w] if w < end else stops[rank]
         if row > reached[rank]:
             reached[rank] = row
-            waiting = sleeping[rank]
+            waiting = blocked_on[rank]
             while waiting and waiting[0][0] < row:
                 ready.append(heappop(waiting)[1])
     return np.arange(len(p)) < np.array(reached)[view.rank]
@@ -126,16 +129,16 @@ def _queued(view: View, machine: Machine) -> Waits:
     """
     p = view.program
     channel, send, receive = channels(view)
-    number = np.full(len(p), -1, np.int64)  # row of an end -> what completes
+    number = np.full(len(p), -1, np.int64)  # row of an end -> node of its completion
     number[send] = number[receive] = len(p) + np.arange(len(send))
-    sums = view.rows(*COLLECTIVES) if machine == "serial" else view.rows()
-    number[sums] = len(p) + len(send) + p.table.batch[sums]
+    collectives = view.rows(*COLLECTIVES) if machine == "serial" else view.rows()
+    number[collectives] = len(p) + len(send) + p.table.batch[collectives]
     ends = np.flatnonzero(number >= 0)
     queue = view.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
     ends = ends[np.argsort(queue, kind="stable")]
     follows = np.flatnonzero(np.diff(np.sort(queue, kind="stable")) == 0)
     reader, received = _reads(view)
-    late, earlier = _full(channel, view.header.window)
+    late, earlier = _window_waits(channel, view.header.window)
     blocked = send[late]
     if view.header.window == 0:  # a SEND posts, and then waits for its own completion
         stays = blocked + 1 < p.offsets[view.rank[blocked] + 1]

@@ -1,4 +1,4 @@
-"""How the checks see a program: tasks and transfers by replica, stage and micro-batch instead of by row."""
+"""An index of a program for the checks: tasks and transfers by replica, stage and micro-batch instead of by row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.program import Ints, Program
 
-MAX_FOUND = 10  # findings of one kind that a check reports
+MAX_FOUND = 10  # the most findings of one kind that a check reports
 
 FORWARD, INPUT, WEIGHT = 0, 1, 2  # what a task does; BWD does the last two
 
@@ -35,7 +35,7 @@ class View:
         batch = t.batch[rows]
         base = (self.rank[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches
         if not len(rows) or int(batch.max()) < h.micro_batches:
-            # The single micro-batches are interned first (chimera_ir.program), batch m being (m,).
+            # The single micro-batches are numbered first (chimera_ir.program), batch m being (m,).
             return rows, base + batch
         members = self.program.batches
         count = np.array([len(members[b]) for b in batch.tolist()], np.int64)
@@ -43,9 +43,9 @@ class View:
         return np.repeat(rows, count), np.repeat(base, count) + ids
 
     def rows(self, *ops: Op) -> Ints:
-        wanted = np.zeros(len(Op), bool)
-        wanted[list(ops)] = True
-        return np.flatnonzero(wanted[self.op])
+        selected = np.zeros(len(Op), bool)
+        selected[list(ops)] = True
+        return np.flatnonzero(selected[self.op])
 
     @cached_property
     def tasks(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints], tuple[Ints, Ints]]:
@@ -75,21 +75,21 @@ class View:
     def weight_gradient(self) -> Ints:
         return self.by_key(self.tasks[WEIGHT])
 
-    def transfer_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
-        """Return (row, key) of the SENDs or RECVs of one kind of value."""
+    def value_move_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
+        """Return (row, key) of the SENDs, RECVs or FREEs of one kind of value."""
         return self.entries(np.flatnonzero((self.op == op) & (self.program.table.value == value)))
 
     @cached_property
-    def transfers(self) -> dict[tuple[Op, Value], tuple[Ints, Ints]]:
-        return {(op, value): self.transfer_entries(op, value) for op in (Op.SEND, Op.RECV, Op.FREE) for value in Value}
+    def value_moves(self) -> dict[tuple[Op, Value], tuple[Ints, Ints]]:
+        return {(op, value): self.value_move_entries(op, value) for op in (Op.SEND, Op.RECV, Op.FREE) for value in Value}
 
     def reader(self, value: Value) -> Ints:
-        """Return by key the row that first reads a value of this kind."""
+        """Return, indexed by key, the row that first reads a value of this kind."""
         return self.forward if value == Value.act else self.input_gradient
 
     @cached_property
     def owner(self) -> Ints:
-        """Return by key the global rank on which its pipe places its stage."""
+        """Return, indexed by key, the global rank on which its pipe places its stage."""
         h = self.header
         placement = np.array([p.placement for p in h.pipes], np.int64)  # [pipes, stages]
         pipe_of = np.zeros(h.micro_batches, np.int64)

@@ -12,13 +12,15 @@ import numpy.typing as npt
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Machine
 
-# Why a node waits for another. READ: for a value; POST: a SEND for a RECV of its channel; END: a completion for one of
+# Why a node waits for another. READ: a reader for a value; POST: a SEND for a RECV of its channel; END: a completion for one of
 # its ends to be posted; QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.
 READ, POST, END, QUEUE, WINDOW = range(5)
 
 
 def end_of(op: Op) -> Literal["", "message", "collective"]:
-    """Return what an instruction is an end of, which completes some time after all its ends are posted; often nothing."""
+    """Return what an instruction posts an end of: a message or a collective, which completes after all its ends are posted.
+
+    Return '' for an instruction that posts nothing."""
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.FREE:
             return ""
@@ -45,7 +47,7 @@ class Waits:
 
     @staticmethod
     def of(nodes: int, parts: Sequence[tuple[Ints, Ints, int]]) -> Waits:
-        """Return all these waits. parts: (targets, sources, why)."""
+        """Return the waits of all parts. parts: (targets, sources, why)."""
         target, source = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
         why = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
         order = np.argsort(target, kind="stable")
@@ -54,13 +56,13 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """No rank can go on, and some have not ended. done: by node, whether it was executed."""
+    """A state in which no rank can continue and some have not finished. done: by node, whether it was executed."""
 
     machine: Machine
     waits: Waits
     done: npt.NDArray[np.bool_]
 
     @property
-    def far(self) -> int:
-        """How many nodes are executed."""
+    def executed_count(self) -> int:
+        """The number of nodes that are executed."""
         return int(np.count_nonzero(self.done))

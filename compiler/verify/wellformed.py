@@ -1,6 +1,6 @@
-"""Does everything that the program names exist, and does every instruction make sense in its stream?
+"""Does everything that the program names exist, and is every instruction valid in its stream?
 
-E401: the header; E402: an instruction names what does not exist; E403: it makes no sense in its stream.
+E401: the header; E402: an instruction names what does not exist; E403: it is not valid in its stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chimerac.chimera_ir.instructions import AllReduce, Op, Value, stage_group
 from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from chimerac.compiler.verify.view import MAX_FOUND
 
-MAX_SHOWN = 4  # instructions that one finding names
+MAX_SHOWN = 4  # the most instructions that one finding names
 MAX_ALL = 100  # findings of all kinds: each may be as long as an instruction
 
 
@@ -28,7 +28,7 @@ def check_wellformed(program: Program) -> list[Diagnostic]:
     for name in program.header.limits:
         if name not in LIMITS:
             found.append(Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)))
-    return found + _of_training(program) or _rows(program)
+    return found + _training_rows(program) or _rows(program)
 
 
 def _header(program: Program) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _header(program: Program) -> Iterator[str]:
             yield f"tied {tied.name} names {f'stage {unknown[0]}' if unknown else 'none'}, but stages are 0 .. {h.stages - 1}"
 
 
-def _of_training(program: Program) -> list[Diagnostic]:
+def _training_rows(program: Program) -> list[Diagnostic]:
     """Return the finding about an evaluation program with instructions that make, move or sum gradients."""
     t = program.table
     allowed = (t.op == Op.FWD) | (t.has("value") & (t.value == Value.act))
@@ -186,7 +186,7 @@ def _batch_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
             known = f"{', '.join(map(str, own[:8]))}{', ...' if len(own) > 8 else ''}" or "none"
             return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {known}"
     m, times = Counter(batch).most_common(1)[0]
-    return f"micro-batch {m} is there {_times(times)}", "name it once"
+    return f"micro-batch {m} is named {_times(times)}", "name it once"
 
 
 def _times(count: int) -> str:

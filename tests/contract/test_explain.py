@@ -106,7 +106,7 @@ def test_a_code_is_explained_however_it_is_written(capsys: pytest.CaptureFixture
     assert (status, err) == (0, "")
     e = entries()["E303"]
     assert out.startswith(f"E303: {e.title}\n") and "error[E303]: rank 0 has two tasks on tick 4" in out
-    assert e.mended in out and "\n    -     B(s, m) at 2*D - s + 2*m\n    +     B(s, m) at 2*D - 1 - s + 2*m\n" in out
+    assert e.corrected in out and "\n    -     B(s, m) at 2*D - s + 2*m\n    +     B(s, m) at 2*D - 1 - s + 2*m\n" in out
     for word in ("e303", "303", "error[E303]", "error[E303]:", "[e303]"):
         assert said(capsys, word) == (0, out, "")
     both = said(capsys, "E303", "E001")[1]
@@ -154,5 +154,5 @@ def test_texts_read_alike(e: Entry) -> None:
     assert not e.title.endswith(".") and len(e.title) <= 90
     assert e.why[0].isupper() or not e.why[0].isalpha()
     assert e.why.endswith(".") and len(e.why.split()) >= 10
-    assert e.mended and not e.mended.endswith(".")
+    assert e.corrected and not e.corrected.endswith(".")
     assert (e.wrong, e.run) != (e.right, e.rerun)

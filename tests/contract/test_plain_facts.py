@@ -15,7 +15,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.explain.entries import entries
 from chimerac.compiler.format import format_schedule
-from chimerac.compiler.order.greedy import StuckError
+from chimerac.compiler.order.greedy import SchedulerStuckError
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.pipeline import compile_source, parse_source
 from chimerac.compiler.resolve.budget import Budget
@@ -63,7 +63,7 @@ def test_every_place_where_a_text_stops_can_be_told_plainly(text: str) -> None:
 def test_a_scheduler_that_is_stuck() -> None:
     source = Source("a.sched", entries()["E305"].wrong)
     plain = raised(lambda: order_tasks(resolve(parse(source), {}, Budget()), Budget()))
-    assert isinstance(plain, StuckError) and not plain.diagnostics[0].help
+    assert isinstance(plain, SchedulerStuckError) and not plain.diagnostics[0].help
     helped = finding(lambda: compile_source(source, {}))
     assert helped.message == plain.diagnostics[0].message and "tried" in helped.help
 

@@ -47,7 +47,7 @@ def test_the_right_number_of_tasks_with_one_missing_and_one_doubled_is_refused()
     assert len(stream) == len(p.stream(0)) and sum(isinstance(i, Bwd) for i in stream) == 2
     found = {d.code: d.message for d in findings(with_streams(p, [stream]))}
     assert set(found) == {"E410", "E411"}
-    assert "m1 is missing" in found["E410"] and "m0 is there 2 times" in found["E411"]
+    assert "m1 is missing" in found["E410"] and "m0 is in the program 2 times" in found["E411"]
 
 
 CROSSING = """chimera-program 1

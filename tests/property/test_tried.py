@@ -16,7 +16,7 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler import compile_schedule, compile_text, verify
 from chimerac.compiler.command.main import main
-from chimerac.compiler.diagnose.repair import in_words, repaired
+from chimerac.compiler.diagnose.repair import moves_help, repair_order
 from chimerac.compiler.library import find
 from chimerac.compiler.lower.again import arranged
 from chimerac.compiler.lower.width import tasks_only
@@ -219,7 +219,7 @@ def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
     for seed in range(300):
         r = random.Random(seed)
         tasks = tasks_only(with_own_orders(r, drawn_tasks(r)))
-        found = repaired(tasks)
+        found = repair_order(tasks)
         assert found is not None
         changed, moves = found
         rows = [*range(len(tasks))]
@@ -232,7 +232,7 @@ def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
         assert bool(timings[0].stuck) == bool(moves) and not timings[1].stuck
         mended += bool(moves)
         many += len(moves) > 2
-        said = in_words(tasks, moves).count("let rank")
+        said = moves_help(tasks, moves, "the order then runs").count("let rank")
         assert said == min(len(moves), 8)
     assert mended > 100 and many > 50
 
@@ -246,7 +246,7 @@ def test_what_a_program_of_such_an_order_is_told() -> None:
             verify_program(p)
         except ChimeraError as error:
             assert all("tried" in d.help for d in error.diagnostics if d.code == "E440"), error
-            explained += sum("its tasks alone wait in a circle" in d.help for d in error.diagnostics)
+            explained += sum("its tasks wait for each other in a cycle" in d.help for d in error.diagnostics)
     assert explained > 10
 
 
@@ -257,7 +257,9 @@ def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.Ca
         try:
             verify_program(p)
         except ChimeraError as error:
-            named = re.search(r"--for (\w+) puts its transfers and sums in one order; tried", error.diagnostics[0].help)
+            named = re.search(
+                r"use --for (\w+), which puts all transfers and collectives in one order; tried", error.diagnostics[0].help
+            )
             if not named:
                 continue
             path.write_text(program_to_json(p))

@@ -61,13 +61,13 @@ def test_compilations_in_threads_take_what_they_take_alone() -> None:
 def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a trial, which is where one pass calls others."""
     alone = outcome(Source("late", LATE))
-    costs, nested = Trials.costs, []
+    costs, nested = Trials.compiled, []
 
     def compiling_meanwhile(self: Trials, *given: object) -> object:
         nested.append(outcome(find("chimera"), D=4, N=8))
         return costs(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Trials, "costs", compiling_meanwhile)
+    monkeypatch.setattr(Trials, "compiled", compiling_meanwhile)
     assert outcome(Source("late", LATE)) == alone
     assert nested and set(nested) == {CASES[0]()}
 

@@ -223,7 +223,7 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_what_arranging_doe
         (found,) = error.value.diagnostics
         over = "nccl" if "nccl" in words else "gloo"
         assert found.message == f"{path} is for the posted machine, and ranks over {over} run window(0)"
-        assert found.notes == ("deadlock on the window(0) machine: ranks 0, 1 wait for each other in a circle",)
+        assert found.notes == ("deadlock on the window(0) machine: ranks 0, 1 wait for each other in a cycle",)
     command, said = found.help.split(" was tried: ")
     assert said == "it then ends there"
     output = tmp_path / "arranged.json"

@@ -1,6 +1,6 @@
 """Slips in schedules that do not parse: the help has the edit that restores the intended text, or it explains what to do.
 
-slips_mended.txt has the slips with an edit, one per line, and slips_told.txt the others.
+slips_corrected.txt has the slips with an edit, one per line, and slips_advised.txt the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chimerac.compiler.syntax.grammar import keywords
 from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, slip, table
 
 
-@pytest.mark.parametrize("line", table("slips_mended.txt"))
+@pytest.mark.parametrize("line", table("slips_corrected.txt"))
 def test_what_the_help_says_is_what_was_meant(line: str) -> None:
     base, text = broken(line)
     found = answers(text)
@@ -26,13 +26,13 @@ def test_what_the_help_says_is_what_was_meant(line: str) -> None:
     assert meant.with_header(schedule=right(base).header.schedule) == right(base)
 
 
-TOLD = table("slips_told.txt")
+ADVISED = table("slips_advised.txt")
 
 
-@pytest.mark.parametrize(("line", "told"), list(zip(TOLD[::2], TOLD[1::2], strict=True)))
-def test_what_the_help_says(line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "advice"), list(zip(ADVISED[::2], ADVISED[1::2], strict=True)))
+def test_what_the_help_says(line: str, advice: str) -> None:
     found = answers(broken(line)[1])
-    where, _, help = told.strip().partition(" => ")
+    where, _, help = advice.strip().partition(" => ")
     assert found[0].code in ("E101", "E102")
     assert (place(found[0]).strip(), found[0].help) == (where.strip(), help)
 

@@ -79,7 +79,7 @@ def test_a_deadlock_names_who_ordered_it() -> None:
         B="B(s, m) at 99 - s + 2*m",
     )
     assert d.code == "E304"
-    assert d.message == "the order deadlocks: ranks 0, 1 wait for each other in a circle"
+    assert d.message == "the order deadlocks: ranks 0, 1 wait for each other in a cycle"
     assert d.notes[0].count("which") == 2  # the shortest cycle has two waits
     assert any("ordered by <text>:8: F(s, m) at 10 - 9*s + 2*m" in note for note in d.notes)
     [d] = refused(B="B(s, m) at s - 100 + 2*m")

@@ -69,19 +69,20 @@ def test_groups_and_split_backwards_are_accepted() -> None:
     ("code", "old", "new", "said"),
     [
         ("E402", "FWD a s0 m0,1", "FWD a s0 m0,2", "micro-batch 2 is not of this pipe"),
-        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "micro-batch 0 is there twice"),
+        ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "micro-batch 0 is named twice"),
         ("E402", "FWD a s0 m0,1", "FWD b s0 m0,1", "micro-batch 0 is not of this pipe"),
         ("E402", "FWD a s0 m0,1", "FWD a s0 m0,9", "micro-batch 9 is not of this pipe"),
         ("E402", "FWD a s0 m0,1", "FWD a s2 m0,1", "stages are 0 .. 1"),
         ("E410", "FWD a s1 m0\n", "FWD a s1 m1\n", "the forward of a s1 m0 is missing"),
-        ("E411", "FWD a s1 m1", "FWD a s1 m0,1", "the forward of a s1 m0 is there 2 times"),
+        ("E411", "FWD a s1 m1", "FWD a s1 m0,1", "the forward of a s1 m0 is in the program 2 times"),
         ("E410", "BWD_WEIGHT a s0 m1", "", "the weight gradient of a s0 m1 is missing"),
-        ("E411", "BWD_WEIGHT a s0 m1", "BWD a s0 m1", "the input gradient of a s0 m1 is there 2 times"),
+        ("E411", "BWD_WEIGHT a s0 m1", "BWD a s0 m1", "the input gradient of a s0 m1 is in the program 2 times"),
         ("E420", "BWD_INPUT a s0 m1\n  BWD a s0 m0\n  BWD_WEIGHT a s0 m1",
          "BWD_WEIGHT a s0 m1\n  BWD a s0 m0\n  BWD_INPUT a s0 m1",
          "the weight gradient comes before the input gradient"),
         ("E420", "  FWD b s0 m2,3\n  FWD b s1 m2,3\n", "  FWD b s1 m2,3\n  FWD b s0 m2,3\n", "is read before it is made"),
-        ("E450", "BWD_WEIGHT a s0 m1", "BWD_WEIGHT a s0 m1; ALLREDUCE s0 over 0", "the group lives once and needs no sum"),
+        ("E450", "BWD_WEIGHT a s0 m1", "BWD_WEIGHT a s0 m1; ALLREDUCE s0 over 0",
+         "the group has one copy and needs no all-reduce"),
     ],
 )  # fmt: skip
 def test_tasks_of_one_rank(code: str, old: str, new: str, said: str) -> None:
@@ -128,8 +129,8 @@ def test_a_message_sent_by_a_rank_that_does_not_have_it() -> None:
 @pytest.mark.parametrize(
     ("where", "free", "said"),
     [
-        ("  FWD main s1 m0", "; FREE act main s1 m0", "the buffer is given back too early"),
-        ("  BWD main s1 m0", "; FREE act main s1 m0; FREE act main s1 m0", "the buffer is given back twice"),
+        ("  FWD main s1 m0", "; FREE act main s1 m0", "the buffer is freed too early"),
+        ("  BWD main s1 m0", "; FREE act main s1 m0; FREE act main s1 m0", "the buffer is freed twice"),
         ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),
     ],
 )
@@ -145,7 +146,7 @@ def test_buffers_may_be_given_back_after_their_last_reader() -> None:
     assert peaks(p) == peaks(RIGHT)
     # A value that stays on its rank has no buffer to free.
     local = changed(("  FWD b s1 m2,3\n", "  FWD b s1 m2,3; FREE act b s1 m2\n"), text=SPLIT_PIPES)
-    assert found(local)[0].message.endswith("the buffer is given back but was never received")
+    assert found(local)[0].message.endswith("the buffer is freed but was never received")
 
 
 def test_limits() -> None:
@@ -176,8 +177,8 @@ def test_headers(changes: dict[str, object], said: str) -> None:
 @pytest.mark.parametrize(
     ("batch", "fact", "help"),
     [
-        ("m0,0", "micro-batch 0 is there twice", "name it once"),
-        ("m0,0,0", "micro-batch 0 is there 3 times", "name it once"),
+        ("m0,0", "micro-batch 0 is named twice", "name it once"),
+        ("m0,0,0", "micro-batch 0 is named 3 times", "name it once"),
         ("m9", "micro-batch 9 is not of this pipe", "the micro-batches of a: 0, 1"),
         ("m0,2", "micro-batch 2 is not of this pipe", "the micro-batches of a: 0, 1"),
     ],

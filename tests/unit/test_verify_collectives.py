@@ -61,7 +61,7 @@ def test_orders_that_agree_are_accepted() -> None:
 
 def test_three_orders_that_agree_pair_by_pair_are_named_as_a_cycle() -> None:
     code, message, notes = finding(three_ranks((0, 2), (1, 0), (2, 1)))
-    assert (code, message) == ("E453", "no one order of the collectives agrees with every stream")
+    assert (code, message) == ("E453", "no single order of the collectives agrees with every stream")
     assert set(notes) == {
         "rank 0: ALLREDUCE s0 over 0,1 before ALLREDUCE s2 over 0,2",
         "rank 1: ALLREDUCE s1 over 1,2 before ALLREDUCE s0 over 0,1",
@@ -78,7 +78,7 @@ def test_two_orders_that_differ_are_named() -> None:
     assert code == "E453"
     assert len(notes) == 2
     # The help suggests to undo the change, on one of the two ranks.
-    move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then it is right"
+    move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then every check holds"
     found = re.fullmatch(move, help.splitlines()[0])
     assert found
     turned = list(changed[int(found[1])])
@@ -90,7 +90,10 @@ def test_sums_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "three.json"
     path.write_text(program_to_json(three_ranks((0, 2), (1, 0), (2, 1))))
     assert main([str(path)]) == 1
-    assert "or --for window puts its transfers and sums in one order; tried: it then ends there" in capsys.readouterr().err
+    assert (
+        "or use --for window, which puts all transfers and collectives in one order; tried: it then ends on window"
+        in capsys.readouterr().err
+    )
     assert main([str(path), "--for", "window", "--emit", "json"]) == 0
     assert verify(program_from_json(capsys.readouterr().out))
 
@@ -109,7 +112,7 @@ def test_a_member_that_never_joins() -> None:
     p = program("chimera", D=4)
     changed = streams(p)
     del changed[3][sums(p, 3)[0]]
-    assert finding(with_streams(p, changed))[:2] == ("E450", "rank 3 holds a copy of 'stage 3' but never joins its sum")
+    assert finding(with_streams(p, changed))[:2] == ("E450", "rank 3 holds a copy of 'stage 3' but never joins its all-reduce")
 
 
 def test_a_sum_over_other_ranks() -> None:
@@ -119,7 +122,7 @@ def test_a_sum_over_other_ranks() -> None:
     changed[0][k] = AllReduce("stage 3", 3, (0, 2, 3))
     code, message, _ = finding(with_streams(p, changed))
     assert code == "E450"
-    assert "the copies of 'stage 3' live on ranks" in message
+    assert "the copies of 'stage 3' are on ranks" in message
 
 
 def test_a_sum_of_a_group_that_lives_once() -> None:
@@ -128,7 +131,7 @@ def test_a_sum_of_a_group_that_lives_once() -> None:
     changed[0].append(AllReduce("stage 0", 0, (0,)))
     assert finding(with_streams(p, changed))[:2] == (
         "E450",
-        f"rank 0, instruction {len(changed[0]) - 1}: ALLREDUCE s0 over 0: the group lives once and needs no sum",
+        f"rank 0, instruction {len(changed[0]) - 1}: ALLREDUCE s0 over 0: the group has one copy and needs no all-reduce",
     )
 
 
@@ -153,6 +156,6 @@ def test_a_sum_before_its_last_gradient() -> None:
 
 def test_tied_parameters_are_a_group_of_their_own() -> None:
     p = program("1f1b", D=2).with_header(tied=(Tied("embedding", (0, 1)),))
-    assert finding(p)[:2] == ("E450", "rank 0 holds a copy of 'embedding' but never joins its sum")
+    assert finding(p)[:2] == ("E450", "rank 0 holds a copy of 'embedding' but never joins its all-reduce")
     summed = [[*s, AllReduce("embedding", 0, (0, 1))] for s in streams(p)]
     verify(with_streams(p, summed))

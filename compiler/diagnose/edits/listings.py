@@ -1,4 +1,4 @@
-"""Changes of a listing: how often something is repeated, and in which order."""
+"""Edits of a listing: of repeat counts, and of the order of tasks."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from itertools import chain, pairwise
 
 from chimerac.compiler.diagnose.edits.text import (
     Edit,
-    amended,
     bounds,
+    changed_constants,
+    flipped_signs,
     from_the_end,
     one_line,
     parameters,
     renamed,
     setting,
-    signs,
 )
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
 
-def of_listing(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
+def listing_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
     """Return edits of a listing whose ranks wait for each other: of constants, then of signs and of the order of tasks."""
-    turned = chain(_turned_counts(schedule, listing), _regrouped(listing.actions), _reversed(listing.actions))
-    return [_amended_counts(listing), turned]
+    other_edits = chain(_sign_and_rank_edits(schedule, listing), _regrouped(listing.actions), _counted_down(listing.actions))
+    return [_changed_counts(listing), other_edits]
 
 
-def of_counts(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
-    """Return edits of how often a listing repeats something."""
+def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
+    """Return edits of the repeat counts of a listing."""
     counts = list(_counts(listing.actions))
     lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
     constants = chain(
-        _amended_counts(listing),
+        _changed_counts(listing),
         (((c.span, new),) for c in _conditions(listing.actions) for new in bounds(c)),
         (((e.span, f"{as_term(e)} {sign} {name}"),) for sign in "-+" for e in counts for name in lets),
         (((e.span, f"min({name}, {as_written(e)})"),) for e in counts for name in parameters(schedule)),
     )
-    return [constants, _turned_counts(schedule, listing)]
+    return [constants, _sign_and_rank_edits(schedule, listing)]
 
 
 def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
@@ -54,7 +54,7 @@ def _counts(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
                 yield from _counts(a.then + a.otherwise)
             case n.TaskAction():
                 pass
-        yield from (e for e in found if e.span.line == e.span.end_line)
+        yield from filter(one_line, found)
 
 
 def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
@@ -70,10 +70,10 @@ def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
                 pass
 
 
-def _amended_counts(listing: n.Listing) -> Iterator[Edit]:
+def _changed_counts(listing: n.Listing) -> Iterator[Edit]:
     """Yield edits that make a count one more or one less, also within a formula."""
     for counts in (list(_counts(listing.actions)), list(_lows(listing.actions))):
-        yield from (((e.span, new),) for e in counts for new in amended(e))
+        yield from (((e.span, new),) for e in counts for new in changed_constants(e))
         for amount in (1, -1):
             yield from (((e.span, shifted(e, amount)),) for e in counts)
 
@@ -91,17 +91,17 @@ def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
                 pass
 
 
-def _turned_counts(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
+def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
     """Yield edits that change a sign in a count, or count the rank from the other end: in one count, or in all."""
     rank, counts = listing.rank.name, list(_counts(listing.actions))
     ranks = setting(schedule, "ranks")
     for other in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
-        turned = tuple((e.span, new) for e in counts if (new := renamed(as_written(e), rank, other)) != as_written(e))
-        yield from ((edit,) for edit in turned)
-        if len(turned) > 1:
-            yield turned
+        edits = tuple((e.span, new) for e in counts if (new := renamed(as_written(e), rank, other)) != as_written(e))
+        yield from ((edit,) for edit in edits)
+        if len(edits) > 1:
+            yield edits
     for e in counts:
-        yield from (((e.span, new),) for new in signs(e))
+        yield from (((e.span, new),) for new in flipped_signs(e))
 
 
 def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
@@ -111,7 +111,7 @@ def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
         match a:
             case n.Repeat():
                 yield from _regrouped(a.body)
-                if a.span.line == a.span.end_line:
+                if one_line(a):
                     head, body, end = _parts(a)
                     for cut in a.body[1:]:
                         at = cut.span.column - a.span.column - len(head)
@@ -123,7 +123,7 @@ def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
                 pass
     for a, b in pairwise(actions):
         both = replace(a.span, end_column=b.span.end_column)
-        if any(x.span.line != x.span.end_line for x in (a, b)):
+        if not (one_line(a) and one_line(b)):
             continue
         if isinstance(a, n.TaskAction) and isinstance(b, n.TaskAction) and a.span.line == b.span.line:
             swapped = f"{b.span.text}  {a.span.text}"
@@ -135,15 +135,15 @@ def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
                 yield ((both, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
 
 
-def _reversed(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
-    """Yield edits that let the stage of a task count down with the index of a loop around it."""
+def _counted_down(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
+    """Yield edits that make the stage of a task decrease with the index of a loop around it."""
     for a in actions:
         match a:
             case n.Repeat():
-                yield from _reversed(a.body, (*around, a))
+                yield from _counted_down(a.body, (*around, a))
             case n.Choice():
-                yield from _reversed(a.then + a.otherwise, around)
-            case n.TaskAction() if a.stage is not None and a.stage.span.line == a.stage.span.end_line:
+                yield from _counted_down(a.then + a.otherwise, around)
+            case n.TaskAction() if a.stage is not None and one_line(a.stage):
                 for loop in around:
                     if loop.binder and loop.low:
                         ends = [as_written(loop.count, inside=True), as_written(loop.low, inside=True)]

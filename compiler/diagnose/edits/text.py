@@ -15,6 +15,7 @@ Edit = tuple[tuple[Span, str], ...]  # places, and what to write there
 
 
 def edited(edit: Edit) -> str:
+    """Return the text of the schedule with an edit made."""
     lines = edit[0][0].source.text.split("\n")
     for span, new in sorted(edit, key=lambda x: -x[0].column):  # from the right, so that the columns of the others stay valid
         line = lines[span.line - 1]
@@ -39,12 +40,12 @@ def renamed(text: str, name: str, new: str) -> str:
     return re.sub(rf"\b{re.escape(name)}\b", lambda _: new, text)
 
 
-def one_line(e: n.Expr) -> bool:
-    return e.span.line == e.span.end_line
+def one_line(node: n.Expr | n.Action) -> bool:
+    return node.span.line == node.span.end_line
 
 
-def amended(e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with one number changed by 1 or 2: one that it adds, subtracts or compares with."""
+def changed_constants(e: n.Expr) -> Iterator[str]:
+    """Yield the text of an expression with one number changed by 1 or 2: one that is added, subtracted or compared with."""
     text, begin = as_written(e), e.span.column
     if isinstance(e, n.Int):
         yield from (str(e.value + by) for by in (1, -1) if e.value + by >= 0)
@@ -63,9 +64,9 @@ def amended(e: n.Expr) -> Iterator[str]:
 
 
 def scaled(e: n.Expr, parameters: Collection[str], fixed: bool) -> Iterator[str]:
-    """Yield the text of a sum with one of its terms taken once more or once less.
+    """Yield the text of a sum with the coefficient of one term raised or lowered by 1.
 
-    fixed: of the terms that are made of parameters only, and so are the same for all tasks; else of the others.
+    fixed: whether to scale the terms that contain only parameters, and so are the same for all tasks, or the others.
     """
     text, begin = as_written(e), e.span.column
     terms, todo = [], [e]
@@ -104,8 +105,8 @@ def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
                     yield new
 
 
-def signs(e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with one + made - or one - made +."""
+def flipped_signs(e: n.Expr) -> Iterator[str]:
+    """Yield the text of an expression with one + changed to - or one - to +."""
     text, begin = as_written(e), e.span.column
     todo = [e]
     while todo:
@@ -127,16 +128,16 @@ def signs(e: n.Expr) -> Iterator[str]:
                 pass
 
 
-_TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+_STRICTNESS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
 def bounds(e: n.Expr) -> Iterator[str]:
-    """Yield the text of a condition with one < made <=, or the other way round, and the same for >."""
+    """Yield the text of a condition with one < changed to <= or <= to <, and the same for >."""
     text, begin = as_written(e), e.span.column
     for part in inside(e):
-        if isinstance(part, n.Binary) and part.op in _TURNED:
+        if isinstance(part, n.Binary) and part.op in _STRICTNESS:
             at = text.find(part.op, part.left.span.end_column - begin)
-            yield text[:at] + _TURNED[part.op] + text[at + len(part.op) :]
+            yield text[:at] + _STRICTNESS[part.op] + text[at + len(part.op) :]
 
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}

@@ -8,9 +8,10 @@ from itertools import chain, product
 
 from chimerac.compiler.diagnose.edits.text import (
     Edit,
-    amended,
     bounds,
+    changed_constants,
     divided,
+    flipped_signs,
     from_the_end,
     one_line,
     opposite,
@@ -18,55 +19,55 @@ from chimerac.compiler.diagnose.edits.text import (
     renamed,
     scaled,
     setting,
-    signs,
 )
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
+# Amounts of ticks by which rules are shifted; `4*` is 4 times the stage.
 NEAR = ("4", "5", "6")
 OF_STAGES = ("1*", "2*")
 FAR = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
 
 
-def of_ticks(schedule: n.Schedule, moved: Sequence[n.Rule], ways: str) -> list[Iterator[Edit]]:
+def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
     """Return edits of an order's formulas: of constants, then of signs and of the end from which they count.
 
-    moved: the rules whose ticks are shifted; ways: '+' for later, '-' for earlier, or both.
+    moved: the rules whose ticks are shifted; directions: '+' for later, '-' for earlier, or both.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     rules, lets = _on_one_line(order.rules), [let.value for let in order.lets if one_line(let.value)]
     ticks, moved = [rule.tick for rule in rules], _on_one_line(moved)[::-1]
     amounts, fixed = _amounts(schedule), parameters(schedule)
     constants = chain(
-        (((e.span, new),) for e in ticks for new in amended(e)),
-        _shifted(moved, amounts[:2], ways),
+        (((e.span, new),) for e in ticks for new in changed_constants(e)),
+        _shifted(moved, amounts[:2], directions),
         (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, False)),
-        (((e.span, new),) for e in lets for new in amended(e)),
-        _shifted(moved, amounts[2:], ways),
+        (((e.span, new),) for e in lets for new in changed_constants(e)),
+        _shifted(moved, amounts[2:], directions),
         (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, True)),
     )
-    turned = chain(
-        _turned(schedule, rules),
-        _shifted(moved, OF_STAGES, ways),
-        (((e.span, new),) for e in lets for new in signs(e)),
+    other_edits = chain(
+        _sign_and_end_edits(schedule, rules),
+        _shifted(moved, OF_STAGES, directions),
+        (((e.span, new),) for e in lets for new in flipped_signs(e)),
         (((e.span, new),) for e in (*lets, *ticks) for new in divided(schedule, e)),
-        _placed_otherwise(schedule),
+        _placement_edits(schedule),
     )
-    return [constants, turned]
+    return [constants, other_edits]
 
 
-def far_ticks(schedule: n.Schedule, moved: Sequence[n.Rule], ways: str) -> list[Iterator[Edit]]:
-    """Return edits that shift ticks far: first by amounts that grow with a parameter, then by constants."""
+def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
+    """Return edits that shift ticks by large amounts: first by amounts that grow with a parameter, then by constants."""
     grown = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
-    return [_shifted(_on_one_line(moved)[::-1], (*grown, *FAR), ways)]
+    return [_shifted(_on_one_line(moved)[::-1], (*grown, *FAR), directions)]
 
 
-def of_conditions(rules: Sequence[n.Rule]) -> Iterator[Edit]:
+def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
     """Yield edits of `when`: a bound included or excluded, a constant one more or less, or the negation of another rule's."""
     conditions = [(rule, rule.condition) for rule in rules if rule.condition and one_line(rule.condition)]
     for _, condition in conditions:
         yield from (((condition.span, new),) for new in bounds(condition))
-        yield from (((condition.span, new),) for new in amended(condition))
+        yield from (((condition.span, new),) for new in changed_constants(condition))
     for rule, condition in conditions:
         for other in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
             rest = opposite(condition)
@@ -79,15 +80,15 @@ def of_conditions(rules: Sequence[n.Rule]) -> Iterator[Edit]:
 
 
 def _on_one_line(rules: Sequence[n.Rule]) -> list[n.Rule]:
-    return [rule for rule in rules if rule.tick.span.line == rule.tick.span.end_line]
+    return [rule for rule in rules if one_line(rule.tick)]
 
 
-def _turned(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
+def _sign_and_end_edits(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
     """Yield edits of ticks that change a sign, or count the stage or the value of a let from the other end."""
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     for rule in rules:
         tick, stage = rule.tick, rule.stage.name
-        yield from (((tick.span, new),) for new in signs(tick))
+        yield from (((tick.span, new),) for new in flipped_signs(tick))
         others = [renamed(as_written(tick), stage, from_the_end(setting(schedule, "stages"), stage))]
         others += [
             renamed(as_written(tick), let.name.name, f"({name} - 1 - {let.name.name})")
@@ -97,8 +98,8 @@ def _turned(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
         yield from (((tick.span, other),) for other in dict.fromkeys(others) if other != as_written(tick))
 
 
-def _placed_otherwise(schedule: n.Schedule) -> Iterator[Edit]:
-    """Yield edits of pipes that place stages on other ranks: counted from the other end, or wrapped round."""
+def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
+    """Yield edits of pipes that place stages on other ranks: counted from the other end, or with // and % exchanged."""
     pipes = [s for s in schedule.statements if isinstance(s, n.PipeDecl)]
     for pipe in pipes[::-1]:
         for clause in (c for c in pipe.stages if one_line(c.rank)):
@@ -112,9 +113,9 @@ def _amounts(schedule: n.Schedule) -> list[str]:
     return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR]
 
 
-def _shifted(rules: Sequence[n.Rule], amounts: Sequence[str], ways: str) -> Iterator[Edit]:
+def _shifted(rules: Sequence[n.Rule], amounts: Sequence[str], directions: str) -> Iterator[Edit]:
     """Yield edits that add an amount to ticks or subtract it. An amount like `4*` is a multiple of the stage."""
-    for amount, rule, sign in product(amounts, rules, ways):
+    for amount, rule, sign in product(amounts, rules, directions):
         if amount.isdigit():
             new = shifted(rule.tick, int(f"{sign}{amount}"))
         else:

@@ -11,7 +11,7 @@ from chimerac.compiler.syntax.kinds import TASKS
 NO_LOOP = "formulas need no loop: F(s, m) at ... is for every stage and micro-batch; listings have loops: repeat"
 _NO_LOOP_HERE = "a scheduler needs no loop: it starts every task; listings have loops: repeat"
 # word -> the block that it belongs in, and the advice if it is somewhere else
-_HOMES = {
+_BLOCK_OF = {
     "prefer": ("greedy", "'prefer' is a line of order greedy"),
     "group": ("greedy", "'group' is a line of order greedy; in order ticks a group is written F(s, m = 2*g .. 2*g + 1) at ..."),
     "stage": ("pipe", "'stage' belongs in the braces of a pipe: pipe main { stage s on rank s   micro_batches N }"),
@@ -39,7 +39,7 @@ _ELSEWHERE = {
 }
 
 
-# words that, after the end of a block, show that it ended too early
+# kind of a block -> words that, right after its end, show that it ended too early
 _BELONGS = {
     "ticks": TASKS,
     "greedy": ("prefer", "then", "group", "limit"),
@@ -48,16 +48,16 @@ _BELONGS = {
 }
 
 
-def home(p: Place) -> Iterator[Answer]:
+def wrong_blocks(p: Place) -> Iterator[Answer]:
     """Statements and words in a block to which they do not belong."""
     text = p.text()
-    kind, words = _HOMES.get(text, (p.kind, ""))
-    if kind != p.kind and words and (text != "stage" or p.text(2) in ("on", "in")):
-        yield words
+    kind, advice = _BLOCK_OF.get(text, (p.kind, ""))
+    if kind != p.kind and advice and (text != "stage" or p.text(2) in ("on", "in")):
+        yield advice
     for block in p.closed[-1:] if not p.blocks else ():
         if text in _BELONGS.get(block.kind, ()) and block.close is not None and p.starts_line:
             yield Change(block.close, block.close + 1, "", f"it ends '{block.opening}'")
-            yield f"'{text}' belongs in a block, and '{block.opening}' has ended at line {p.words[block.close].line}"
+            yield f"'{text}' belongs in a block, and '{block.opening}' has ended at line {p.tokens[block.close].line}"
     if p.kind == "listing" and text == "when":
         yield Change(p.at, p.at + 1, "if")
     anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.expected)
@@ -66,7 +66,7 @@ def home(p: Place) -> Iterator[Answer]:
 
 
 _FOR_ON = ("at", "->", "=>", ":", "=", "to", "in", "of")
-_FORMS = "say how it is given: order ticks { ... }, order greedy { ... } or order listing for rank r { ... }"
+_FORMS = "write which form it has: order ticks { ... }, order greedy { ... } or order listing for rank r { ... }"
 
 
 def pipes(p: Place) -> Iterator[Answer]:
@@ -74,7 +74,7 @@ def pipes(p: Place) -> Iterator[Answer]:
     text = p.text()
     if p.text(-1) == "pipe" and text == "{":
         yield Change(p.at, p.at + 1, "main {", "a pipe has a name")
-    if "[" in p.literal and text == "(" and p.text(-2) == "pipe" and (close := p.partner(p.at)) is not None:
+    if "[" in p.literal and text == "(" and p.text(-2) == "pipe" and (close := p.closing_bracket(p.at)) is not None:
         yield Change(p.at, close + 1, f"[{p.text_of(p.at + 1, close)}]")
     if p.text(-1) == "[" and p.text(-3) == "pipe":
         if p.text(1) == "..":
@@ -83,9 +83,9 @@ def pipes(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"i in 0 .. {int(text) - 1}", "the pipes of a family are numbered by a name")
         elif p.text(1) == "]" and text.isdigit():
             yield Change(p.at - 1, p.at + 2, "", "one pipe has no index")
-    if p.wants("in") and text == "]":
-        yield f"say which there are: [{p.text(-1)} in 0 .. 1]"
-    ranged = p.wants("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
+    if p.allows_only("in") and text == "]":
+        yield f"write the range of indices: [{p.text(-1)} in 0 .. 1]"
+    ranged = p.allows_only("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
     if ranged and text in ("=", ":", "from", "of", "<-"):
         yield Change(p.at, p.at + 1, "in")
     if p.literal & {"{"} and text == ":" and p.text(-2) == "pipe":
@@ -95,17 +95,17 @@ def pipes(p: Place) -> Iterator[Answer]:
         yield "what is in a pipe belongs in braces: pipe main { stage s on rank s   micro_batches N }"
     if p.kind != "pipe":
         return
-    colon = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == ":"), None)
+    colon = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.tokens[k].text == ":"), None)
     if text == "for" and colon is not None and p.text_of(colon + 1, colon + 2) == "stage":
         yield Change(p.at, colon + 3, f"stage {p.text_of(p.at + 1, colon)}")
     if p.text(-1) in ("stage", "stages") and text.isdigit():
         yield Change(p.at, p.at + 1, f"s in {text}")
     if p.text(-1) == "recompute" and text in ("if", "where", "for", "at"):
         yield Change(p.at, p.at + 1, "when")
-    if p.wants("stage") and text in ("rank", "recompute"):
-        yield "a pipe says where its stages live: stage s on rank s, and behind that: recompute"
-    on = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == "on"), p.at)
-    to = next((k for k in range(p.at, on) if p.words[k].text in ("to", "..", "...", "until")), None)
+    if p.allows_only("stage") and text in ("rank", "recompute"):
+        yield "a pipe first places its stages: stage s on rank s; after that comes recompute"
+    on = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.tokens[k].text == "on"), p.at)
+    to = next((k for k in range(p.at, on) if p.tokens[k].text in ("to", "..", "...", "until")), None)
     if {"in", "on"} <= p.literal and to is not None and text in ("from", "=", ":", "of", "between", "<-"):
         yield Change(p.at, on, f"in {p.text_of(p.at + 1, to)} .. {p.text_of(to + 1, on)}")
     if {"in", "on"} <= p.literal and text in (*COMPARISONS, "when", "if", "where", "for"):
@@ -117,7 +117,7 @@ def pipes(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, "on" if p.text(1) == "rank" else "on rank")
     if text == "rank" and p.text(-1) == "in":
         yield Change(p.at - 1, p.at + 1, "on rank")
-    if p.wants("rank") and begins_value(p, p.at):
+    if p.allows_only("rank") and begins_value(p, p.at):
         yield Change(p.at, p.at + 1, f"rank {text}")
     if p.text(-1) == "stage" and text == "on":
         yield Change(p.at, p.at + 1, "s on", "the stage has a name, which the formula uses")
@@ -131,8 +131,8 @@ def pipes(p: Place) -> Iterator[Answer]:
         if text in ("batches", "microbatch", "mb", "m"):
             yield Change(p.at, p.at + 1, "micro_batches")
         if text == "}":
-            yield "say how many micro-batches flow through it, behind its stages: micro_batches N"
-    if text == "micro_batches" and p.wants("stage"):
+            yield "write how many micro-batches flow through it, after its stages: micro_batches N"
+    if text == "micro_batches" and p.allows_only("stage"):
         yield "the stages come first: stage s on rank s   micro_batches N"
     if text == "stage" and "}" in p.literal:
         yield "the stages come first, then micro_batches"
@@ -157,25 +157,25 @@ def orders(p: Place) -> Iterator[Answer]:
         if text in ("tick", "time", "formula", "formulas"):
             yield Change(p.at, p.at + 1, "ticks")
         yield _FORMS
-    if p.wants("{") and not p.blocks and text == ":":
+    if p.allows_only("{") and not p.blocks and text == ":":
         yield Change(p.at, p.at + 1, "{")
     if not p.blocks and text == "for" and p.text(1) == "rank":
         yield Change(p.at, p.at + 1, "order listing for")
-    if p.wants("for"):
+    if p.allows_only("for"):
         if text == "(" and p.text(2) == ")":
             yield Change(p.at, p.at + 3, f"for rank {p.text(1)}")
         if text in ("{", "rank", "ranks"):
             yield Change(p.at, p.at + 1, "for rank r {" if text == "{" else "for rank")
         if text in ("of", "per", "by", "on", "at"):
             yield Change(p.at, p.at + 1, "for")
-    if p.wants("rank") and not p.blocks:
+    if p.allows_only("rank") and not p.blocks:
         if text in ("each", "every", "all", "any"):
             yield Change(p.at, p.at + 2, "rank")
         elif text.isidentifier():
             yield Change(p.at, p.at + 1, "rank" if text == "ranks" else f"rank {text}")
     if p.text(-1) == "rank" and p.text(-2) == "for" and text == "{":
         yield Change(p.at, p.at + 1, "r {", "the rank has a name, which the tasks use")
-    if p.wants("{") and not p.blocks and text == "in":
-        brace = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.words[k].text == "{"), None)
+    if p.allows_only("{") and not p.blocks and text == "in":
+        brace = next((k for k in range(p.at, p.rest_of_line(p.at)) if p.tokens[k].text == "{"), None)
         if brace is not None:
             yield Change(p.at, brace, "", "the block is for every rank")

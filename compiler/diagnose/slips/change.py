@@ -1,4 +1,4 @@
-"""Answers to slips: changes or advice, and the search for words in the text."""
+"""Answers to slips: changes or advice; functions that search the text for words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Write `new` instead of the words number first .. end - 1, which are on one line. why: the reason, for the help."""
+    """Write `new` instead of the tokens first .. end - 1, which are on one line. why: the reason, for the help."""
 
     first: int
     end: int
@@ -21,13 +21,13 @@ class Change:
 
 Answer = Change | str  # a change, or advice in words if no change is known
 
-_BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))  # an expression begins after one of these, or after a keyword,
-_INSIDE = frozenset(("and", "or", "not"))  # except these keywords, and ends before the next
+_BOUNDARIES = frozenset(("=", "<=", "..", "{", "}"))  # an expression begins after one of these, or after a keyword
+_INSIDE = frozenset(("and", "or", "not"))  # except for these keywords, and ends before the next one
 
 
 def begins_value(p: Place, k: int) -> bool:
     """Return whether a word begins an expression."""
-    text = p.words[k].text if 0 <= k < len(p.words) else ""
+    text = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
     return text in ("(", "-") or text.isdigit() or (text.isidentifier() and (text in ("not", "if") or text not in p.keywords))
 
 
@@ -39,7 +39,7 @@ def value_before(p: Place, k: int) -> int:
     """Return the first word of the expression that ends right before a word."""
     depth = 0
     while k > 0:
-        text = p.words[k - 1].text
+        text = p.tokens[k - 1].text
         depth += (text in (")", "]")) - (text in ("(", "["))
         if depth < 0 or (depth == 0 and (_bounds(p, text) or text == ",")):
             break
@@ -47,11 +47,11 @@ def value_before(p: Place, k: int) -> int:
     return k
 
 
-def value_behind(p: Place, k: int) -> int:
+def value_after(p: Place, k: int) -> int:
     """Return one past the last word of the expression that begins at a word, on its line."""
-    depth, line = 0, p.words[k].line if k < len(p.words) else 0
-    while k < len(p.words) and p.words[k].line == line:
-        text = p.words[k].text
+    depth, line = 0, p.tokens[k].line if k < len(p.tokens) else 0
+    while k < len(p.tokens) and p.tokens[k].line == line:
+        text = p.tokens[k].text
         depth += (text in ("(", "[")) - (text in (")", "]"))
         if depth < 0 or (depth == 0 and (_bounds(p, text) or text in (",", ":", ";"))):
             break
@@ -60,14 +60,14 @@ def value_behind(p: Place, k: int) -> int:
 
 
 def last_of(p: Place, words: tuple[str, ...], first: int, end: int) -> int | None:
-    """Return the last place of one of these words in a part of the text; None if there is none."""
-    return next((k for k in reversed(range(max(first, 0), end)) if p.words[k].text in words), None)
+    """Return the index of the last of these words among the tokens first .. end - 1; None if there is none."""
+    return next((k for k in reversed(range(max(first, 0), end)) if p.tokens[k].text in words), None)
 
 
 def line_of(p: Place) -> int:
     """Return the first word of the line of the place, or of its block if that begins on the same line."""
-    k = min(p.at, len(p.words) - 1)
-    line = p.words[k].line
-    while k and p.words[k - 1].line == line and p.words[k - 1].text not in "{}":
+    k = min(p.at, len(p.tokens) - 1)
+    line = p.tokens[k].line
+    while k and p.tokens[k - 1].line == line and p.tokens[k - 1].text not in "{}":
         k -= 1
     return k

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.slips.blocks import NO_LOOP
-from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of, value_behind
+from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of, value_after
 from chimerac.compiler.syntax.kinds import TASKS
 
 _LOOP = "a loop is written: repeat i in 0 .. 3 { ... }"
@@ -21,8 +21,8 @@ def loops(p: Place) -> Iterator[Answer]:
     if p.kind != "listing":
         return
     line = line_of(p)
-    end, words = p.rest_of_line(line), p.words
-    begin = next((k for k in range(line, min(p.at + 1, end)) if words[k].text in (*_FOR, "repeat")), None)
+    end, tokens = p.rest_of_line(line), p.tokens
+    begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_FOR, "repeat")), None)
     if begin is not None:
         yield from _loop(p, begin, end)
     if p.text(-2) == "repeat" and p.text(-1) in TASKS and begins_value(p, p.at):
@@ -30,12 +30,12 @@ def loops(p: Place) -> Iterator[Answer]:
     if text == "*" and p.text(1) in TASKS and p.text(-1).isidentifier():  # w * F
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(-1)} {{ {p.text(1)} }}")
     for k in (p.at - 1, p.at):  # F * w, 4 F, 4 * F
-        if k > 0 and words[k].text in TASKS and p.text() in ("*", "x", "^", "**", "times") and k == p.at - 1 and k + 2 < end:
-            yield Change(k, k + 3, f"repeat {words[k + 2].text} {{ {words[k].text} }}")
+        if k > 0 and tokens[k].text in TASKS and p.text() in ("*", "x", "^", "**", "times") and k == p.at - 1 and k + 2 < end:
+            yield Change(k, k + 3, f"repeat {tokens[k + 2].text} {{ {tokens[k].text} }}")
         if text.isdigit() and k == p.at:
             task = p.at + 1 + (p.text(1) in ("*", "x"))
-            if task < end and words[task].text in TASKS:
-                yield Change(p.at, task + 1, f"repeat {text} {{ {words[task].text} }}")
+            if task < end and tokens[task].text in TASKS:
+                yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
     if text in _FOR:
         yield _LOOP
 
@@ -44,63 +44,68 @@ def ranges(p: Place) -> Iterator[Answer]:
     """Ranges as other languages write them, for LOW .. HIGH."""
     text = p.text()
     if text in ("...", "..=", "..<") or (".." in p.literal and text in ("to", "until", "through", "-", "->", ":", ",")):
-        end = value_behind(p, p.at + 1)
+        end = value_after(p, p.at + 1)
         if text in ("..<", "until") and p.at + 1 < end:
             yield Change(p.at, end, f".. {_less(p, p.at + 1, end)}", "a range includes both ends")
         yield Change(p.at, p.at + 1, "..")
-    if text == "[" and p.text(-1) == "in" and (close := p.partner(p.at)) is not None:
-        comma = next((k for k in range(p.at, close) if p.words[k].text in (",", "..")), None)
+    if text == "[" and p.text(-1) == "in" and (close := p.closing_bracket(p.at)) is not None:
+        comma = next((k for k in range(p.at, close) if p.tokens[k].text in (",", "..")), None)
         if comma is not None:
             yield Change(p.at, close + 1, f"{p.text_of(p.at + 1, comma)} .. {p.text_of(comma + 1, close)}")
-    if text == ".." and p.opened("(") and p.words[p.opened("(")[-1] - 1].text == "in":
-        bracket = p.opened("(")[-1]
-        close = p.partner(bracket)
+    if text == ".." and p.open_brackets("(") and p.tokens[p.open_brackets("(")[-1] - 1].text == "in":
+        bracket = p.open_brackets("(")[-1]
+        close = p.closing_bracket(bracket)
         if close is not None:
             yield Change(bracket, close + 1, p.text_of(bracket + 1, close))
     before = last_of(p, ("range",), line_of(p), p.at)
-    if before is not None and p.words[before + 1].text == "(" and (close := p.partner(before + 1)) is not None and close < p.at:
+    if (
+        before is not None
+        and p.tokens[before + 1].text == "("
+        and (close := p.closing_bracket(before + 1)) is not None
+        and close < p.at
+    ):
         yield Change(before, close + 1, _counted(p, before + 1, close))
-    if p.wants("..") and text in ("on", "{", "]"):
-        yield "a range says where it begins and where it ends, both included: LOW .. HIGH"
+    if p.allows_only("..") and text in ("on", "{", "]"):
+        yield "a range has a first and a last value, both included: LOW .. HIGH"
 
 
 def _counted(p: Place, bracket: int, close: int) -> str:
     """Return LOW .. HIGH for Python's range(HIGH) and range(LOW, HIGH)."""
-    comma = next((k for k in range(bracket + 1, close) if p.words[k].text == "," and not _inside(p, bracket, k)), None)
+    comma = next((k for k in range(bracket + 1, close) if p.tokens[k].text == "," and not _inside(p, bracket, k)), None)
     low = p.text_of(bracket + 1, comma) if comma else "0"
     return f"{low} .. {_less(p, (comma or bracket) + 1, close)}"
 
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
     """Yield `repeat` for a loop that begins with a word like `for`. end: of its line."""
-    words, first = p.words, p.words[k].text
-    texts = [w.text for w in words[k + 1 : end]]
+    tokens, first = p.tokens, p.tokens[k].text
+    texts = [w.text for w in tokens[k + 1 : end]]
     if first == "while":
         yield "a loop has a count: repeat COUNT { ... }, or repeat i in LOW .. HIGH { ... }"
-    opened = texts[:1] == ["("] and p.partner(k + 1)  # repeat (i in 0 .. 3) { ... }
-    if opened and "in" in texts and opened < end:
-        yield Change(k, opened + 1, f"repeat {p.text_of(k + 2, opened)}")
+    closing = texts[:1] == ["("] and p.closing_bracket(k + 1)  # repeat (i in 0 .. 3) { ... }
+    if closing and "in" in texts and closing < end:
+        yield Change(k, closing + 1, f"repeat {p.text_of(k + 2, closing)}")
     texts = texts[1:] if texts[:1] in (["each"], ["every"]) else texts
-    name = k + len(words[k + 1 : end]) - len(texts) + 1
+    name = k + len(tokens[k + 1 : end]) - len(texts) + 1
     if len(texts) > 3 and texts[0].isidentifier() and texts[1] in ("in", "=", "from", ":", "of", ":="):
-        if texts[2] == "range" and texts[3] == "(" and (close := p.partner(name + 3)) is not None:
+        if texts[2] == "range" and texts[3] == "(" and (close := p.closing_bracket(name + 3)) is not None:
             yield from _headed(p, k, close + 1, end, f"repeat {texts[0]} in {_counted(p, name + 3, close)}")
-        to = next((j for j in range(name + 2, end) if words[j].text in ("to", "..", "...", "..=", "until")), None)
+        to = next((j for j in range(name + 2, end) if tokens[j].text in ("to", "..", "...", "..=", "until")), None)
         if to is not None:
-            stop = next((j for j in range(to, end) if words[j].text in ("{", ":")), end)
+            stop = next((j for j in range(to, end) if tokens[j].text in ("{", ":")), end)
             head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {p.text_of(to + 1, stop)}"
             yield from _headed(p, k, stop, end, head)
     if first in ("for", "loop", "do", "times") and "in" not in texts:
         yield Change(k, k + 1, "repeat")
     if first == "repeat" and texts[:1] == ["{"]:
-        yield "say how often: repeat N { ... }"
+        yield "write the count: repeat N { ... }"
     if first == "repeat" and p.text() in ("times", "x") and p.text(1) == "{":
         yield Change(p.at, p.at + 1, "")
 
 
 def _inside(p: Place, bracket: int, k: int) -> bool:
-    """Return whether a word is in a bracket within this one."""
-    return any(p.words[j].text in "([" and (p.partner(j) or 0) > k for j in range(bracket + 1, k))
+    """Return whether a word is inside a bracket nested in this one."""
+    return any(p.tokens[j].text in "([" and (p.closing_bracket(j) or 0) > k for j in range(bracket + 1, k))
 
 
 def _less(p: Place, first: int, end: int) -> str:
@@ -111,7 +116,7 @@ def _less(p: Place, first: int, end: int) -> str:
 
 def _headed(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
     """Yield a loop with this head. Its body follows in braces, or on the same line after a colon."""
-    if stop < end and p.words[stop].text == ":":
+    if stop < end and p.tokens[stop].text == ":":
         if stop + 1 < end:
             yield Change(first, end, f"{head} {{ {p.text_of(stop + 1, end)} }}")
         yield f"write: {head} {{ ... }}"
@@ -121,7 +126,7 @@ def _headed(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[An
 
 def bodies(p: Place) -> Iterator[Answer]:
     """Blocks without braces."""
-    text, end = p.text(), p.rest_of_line(p.at) if p.at < len(p.words) else p.at
+    text, end = p.text(), p.rest_of_line(p.at) if p.at < len(p.tokens) else p.at
     if p.kind != "listing":
         return
     yield from _tasks(p)
@@ -129,24 +134,24 @@ def bodies(p: Place) -> Iterator[Answer]:
         return
     bracket = p.at if text in "([" and text else None
     if p.starts_line and p.text(-1) == ")":
-        bracket = p.opener(p.at - 1)
-    close = p.partner(bracket) if bracket is not None else None
-    if bracket is not None and close is not None and {w.text for w in p.words[bracket + 1 : close]} <= {*TASKS, ",", "&"}:
+        bracket = p.opening_bracket(p.at - 1)
+    close = p.closing_bracket(bracket) if bracket is not None else None
+    if bracket is not None and close is not None and {w.text for w in p.tokens[bracket + 1 : close]} <= {*TASKS, ",", "&"}:
         yield Change(bracket, close + 1, f"{{ {p.text_of(bracket + 1, close).replace(',', '')} }}")
     if p.starts_line:
         return
     if text == "then" and p.text(1) == "{":
         yield Change(p.at, p.at + 1, "", "'then' and 'else' without braces choose between values")
-    if text in (*TASKS, "repeat") and end < len(p.words) and p.words[end].text == "}":
-        signs = [w.text for w in p.words]
-        if signs.count("{") < signs.count("}"):
+    if text in (*TASKS, "repeat") and end < len(p.tokens) and p.tokens[end].text == "}":
+        symbols = [w.text for w in p.tokens]
+        if symbols.count("{") < symbols.count("}"):
             yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
     if text in ("then", ":", *TASKS, "do", "repeat"):
         first = p.at + (text not in (*TASKS, "repeat"))
-        otherwise = next((k for k in range(first, end) if p.words[k].text == "else"), None)
-        if first < (otherwise or end) and p.words[first].text != "{":
+        otherwise = next((k for k in range(first, end) if p.tokens[k].text == "else"), None)
+        if first < (otherwise or end) and p.tokens[first].text != "{":
             new = f"{{ {p.text_of(first, otherwise or end)} }}"
-            second = otherwise and otherwise + 1 + (p.words[min(otherwise + 1, end - 1)].text == ":")
+            second = otherwise and otherwise + 1 + (p.tokens[min(otherwise + 1, end - 1)].text == ":")
             if second and second < end:
                 new += f" else {{ {p.text_of(second, end)} }}"
             yield Change(p.at, end, new, "tasks that are repeated or chosen belong in braces")
@@ -157,7 +162,7 @@ _BETWEEN = ("->", "=>", ">", "then", "-")
 
 
 def _tasks(p: Place) -> Iterator[Answer]:
-    """Signs between tasks or around them."""
+    """Symbols between tasks or around them."""
     text = p.text()
     if text == "{" and p.text(-1) == "{":
         yield Change(p.at, p.at + 1, "", "one brace opens a block")
@@ -167,8 +172,8 @@ def _tasks(p: Place) -> Iterator[Answer]:
         yield Change(p.at - 1, p.at + 2, f"{p.text(1)} {p.text(-1)}", "the pipe comes after the task")
     if text == ")" and p.text(-1) == "(" and p.text(-2) in TASKS:
         yield Change(p.at - 1, p.at + 1, "", "the next task of the only stage has no parentheses")
-    close = p.partner(p.at)
-    if text in ("(", "[") and close is not None and {w.text for w in p.words[p.at + 1 : close]} <= {*TASKS, ",", "&"}:
+    close = p.closing_bracket(p.at)
+    if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*TASKS, ",", "&"}:
         yield Change(p.at, close + 1, p.text_of(p.at + 1, close).replace(",", ""), "tasks are written one after another")
     if p.text(1) in TASKS and (p.text(-1) in TASKS or p.text(-1) in (")", "]")):
         if text in _BETWEEN:

@@ -13,8 +13,8 @@ _SMALLER = ("lower", "lowest", "least", "less", "min", "ascending", "first", "ol
 _LARGER = ("higher", "highest", "greater", "greatest", "max", "descending", "bigger", "decreasing", "largest", "last", "high")
 _BETWEEN = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
 _KEYS = ("smaller", "larger", "earlier", "later")
-_ABOUT = {"stage": "s", "rank": "r", "pipe": "p"}
-_NAMERS = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
+_LETTERS = {"stage": "s", "rank": "r", "pipe": "p"}
+_KEYWORD_FOR = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
            "var": "let", "def": "let", "define": "let"}  # fmt: skip
 
 
@@ -22,16 +22,16 @@ def names(p: Place) -> Iterator[Answer]:
     """`schedule NAME`, `param NAME = EXPR`, `let NAME = EXPR`."""
     text = p.text()
     if text in ('"', "'", "`"):
-        close = next((k for k in range(p.at + 1, p.rest_of_line(p.at)) if p.words[k].text == text), None)
+        close = next((k for k in range(p.at + 1, p.rest_of_line(p.at)) if p.tokens[k].text == text), None)
         if close is not None and close > p.at + 1:
-            inner = "_".join(w.text for w in p.words[p.at + 1 : close] if w.text.isalnum() or "_" in w.text)
+            inner = "_".join(w.text for w in p.tokens[p.at + 1 : close] if w.text.isalnum() or "_" in w.text)
             yield Change(p.at, close + 1, inner, "names have no quotes")
         yield "the language has no strings: names have no quotes"
     if p.text(-2) == "schedule" and text in ("-", "."):
         end = p.at
-        while p.words[end].text == text and end + 1 < len(p.words) and p.on_one_line(p.at, end + 2):
+        while p.tokens[end].text == text and end + 1 < len(p.tokens) and p.on_one_line(p.at, end + 2):
             end += 2
-        parts = [w.text for w in p.words[p.at - 1 : end] if w.text != text]
+        parts = [w.text for w in p.tokens[p.at - 1 : end] if w.text != text]
         yield Change(p.at - 1, end, "_".join(parts), "a name is one word")
     if p.text(-2) == "schedule" and text == "{":
         yield "a schedule has no braces: its statements follow its name"
@@ -42,21 +42,21 @@ def names(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, "=")
         elif begins_value(p, p.at) and not p.starts_line:
             yield Change(p.at, p.at + 1, f"= {text}")
-    if p.text(-2) in _NAMERS and text in ("=", ":=") and p.on_one_line(p.at - 2, p.at + 1):
+    if p.text(-2) in _KEYWORD_FOR and text in ("=", ":=") and p.on_one_line(p.at - 2, p.at + 1):
         yield Change(p.at - 2, p.at + 1, f"let {p.text(-1)} =")
     if text == "," and p.text(-2) == "let":
         yield "each value is a let of its own: let a = 1   let b = 2"
-    if text == "," and p.words[line_of(p)].text == "let" and p.text(2) == "=":
+    if text == "," and p.tokens[line_of(p)].text == "let" and p.text(2) == "=":
         yield Change(p.at, p.at + 1, "let")
     if not p.blocks:
-        if p.words[line_of(p)].text == "cost" and "," in p.literal and text.isidentifier() and not p.starts_line:
+        if p.tokens[line_of(p)].text == "cost" and "," in p.literal and text.isidentifier() and not p.starts_line:
             yield Change(p.at, p.at + 1, f", {text}")
-        if text in _NAMERS:
-            yield Change(p.at, p.at + 1, _NAMERS[text])
+        if text in _KEYWORD_FOR:
+            yield Change(p.at, p.at + 1, _KEYWORD_FOR[text])
         if text.isidentifier() and p.text(1) in ("=", ":="):
-            yield Change(p.at, p.at + 2, f"param {text} =", "what -p sets is a param; what nobody sets is a let")
-        if text == "," and p.words[line_of(p)].text in ("param", "let", "ranks", "stages"):
-            yield Change(p.at, p.at + 1, p.words[line_of(p)].text if p.text(2) in ("=", ",") else "", "each is a statement")
+            yield Change(p.at, p.at + 2, f"param {text} =", "a value that -p sets is a param, any other is a let")
+        if text == "," and p.tokens[line_of(p)].text in ("param", "let", "ranks", "stages"):
+            yield Change(p.at, p.at + 1, p.tokens[line_of(p)].text if p.text(2) in ("=", ",") else "", "each is a statement")
     elif text in ("=", ":=") and p.kind in ("ticks", "listing") and p.text(-1).isidentifier() and p.text(-1) not in TASKS:
         yield Change(p.at - 1, p.at + 1, f"let {p.text(-1)} =")
 
@@ -69,7 +69,7 @@ def settings(p: Place) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, " ".join(parts))
     if text == "eager" and not p.blocks:
         yield Change(p.at, p.at + 1, "sync eager")
-    if p.wants("end") and text in ("the", "its"):
+    if p.allows_only("end") and text in ("the", "its"):
         yield Change(p.at, p.at + 1, "")
     if "eager" in p.literal:
         if text == "end":
@@ -84,16 +84,16 @@ def settings(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, "where idle")
     if p.text(-1) == "tied" and text == "on":
         yield Change(p.at, p.at + 1, "weights on", "what is tied has a name")
-    if p.text(-2) == "tied" and p.wants("on"):
+    if p.text(-2) == "tied" and p.allows_only("on"):
         yield Change(p.at, p.at + 1, "on stages" if text in ("stages", "stage", "=", ":", "at") else f"on stages {text}")
-    if p.text(-3) == "tied" and p.wants("stages"):
+    if p.text(-3) == "tied" and p.allows_only("stages"):
         yield Change(p.at, p.at + 1, "stages" if text == "stage" else f"stages {text}")
     if "size" in (p.text(-1), p.text(-2), p.text(-3)):
         if "." in text or (text == "." and p.text(-1).isdigit()):
             yield "write a fraction of two numbers: size 1/2"
         if "INT" in p.expected and text.isidentifier():
             yield "a size is a fraction of two numbers, as in size 1/2: a name is not allowed there"
-        if p.wants("/"):
+        if p.allows_only("/"):
             yield Change(p.at, p.at + 1, "/") if text in (":", "//", "over") else Change(p.at - 1, p.at, f"{p.text(-1)}/1")
     if p.text(-2) == "limit" and p.expected == {"COMPARE"}:
         if p.text(-1) in TASKS:
@@ -104,9 +104,9 @@ def settings(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, f"<= {text}")
     if p.text(-1) in TASKS and p.text(-2) == "limit" and not p.blocks:
         yield "limits on counts of tasks belong in order greedy; here: limit activations <= 4"
-    line = p.words[line_of(p)].text if p.words else ""
-    if line == "cost" and text == "," and p.wants(")") and p.opened("("):
-        close = p.partner(p.opened("(")[-1])
+    line = p.tokens[line_of(p)].text if p.tokens else ""
+    if line == "cost" and text == "," and p.allows_only(")") and p.open_brackets("("):
+        close = p.closing_bracket(p.open_brackets("(")[-1])
         if close is not None:
             yield Change(p.at, close + 1, ")", "a cost may differ by stage only")
     if line == "cost" and text.isdigit() and p.text(-1) == "(":
@@ -120,13 +120,13 @@ def settings(p: Place) -> Iterator[Answer]:
 def lines(p: Place) -> Iterator[Answer]:
     """`prefer B, F` and `then smaller m, later s`."""
     text = p.text()
-    line = p.words[line_of(p)].text if p.words else ""
+    line = p.tokens[line_of(p)].text if p.tokens else ""
     if line == "prefer":
         first = line_of(p) + 1
         end = p.rest_of_line(first)
-        end = next((k for k in range(first, end) if p.words[k].text not in (*TASKS, *_BETWEEN)), end)
-        tasks = [w.text for w in p.words[first:end] if w.text in TASKS]
-        while end > first and p.words[end - 1].text == "then":
+        end = next((k for k in range(first, end) if p.tokens[k].text not in (*TASKS, *_BETWEEN)), end)
+        tasks = [w.text for w in p.tokens[first:end] if w.text in TASKS]
+        while end > first and p.tokens[end - 1].text == "then":
             end -= 1
         if len(tasks) > 1 and p.at <= end:
             yield Change(first, end, ", ".join(tasks))
@@ -141,17 +141,17 @@ def lines(p: Place) -> Iterator[Answer]:
     if "per" in p.literal and text in ("each", "every", "for", "on", "at", "by"):
         yield Change(p.at, p.at + 1, "per")
     if p.text(-1) == "per" and text == "rank":
-        yield Change(p.at - 1, p.at + 1, "", "a limit is per rank where nothing else is said")
+        yield Change(p.at - 1, p.at + 1, "", "a limit is per rank unless it names another scope")
     if text == "per" and p.text(-1) == "limit":
         yield "'per stage' and 'per pipe' come after a limit: limit F - B <= D per stage"
     if text in _KEYS and "then" in p.literal:
         yield Change(p.at, p.at + 1, f"then {text}")
     if text in _KEYS and p.text(-1) == "and":
         yield Change(p.at - 1, p.at + 1, f", {text}")
-    if text in _ABOUT and "INT" in p.expected and p.kind == "greedy":
-        yield Change(p.at, p.at + 1, _ABOUT[text], "s is the stage of a task, m its micro-batch, p its pipe, r its rank")
+    if text in _LETTERS and "INT" in p.expected and p.kind == "greedy":
+        yield Change(p.at, p.at + 1, _LETTERS[text], "s is the stage of a task, m its micro-batch, p its pipe, r its rank")
     if "smaller" in p.literal:
-        if text == "(" and p.text(1) in _KEYS and (close := p.partner(p.at)) is not None:
+        if text == "(" and p.text(1) in _KEYS and (close := p.closing_bracket(p.at)) is not None:
             yield Change(p.at, close + 1, p.text_of(p.at + 1, close))
         if p.text(1) in _SMALLER + _LARGER:
             yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _SMALLER else 'larger'} {text}")
@@ -160,6 +160,6 @@ def lines(p: Place) -> Iterator[Answer]:
             valued = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
             yield Change(p.at, p.at + 1, word if valued else f"{word} m")
         elif begins_value(p, p.at):
-            why = "a key says which comes first: smaller or larger"
+            why = "a key begins with smaller or larger, which comes first"
             yield Change(p.at, p.at + 1, f"smaller {text}", why)
             yield f"{why}, as in: then smaller m, larger s"

@@ -15,25 +15,25 @@ def heads(p: Place) -> Iterator[Answer]:
     if p.kind != "ticks":
         return
     k = last_of(p, TASKS, line_of(p), p.at + 1)
-    at = next((j for j in range(k or 0, p.rest_of_line(k or 0)) if p.words[j].text == "at"), None)
+    at = next((j for j in range(k or 0, p.rest_of_line(k or 0)) if p.tokens[j].text == "at"), None)
     if k is None or at is None or at < p.at:
         return
     indices = re.fullmatch(r"(\w+)\[(\w+)\]\[(\w+)\]", p.text_of(k, at).replace(" ", ""))
     if indices:
         yield Change(k, at, f"{indices[1]}({indices[2]}, {indices[3]})")
-    bracket = next((j for j in range(k + 1, at) if p.words[j].text in "(["), None)
-    pipe = f" {p.words[k + 1].text}" if bracket == k + 2 and p.words[k + 1].text.isidentifier() else ""
+    bracket = next((j for j in range(k + 1, at) if p.tokens[j].text in "(["), None)
+    pipe = f" {p.tokens[k + 1].text}" if bracket == k + 2 and p.tokens[k + 1].text.isidentifier() else ""
     if bracket is None:
-        plain = [w.text for w in p.words[k + 1 : at]]
+        plain = [w.text for w in p.tokens[k + 1 : at]]
         if len(plain) in (0, 2) and all(x.isidentifier() for x in plain):
             end, rest = (at, "") if plain else (at + 1, " at")
-            yield Change(k, end, f"{p.words[k].text}({', '.join(plain) or 's, m'}){rest}")
+            yield Change(k, end, f"{p.tokens[k].text}({', '.join(plain) or 's, m'}){rest}")
         return
-    close = p.partner(bracket)
+    close = p.closing_bracket(bracket)
     if close is None or not p.at <= close < at or (bracket > k + 1 and not pipe):
         return
-    head = f"{p.words[k].text}{pipe}"
-    commas = [j for j in range(bracket, close) if p.words[j].text == ","]
+    head = f"{p.tokens[k].text}{pipe}"
+    commas = [j for j in range(bracket, close) if p.tokens[j].text == ","]
     parts = [p.text_of(a + 1, b) for a, b in zip([bracket, *commas], [*commas, close], strict=True)]
     if len(parts) == 1 and parts[0] in ("s", "m"):
         yield Change(k, close + 1, f"{head}(s, m)")
@@ -48,7 +48,7 @@ def heads(p: Place) -> Iterator[Answer]:
     )
     if not conditions:
         yield Change(k, close + 1, f"{head}({', '.join(names)})")
-    elif p.words[close + 1].text == "at":
+    elif p.tokens[close + 1].text == "at":
         why = "a rule is for every stage and micro-batch, and 'when' narrows it"
         yield Change(k, close + 1, f"{head}({', '.join(names)}) when {conditions}", why)
 
@@ -58,7 +58,7 @@ _FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
 
 
 def times(p: Place) -> Iterator[Answer]:
-    """Other words and signs in place of `at` and `when`."""
+    """Other words and symbols in place of `at` and `when`."""
     text = p.text()
     if "at" in p.literal:
         if text in _FOR_AT:
@@ -74,8 +74,8 @@ def times(p: Place) -> Iterator[Answer]:
     if text == "at" and p.starts_line:
         yield "a formula begins with its task: F(s, m) at ..."
     for k in (p.at - 1, p.at - 2, p.at - 3):
-        if k > 0 and p.words[k].text in ("tick", "ticks", "time", "step", "slot") and p.words[k - 1].text == "at":
-            yield Change(k - 1, k + 2, f"at {p.words[k + 1].text}", "a tick is a number")
+        if k > 0 and p.tokens[k].text in ("tick", "ticks", "time", "step", "slot") and p.tokens[k - 1].text == "at":
+            yield Change(k - 1, k + 2, f"at {p.tokens[k + 1].text}", "a tick is a number")
     if text in _FOR_WHEN or text == "when":
         at, end = last_of(p, ("at",), line_of(p), p.at), p.rest_of_line(p.at)
         otherwise = last_of(p, ("else",), p.at, end)

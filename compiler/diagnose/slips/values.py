@@ -1,4 +1,4 @@
-"""Slips in expressions: choices between two values, signs of other languages, brackets."""
+"""Slips in expressions: choices between two values, symbols of other languages, brackets."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from chimerac.compiler.diagnose.slips.change import (
     begins_value,
     last_of,
     line_of,
+    value_after,
     value_before,
-    value_behind,
 )
 
 
 def choices(p: Place) -> Iterator[Answer]:
     """c ? a : b, a if c else b, if c { a } else { b }, elif."""
-    text, words = p.text(), p.words
-    question = next((k for k in range(p.at, p.rest_of_line(p.at)) if words[k].text == "?"), None)
+    text, tokens = p.text(), p.tokens
+    question = next((k for k in range(p.at, p.rest_of_line(p.at)) if tokens[k].text == "?"), None)
     if question is not None:
         first, end = value_before(p, question), p.rest_of_line(question)
-        colon = next((k for k in range(question, end) if words[k].text == ":"), None)
+        colon = next((k for k in range(question, end) if tokens[k].text == ":"), None)
         if colon is not None:
-            end = value_behind(p, colon + 1)
+            end = value_after(p, colon + 1)
             new = f"if {p.text_of(first, question)} then {p.text_of(question + 1, colon)} else {p.text_of(colon + 1, end)}"
             yield Change(first, end, new)
         if text == "?":
@@ -34,35 +34,35 @@ def choices(p: Place) -> Iterator[Answer]:
         test = p.at if text == "if" else last_of(p, ("if",), line_of(p), p.at)
         otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
         if test is not None and otherwise is not None and test > 0 and value_before(p, test) < test:
-            first, end = value_before(p, test), value_behind(p, otherwise + 1)
+            first, end = value_before(p, test), value_after(p, otherwise + 1)
             new = f"if {p.text_of(test + 1, otherwise)} then {p.text_of(first, test)} else {p.text_of(otherwise + 1, end)}"
             yield Change(first, end, new)
-    if p.wants("then"):
+    if p.allows_only("then"):
         if text == "{":
-            close = p.partner(p.at)
-            if close is not None and [w.text for w in words[close + 1 : close + 3]] == ["else", "{"]:
-                last = p.partner(close + 2)
+            close = p.closing_bracket(p.at)
+            if close is not None and [w.text for w in tokens[close + 1 : close + 3]] == ["else", "{"]:
+                last = p.closing_bracket(close + 2)
                 if last is not None:
                     new = f"then {p.text_of(p.at + 1, close)} else {p.text_of(close + 3, last)}"
                     yield Change(p.at, last + 1, new, "braces are for tasks only")
         otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
-        if text == ":" and otherwise is not None and words[otherwise + 1].text == ":":
-            end = value_behind(p, otherwise + 2)
+        if text == ":" and otherwise is not None and tokens[otherwise + 1].text == ":":
+            end = value_after(p, otherwise + 2)
             yield Change(p.at, end, f"then {p.text_of(p.at + 1, otherwise)} else {p.text_of(otherwise + 2, end)}")
         if text in (":", ",", "?"):
             yield Change(p.at, p.at + 1, "then")
         elif begins_value(p, p.at) or text == "if":
             yield Change(p.at, p.at + 1, f"then {text}")
-    elif_at = last_of(p, ("elif", "elseif", "elsif"), p.at - 2, min(p.at + 1, len(words)))
+    elif_at = last_of(p, ("elif", "elseif", "elsif"), p.at - 2, min(p.at + 1, len(tokens)))
     if elif_at is not None:
         yield Change(elif_at, elif_at + 1, "else if")
     if text == "otherwise":
         yield Change(p.at, p.at + 1, "else")
-    if p.wants("else"):
-        yield "an if that is a value needs both: if CONDITION then A else B"
+    if p.allows_only("else"):
+        yield "an if-expression needs both branches: if CONDITION then A else B"
 
 
-_SIGNS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
+_SYMBOLS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
           "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "..", "∧": "and", "∨": "or", "¬": "not", "/": "//",
           "mod": "%", "rem": "%", "div": "//"}  # fmt: skip
 _WHY = {
@@ -74,13 +74,13 @@ _WHY = {
 NO_POWERS = "there are no powers; write a product, such as m*m"
 
 
-def signs(p: Place) -> Iterator[Answer]:
-    """Signs and words of other languages."""
+def symbols(p: Place) -> Iterator[Answer]:
+    """Symbols and words of other languages."""
     text = p.text()
     for k in (p.at, p.at - 1, p.at - 2):  # a word like `mod` was read as a name, and the error is at the word after it
-        word = p.words[k].text if 0 <= k < len(p.words) else ""
-        if word in _SIGNS and (k == p.at or word.isidentifier()):
-            yield Change(k, k + 1, _SIGNS[word], _WHY.get(word) or _WHY.get(_SIGNS[word], ""))
+        word = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
+        if word in _SYMBOLS and (k == p.at or word.isidentifier()):
+            yield Change(k, k + 1, _SYMBOLS[word], _WHY.get(word) or _WHY.get(_SYMBOLS[word], ""))
         if word.lower() in p.keywords and word != word.lower():
             yield Change(k, k + 1, word.lower(), "the words of the language are in small letters")
     if text == "&" and "AND" in p.expected:
@@ -97,7 +97,7 @@ def signs(p: Place) -> Iterator[Answer]:
             yield "comparisons do not chain; join them with 'and'"
     if text in ("=", ":", ":=") and p.text(-1) in p.keywords and "INT" in p.expected:
         yield Change(p.at, p.at + 1, "", f"a value comes right after the word {p.text(-1)}")
-    if text in ("=", ":=", "is", ":", "==") and "COMPARE" in p.expected and p.words[line_of(p)].text == "limit":
+    if text in ("=", ":=", "is", ":", "==") and "COMPARE" in p.expected and p.tokens[line_of(p)].text == "limit":
         yield Change(p.at, p.at + 1, "<=", "a limit is an upper bound")
     if (text in ("=", ":=") or (text == "is" and p.text(1).isdigit())) and "COMPARE" in p.expected:
         yield Change(p.at, p.at + 1, "==", "equality is written ==")
@@ -108,47 +108,47 @@ def signs(p: Place) -> Iterator[Answer]:
 
 
 def brackets(p: Place) -> Iterator[Answer]:
-    """Commas, brackets and separators too many or too few."""
+    """Missing or superfluous commas, brackets and separators."""
     text = p.text()
     if "," in p.literal and (begins_value(p, p.at) or text in ("smaller", "larger", "earlier", "later")) and not p.starts_line:
         yield Change(p.at, p.at + 1, f", {text}")
     if p.text(-1) == "," and (text in p.keywords or text == "}"):
         yield Change(p.at - 1, p.at, "", "nothing follows it")
-    function = last_of(p, ("min", "max"), line_of(p), min(p.at, len(p.words)))
-    if text == "," and function is not None and p.words[function + 1].text != "(":
+    function = last_of(p, ("min", "max"), line_of(p), min(p.at, len(p.tokens)))
+    if text == "," and function is not None and p.tokens[function + 1].text != "(":
         end = p.rest_of_line(function)
-        yield Change(function, end, f"{p.words[function].text}({p.text_of(function + 1, end)})")
+        yield Change(function, end, f"{p.tokens[function].text}({p.text_of(function + 1, end)})")
     if text == ";" and "," in p.literal and p.on_one_line(p.at, p.at + 2):
         yield Change(p.at, p.at + 1, ",")
     for k in (p.at, p.at - 1):  # 2 m
-        number = p.words[k - 1].text if k > 0 else ""
-        if number.isdigit() and p.on_one_line(k - 1, k + 1) and begins_value(p, k) and p.words[k].text != "-":
-            yield Change(k - 1, k + 1, f"{number}*{p.words[k].text}", "a product has a sign")
+        number = p.tokens[k - 1].text if k > 0 else ""
+        if number.isdigit() and p.on_one_line(k - 1, k + 1) and begins_value(p, k) and p.tokens[k].text != "-":
+            yield Change(k - 1, k + 1, f"{number}*{p.tokens[k].text}", "a product is written with *")
     if text in (",", ";", ":", "."):
         what = "tasks are written one after another" if p.kind == "listing" else "statements and lines need no separator"
         yield Change(p.at, p.at + 1, "", what)
-    opened = p.opened()
-    if text in (")", "]") and not opened and "INT" not in p.expected:
+    open_now = p.open_brackets()
+    if text in (")", "]") and not open_now and "INT" not in p.expected:
         yield Change(p.at, p.at + 1, "", "no bracket is open here")
-    if text == "[" and "(" in p.literal and (close := p.partner(p.at)) is not None:
+    if text == "[" and "(" in p.literal and (close := p.closing_bracket(p.at)) is not None:
         yield Change(p.at, close + 1, f"({p.text_of(p.at + 1, close)})")
-    if opened and p.at and ({")", "]"} & p.literal):
-        closing = "".join(")" if p.words[k].text == "(" else "]" for k in reversed(opened))
-        last = p.words[p.at - 1]
-        where = p.span(opened[-1], opened[-1] + 1)
-        why = f"the '{p.words[opened[-1]].text}' at {where.line}:{where.column} is not closed"
+    if open_now and p.at and ({")", "]"} & p.literal):
+        closing = "".join(")" if p.tokens[k].text == "(" else "]" for k in reversed(open_now))
+        last = p.tokens[p.at - 1]
+        where = p.span(open_now[-1], open_now[-1] + 1)
+        why = f"the '{p.tokens[open_now[-1]].text}' at {where.line}:{where.column} is not closed"
         yield Change(p.at - 1, p.at, last.text + closing, why)
         if p.starts_line or text in p.keywords or text in "{}":
             yield why
-    if text == "{" and "INT" in p.expected and (close := p.partner(p.at)) is not None:
+    if text == "{" and "INT" in p.expected and (close := p.closing_bracket(p.at)) is not None:
         yield Change(p.at, close + 1, f"({p.text_of(p.at + 1, close)})", "braces are for tasks, parentheses for values")
     # A comment of another language may be read as code, with the error at the first word of the next line.
-    on_line = p.words[p.at - p.starts_line].line if p.at else 0
-    for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.words))) if p.words[k].line == on_line):
-        prose = [w.text for w in p.words[k + 1 : p.rest_of_line(k)] if w.text not in ",.:;'"]
-        if p.text_of(k, k + 2) == "/*" or (p.words[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
-            yield Change(k, k + 1 + (p.words[k].text == "/"), "#", "a comment begins with #")
+    on_line = p.tokens[p.at - p.starts_line].line if p.at else 0
+    for k in (k for k in range(max(p.at - 30, 1), min(p.at + 1, len(p.tokens))) if p.tokens[k].line == on_line):
+        prose = [w.text for w in p.tokens[k + 1 : p.rest_of_line(k)] if w.text not in ",.:;'"]
+        if p.text_of(k, k + 2) == "/*" or (p.tokens[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
+            yield Change(k, k + 1 + (p.tokens[k].text == "/"), "#", "a comment begins with #")
     before = p.text(-1)
     beside = (before.isidentifier() or before == ")" or before.isdigit()) and not p.starts_line and "PLUS" in p.expected
     if beside and text not in p.keywords and before not in p.keywords and (text.isidentifier() or text == "("):
-        yield Change(p.at - 1, p.at + 1, f"{before}*{text}", "a product has a sign")
+        yield Change(p.at - 1, p.at + 1, f"{before}*{text}", "a product is written with *")

@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 
 from chimerac.chimera_ir.program import Ints
-from chimerac.compiler.diagnose.circle import closed, shortest_circle
+from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
 
 
 def drawn_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
@@ -38,15 +38,15 @@ def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
     return min(1 + lengths[int(t)][int(s)] for t, s in zip(target, source, strict=True) if int(s) in lengths[int(t)])
 
 
-def test_the_circle_is_the_shortest() -> None:
+def test_the_cycle_is_the_shortest() -> None:
     seen = []
     for seed in range(3000):
         target, source, lane = drawn_waits(random.Random(seed))
         if not len(target):
             continue
-        circle = shortest_circle(target, source, lane)
-        for wait, following in closed(circle):
+        cycle = shortest_cycle(target, source, lane)
+        for wait, following in consecutive_pairs(cycle):
             assert lane[source[wait]] == lane[target[following]] and target[following] <= source[wait]
-        assert len(circle) == fewest_waits(target, source, lane)
-        seen.append(len(circle))
+        assert len(cycle) == fewest_waits(target, source, lane)
+        seen.append(len(cycle))
     assert {1, 2, 3} <= set(seen)

@@ -1,4 +1,4 @@
-"""Findings about a program's rows and header get the lines of the schedule that made these."""
+"""Add to findings about a program's rows or header the lines of the schedule that these come from."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose.hang import NOTHING_FOUND
-from chimerac.compiler.diagnose.repair import in_words, repaired
+from chimerac.compiler.diagnose.repair import moves_help, repair_order
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.resolve.spec import Spec
 from chimerac.compiler.verify import about_order, findings
 
 
-def blame(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
+def add_source_lines(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
     """Return the findings of the verifier about `program`, each with the lines of the schedule that it is about."""
-    return ChimeraError([_with_text(d, spec, ordered, program) for d in error.diagnostics])
+    return ChimeraError([_with_source_lines(d, spec, ordered, program) for d in error.diagnostics])
 
 
 def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False) -> ChimeraError:
-    """Return the findings about a program that hangs. If arranging it for its machine makes it right, their help says so.
+    """Return the findings about a program that hangs. If arranging it for its machine makes it terminate, their help says so.
 
-    arranged: the program arranged for its machine; keep: add this to the help that is there instead of replacing it. In a
-    program that the compiler has just made, transfers cannot be moved by hand.
+    arranged: the program arranged for its machine; keep: append to the existing hint. False for a compiled schedule, whose
+    transfers cannot be moved by hand.
     """
     if findings(arranged):
         return error
-    help = f"--for {arranged.header.machine} puts its transfers and sums in one order; tried: it then ends there"
+    machine = arranged.header.machine
+    help = f"use --for {machine}, which puts all transfers and collectives in one order; tried: it then ends on {machine}"
     return ChimeraError(
         [replace(d, help=f"{d.help}\nor {help}" if keep else help) if about_order(d) else d for d in error.diagnostics]
     )
@@ -39,31 +40,32 @@ def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False
 def suggest_order(error: ChimeraError, tasks: Program) -> ChimeraError:
     """Return the findings about a program that hangs. If they have no other help, and its tasks alone wait for each other,
     the help says which tasks could come earlier."""
-    found = repaired(tasks)
+    found = repair_order(tasks)
     if found is None or not found[1]:
         return error
-    help = f"its tasks alone wait in a circle: {in_words(tasks, found[1])} the tasks then run; move their transfers with them"
+    moves = moves_help(tasks, found[1], "the tasks then run; move their transfers with them")
+    help = f"even without transfers its tasks wait for each other in a cycle: {moves}"
     return ChimeraError([replace(d, help=help) if d.help == NOTHING_FOUND else d for d in error.diagnostics])
 
 
-def _with_text(d: Diagnostic, spec: Spec, ordered: Ordered, program: Program) -> Diagnostic:
+def _with_source_lines(d: Diagnostic, spec: Spec, ordered: Ordered, program: Program) -> Diagnostic:
     limit = next((name for name in spec.limits if f"limits.{name}" in d.about), None)
     if limit is not None:
         return replace(d, span=spec.limits[limit], label=f"{limit} <= {spec.header.limits[limit]}")
     rows = [x for x in d.about if isinstance(x, int)]
-    return replace(d, notes=(*d.notes, *ordered_by(ordering(ordered, program, rows)))) if rows else d
+    return replace(d, notes=(*d.notes, *order_notes(order_spans(ordered, program, rows)))) if rows else d
 
 
-def ordered_by(spans: Iterable[Span]) -> list[str]:
-    """Return one note per line of the schedule among these places."""
+def order_notes(spans: Iterable[Span]) -> list[str]:
+    """Return one note per line of the schedule that these spans are on."""
     places = dict.fromkeys((s.source.name, s.line, s.source.line(s.line).strip()) for s in spans)
     return [f"ordered by {name}:{line}: {text}" for name, line, text in places]
 
 
-def ordering(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Span]:
-    """Return the places of the text that ordered these rows of a lowered program.
+def order_spans(ordered: Ordered, program: Program, rows: Iterable[int]) -> list[Span]:
+    """Return the spans of the schedule's text that determine the order of these rows of a lowered program.
 
-    A SEND or ALLREDUCE has the place of the task before it, a RECV that of the task after it.
+    A SEND or ALLREDUCE has the span of the task before it, a RECV that of the task after it.
     """
     tasks = ordered.program
     is_task = program.table.is_task

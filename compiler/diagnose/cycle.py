@@ -1,4 +1,4 @@
-"""The shortest circle of waits, among instructions in streams or among the tasks of an order."""
+"""The shortest cycle of waits, among instructions in streams or among the tasks of an order."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 
 from chimerac.chimera_ir.program import Ints
 
-MAX_WORK = 1_500_000  # waits looked at
+MAX_WORK = 1_500_000  # waits visited before the search stops
 
 
-def shortest_circle(target: Ints, source: Ints, lane: Ints) -> list[int]:
-    """Return the waits, by number, of a circle with as few of them as possible; there must be one.
+def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
+    """Return the numbers of the waits in a cycle with as few waits as possible; there must be a cycle.
 
     Node target[k] cannot run before node source[k]. Nodes of one lane have consecutive numbers and run one after another. So
-    the source of each wait of the circle is in the lane of the target of the next wait, and not before it. The search is
-    complete for up to about a thousand waits. Beyond that it ends after MAX_WORK with the shortest circle that it has found.
+    the source of each wait of the cycle is in the lane of the target of the next wait, and not before it. The search is
+    complete for up to about a thousand waits. Beyond that it stops after MAX_WORK waits, with the shortest cycle found so far.
     """
     order = np.argsort(target, kind="stable")
     target, source = target[order], source[order]
     begin = np.searchsorted(target, np.searchsorted(lane, lane[source]))  # first wait of the source's lane
     end = np.searchsorted(target, source, side="right")  # first wait behind the source
-    best = _any_circle(begin.tolist(), end.tolist())
-    alone = np.flatnonzero((lane[target] == lane[source]) & (target <= source))
-    if len(alone):
-        best = alone[:1].tolist()
+    best = _any_cycle(begin.tolist(), end.tolist())
+    single = np.flatnonzero((lane[target] == lane[source]) & (target <= source))
+    if len(single):
+        best = single[:1].tolist()
     targets, lanes, sources = target.tolist(), lane[target].tolist(), source.tolist()
     source_lanes, work = lane[source].tolist(), 0
     first = np.searchsorted(target, np.searchsorted(lane, lane[target]))
@@ -36,7 +36,7 @@ def shortest_circle(target: Ints, source: Ints, lane: Ints) -> list[int]:
             break
         goal, lane_of_goal = targets[start], lanes[start]
         before = {start: -1}
-        open_from: dict[int, int] = {}  # lane -> its first wait that was not looked at
+        open_from: dict[int, int] = {}  # lane -> its first wait that was not visited
         level, depth = [start], 1
         while level and depth < len(best):
             following: list[int] = []
@@ -61,8 +61,8 @@ def _path(before: dict[int, int], last: int) -> list[int]:
     return path[::-1]
 
 
-def _any_circle(begin: list[int], end: list[int]) -> list[int]:
-    """Return any circle: from each wait go to the first wait of its source's lane, until one comes again."""
+def _any_cycle(begin: list[int], end: list[int]) -> list[int]:
+    """Return any cycle: from each wait go to the first wait of its source's lane, until a wait repeats."""
     seen: dict[int, int] = {}
     for start in range(len(begin)):
         k = start
@@ -73,9 +73,9 @@ def _any_circle(begin: list[int], end: list[int]) -> list[int]:
             k = begin[k]
         if seen.get(k) == start and k in path:
             return path[path.index(k) :]
-    raise AssertionError("nothing waits in a circle")
+    raise AssertionError("the waits have no cycle")
 
 
-def closed(waits: list[int]) -> list[tuple[int, int]]:
-    """Return each wait of a circle with the next one; the first follows the last."""
+def consecutive_pairs(waits: list[int]) -> list[tuple[int, int]]:
+    """Return each wait of a cycle with the next one; the first follows the last."""
     return list(pairwise([*waits, waits[0]]))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
-from chimerac.chimera_ir.files import hang_up, say
+from chimerac.chimera_ir.files import discard_output, write_stdout
 from chimerac.chimera_ir.model import model_to_json
 
 
@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         description = describe(gpt(given.model, given.seq_len), given.micro_batch)
-        say(model_to_json(description))
+        write_stdout(model_to_json(description))
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of the output, head for instance, has closed it
-        hang_up(sys.stdout)
+        discard_output(sys.stdout)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.chimera_ir.files import say
+from chimerac.chimera_ir.files import write_stdout
 from chimerac.compiler.command.files import refused
 from chimerac.compiler.command.usage import explain_parser
 
@@ -15,7 +15,7 @@ def run(argv: Sequence[str], chimerac: Callable[[Sequence[str]], int]) -> int:
     from chimerac.compiler.explain.page import explain  # start-up: 11 ms, for this verb only
 
     try:
-        say(explain(explain_parser().parse_args(argv).codes, chimerac))
+        write_stdout(explain(explain_parser().parse_args(argv).codes, chimerac))
     except ChimeraError as error:
         return refused(error)
     return 0

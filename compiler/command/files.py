@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse, render
-from chimerac.chimera_ir.files import hang_up, read, say, write
+from chimerac.chimera_ir.files import discard_output, read, write, write_stdout
 
 
 def stdin() -> Source:
@@ -23,7 +23,7 @@ def put(product: str, path: str | None) -> None:
     if path == "":
         raise refuse("E002", "-o: the path is empty")
     if path is None or path == "-":
-        say(product)
+        write_stdout(product)
     else:
         write(product, path)
 
@@ -38,7 +38,7 @@ def refused(error: ChimeraError, colour: str = "auto") -> int:
             sys.stderr.write(text)
             sys.stderr.flush()
     except OSError:
-        hang_up(sys.stderr)
+        discard_output(sys.stderr)
     return 2 if all(d.code.startswith("E0") for d in error.diagnostics) else 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, visible
-from chimerac.chimera_ir.files import read, say, write
+from chimerac.chimera_ir.files import read, write, write_stdout
 from chimerac.compiler.command.files import refused, stdin
 from chimerac.compiler.command.usage import format_parser
 
@@ -28,11 +28,11 @@ def _format_one(name: str, check: bool) -> int:
     source = stdin() if name == "-" else Source(name, read(name))
     text = format_schedule(source)
     if check:
-        say("" if text == source.text else f"{visible(source.name)} is not formatted\n")
+        write_stdout("" if text == source.text else f"{visible(source.name)} is not formatted\n")
         return int(text != source.text)
     if name == "-":
-        say(text)
+        write_stdout(text)
     elif text != source.text:
         write(text, name)
-        say(f"formatted {visible(name)}\n")
+        write_stdout(f"formatted {visible(name)}\n")
     return 0

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from chimerac.chimera_ir.files import hang_up
+from chimerac.chimera_ir.files import discard_output
 from chimerac.compiler.command import compile, explain, fmt
 
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return VERBS[verb](argv[1:]) if known else compile.run(argv, VERBS)
     except BrokenPipeError:  # the reader, such as head, has closed its end
-        hang_up(sys.stdout)
+        discard_output(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return 130

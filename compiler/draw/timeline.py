@@ -36,8 +36,8 @@ def draw_timeline(
 ) -> str:
     """Return the drawing of the tasks of a timeline, from time 0 on.
 
-    ranks: those to draw, default all. columns: the most characters of a line; a longer timeline continues in further lines. stops: by
-    rank, a text after its last character. bands: show only the last lines, this many.
+    ranks: those to draw, default all. columns: the most characters of a line; a longer timeline continues in further lines.
+    stops: by rank, a text after its last character. bands: show only this many of the last lines of each rank.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = _fused(program, timeline)

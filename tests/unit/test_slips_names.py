@@ -71,12 +71,12 @@ def test_a_name_that_misleads_nobody(base: str, changes: list[tuple[str, str]]) 
         ("greedy", "D - r", "D - s", "per stage"),
         ("greedy", "D - r", "D - p", "per pipe"),
         ("greedy", "D - r", "D - m", "it may differ by rank, r"),
-        ("gpipe", "at s + m", "at r + m", "the rank of a stage is what its pipe says"),
+        ("gpipe", "at s + m", "at r + m", "the pipe defines the rank of a stage"),
         ("gpipe", "on rank s", "on rank r", "this formula gives the rank: write it with the stage"),
         ("gpipe", "at s + m", "when p == 0 at s + m", "a formula for one pipe names it: F main(s, m) at"),
         ("listing", "w { F }", "w { F(m) }", "F is the next micro-batch; to number them, count"),
-        ("listing", "w { F }", "w { F(s) }", "say the stage with the name of the rank"),
-        ("listing", "D - r", "D - s", "say the stage with the name of the rank"),
+        ("listing", "w { F }", "w { F(s) }", "write the stage as a formula of the rank"),
+        ("listing", "D - r", "D - s", "write the stage as a formula of the rank"),
     ],
 )
 def test_a_name_that_is_known_elsewhere(base: str, right: str, wrong: str, help: str) -> None:

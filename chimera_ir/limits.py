@@ -15,9 +15,7 @@ MAGNITUDE = 2**61  # magnitude of any value
 # of a program, whether compiled or read
 RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window
 PIPES = 2**12  # pipes
-CELLS = (
-    2**18
-)  # pipes × stages × width, a stage counted again for each tied set that names it; gradient all-reduces of all ranks
+CELLS = 2**18  # pipes × stages × width, a stage counted again for each tied set that names it; all-reduces of all ranks
 TASKS = 2**21  # tasks × width, at least two for every stage and micro-batch
 INSTRUCTIONS = 4 * TASKS + CELLS  # instructions of all ranks
 MEMBERS = 2**24  # ranks named by all gradient all-reduces together: for each group, its ranks squared

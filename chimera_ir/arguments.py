@@ -1,4 +1,4 @@
-"""Command lines: argparse that suggests the option or the choice that was probably meant."""
+"""Command lines: an argument parser that suggests the option or the choice that was probably meant."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ Size = Annotated[int, Field(ge=0, le=2**31)]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a boundary value. gradient: whether a gradient of the same shape travels back.
+    """One tensor of a boundary value. gradient: whether a gradient of the same shape is sent back.
 
-    kept: whether a layer before this boundary keeps the same memory for its backward. A stage that ends here then passes on
+    kept: whether a layer before this boundary keeps the same memory for its backward. A stage that ends here then sends
     a copy.
     """
 
@@ -48,7 +48,7 @@ class Tensor:
 
 
 def aligned_bytes(tensor: Tensor) -> int:
-    """Return the size of a tensor in a message of several tensors, with the padding behind it."""
+    """Return the size of a tensor in a message of several tensors, with the padding after it."""
     return -(-tensor.bytes // ALIGNMENT) * ALIGNMENT
 
 

@@ -1,6 +1,6 @@
 """The canonical JSON of a program: one instruction a line, fields in one order.
 
-Equal programs with equal costs and partitions are equal bytes, and a diff shows what changed.
+Equal programs with equal costs and partitions have equal bytes, and a diff of two files shows what changed.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def _row(row: tuple[int, ...], ids: list[str], collectives: list[str]) -> str:
     return template.format(_VALUES[value], pipe, stage, ids[batch], peer, _FLAGS[flags])
 
 
-# The places of the arguments of `_row` in a template, by field.
+# The placeholder of each field in a template.
 _ARGUMENTS = {"value": '"{0}"', "pipe": "{1}", "stage": "{2}", "micro_batches": "{3}", "peer": "{4}"}
 
 
 def _template(form: Form) -> str:
-    """Return the format of the instructions of one operation; nothing where they are written once for all."""
+    """Return the format of the instructions of one operation, or an empty string for collectives, whose texts are made once."""
     if "ranks" in form.fields:
         return ""
     named = [f'"{name}": {_ARGUMENTS[name]}' for name in form.fields if name not in FLAGS]

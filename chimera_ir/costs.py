@@ -1,6 +1,6 @@
-"""Costs: what the tasks and transfers of a program are believed to take.
+"""Costs: the assumed durations of the tasks and transfers of a program.
 
-A program is the same program whatever it costs: its digest does not cover costs.
+Programs that differ only in costs are equal: the digest does not cover costs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Costs:
         return Costs((1,) * stages, (2,) * stages, (1,) * stages, (1,) * stages)
 
     def total(self, micro_batches: int) -> int:
-        """Return a time that no run of a program exceeds: all tasks and transfers one after another, every forward twice."""
+        """Return an upper bound of a run's time: all tasks and transfers one after another, every forward twice."""
         tasks = sum(2 * sum(self.FWD) + sum(kind) for kind in (self.BWD, self.BWD_INPUT, self.BWD_WEIGHT))
         return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
 
     def excess(self, micro_batches: int) -> str:
-        """Return in words which limit a program with these costs exceeds; nothing if there is none."""
+        """Return in words which limit a program with these costs exceeds, or an empty string."""
         total = self.total(micro_batches)
         if total > limits.TIME:
             return f"{total} units of time if one task runs after another; at most {limits.TIME}"

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that findings can point into. name: what the user calls it, usually a path."""
+    """A text that findings can point into. name: its name in messages, usually a path."""
 
     name: str
     text: str
 
     def line(self, number: int) -> str:
-        """Return line `number` (from 1) without its newline, or nothing past the end."""
+        """Return line `number` (from 1) without its newline, or an empty string past the end."""
         start = 0
         for _ in range(number - 1):
             start = self.text.find("\n", start) + 1
@@ -69,8 +69,8 @@ class Span:
 class Diagnostic:
     """One finding.
 
-    message: the fact, with its numbers; label: what is at `span`; notes: how it came about; help: one change to make.
-    about: rows of a program, or a path into a file; callers that know which text made them add a span.
+    message: the fact, with its numbers; label: what is at `span`; notes: its causes; help: one change to make.
+    about: rows of a program, or a path into a file; callers that know the text behind them add a span.
     """
 
     code: str
@@ -127,8 +127,8 @@ def render(diagnostics: Sequence[Diagnostic], colour: bool = False) -> str:
 def visible(text: str) -> str:
     """Return a line that is safe to print, shortened if it is very long.
 
-    Characters that the terminal would interpret (controls, changes of direction) are escaped, as in \\x1b, and so are
-    those that UTF-8 cannot express.
+    Characters that the terminal would interpret (controls, changes of the writing direction) are escaped, as in \\x1b, and
+    so are those that UTF-8 cannot express.
     """
     text = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
     if text.isprintable():

@@ -1,4 +1,4 @@
-"""Files: text is read within a limit, and written whole or not at all (E001, E003)."""
+"""Files: reading text of limited size, and atomic writes (E001, E003)."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ MAX_NAME = 300  # characters of a path shown
 
 
 def read(path: str | os.PathLike[str], opened: BinaryIO | None = None) -> str:
-    """Return the text of a file, its lines ended by a newline alone, without a byte order mark.
+    """Return the text of a file with `\\n` line ends and without a byte order mark.
 
-    opened: the file if it is open already; `path` is then only its name in findings. Raises ChimeraError E001 if it
+    opened: the file if it is already open; `path` is then only its name in findings. Raises ChimeraError E001 if it
     cannot be read.
     """
     try:
         if opened is None and (size := _size(path)) > limits.FILE:
-            raise refuse("E001", f"{named(path)} has {size} bytes; at most {limits.FILE} are read")
+            raise refuse("E001", f"{short_path(path)} has {size} bytes; at most {limits.FILE} are read")
         with open(path, "rb") if opened is None else nullcontext(opened) as file:
             data = file.read(limits.FILE + 1)
         if len(data) > limits.FILE:  # a pipe or a device: its size is known only now
-            raise refuse("E001", f"{named(path)} has more than {limits.FILE} bytes")
+            raise refuse("E001", f"{short_path(path)} has more than {limits.FILE} bytes")
         text = data.decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     except UnicodeDecodeError as error:
-        raise refuse("E001", f"{named(path)} is not text: byte {error.start} is not UTF-8") from None
+        raise refuse("E001", f"{short_path(path)} is not text: byte {error.start} is not UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise refuse("E001", f"{named(path)} cannot be read: {reason(error).lower()}") from None
+        raise refuse("E001", f"{short_path(path)} cannot be read: {reason(error).lower()}") from None
 
 
-def named(path: str | os.PathLike[str]) -> str:
+def short_path(path: str | os.PathLike[str]) -> str:
     """Return a path for findings, shortened in the middle if it is long."""
     name = os.fspath(path)
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME // 2]}...{name[-MAX_NAME // 2 :]}"
 
 
 def reason(error: Exception) -> str:
-    """Return the operating system's words for an error."""
+    """Return the operating system's description of an error."""
     return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
 def _size(path: str | os.PathLike[str]) -> int:
-    found = os.stat(path)
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    status = os.stat(path)
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def write_stdout(text: str) -> None:
@@ -74,7 +74,7 @@ def write_stdout(text: str) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Redirect all further output of a stream, also at exit, to the null device: its reader has closed the pipe."""
+    """Redirect a stream to the null device, also for the flush at exit: the receiving process has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -82,19 +82,19 @@ def write(text: str, path: str) -> None:
     """Write a text to a file. Raises ChimeraError E003 if that fails; an existing file is then unchanged.
 
     The text is written to a temporary file in the same folder, which then replaces the file. Its name is random, so that
-    nobody can create it first. Links, owner and permissions are kept. Where replacing is not possible, the file is
+    no other process can create it first. Links, owner and permissions are kept. Where replacing is not possible, the file is
     written in place: a pipe, a device, a file with several hard links or another owner, a folder that allows no new files.
     """
     try:
-        found = _status(path)
-        if found is None or not _is_stdout(found):
+        status = _status(path)
+        if status is None or not _is_stdout(status):
             data = text.encode()
-            if not (_is_replaceable(path, found) and _replaced(os.path.realpath(path), data, found)):
+            if not (_is_replaceable(path, status) and _replace(os.path.realpath(path), data, status)):
                 with open(path, "wb") as file:
                     file.write(data)
             return
     except (OSError, ValueError) as error:
-        raise refuse("E003", f"{named(path)} cannot be written: {reason(error)}") from None
+        raise refuse("E003", f"{short_path(path)} cannot be written: {reason(error)}") from None
     write_stdout(text)  # /dev/stdout, which may be a file with text in it
 
 
@@ -106,37 +106,37 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
-def _is_stdout(found: os.stat_result) -> bool:
+def _is_stdout(status: os.stat_result) -> bool:
     try:
-        return sys.stdout is not None and os.path.samestat(found, os.fstat(sys.stdout.fileno()))
-    except (OSError, ValueError):  # it is no file
+        return sys.stdout is not None and os.path.samestat(status, os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # stdout has no file descriptor
         return False
 
 
-def _is_replaceable(path: str, found: os.stat_result | None) -> bool:
-    """Return whether another file may replace what is at a path. found: its status."""
-    if found is None:
+def _is_replaceable(path: str, status: os.stat_result | None) -> bool:
+    """Return whether another file may replace the one at a path. status: that of the path."""
+    if status is None:
         return os.path.basename(path) not in ("", ".", "..")
-    if not (stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and os.access(path, os.W_OK)):
+    if not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and os.access(path, os.W_OK)):
         return False
     real = _status(os.path.realpath(path))  # for /dev/fd/3 there may be none
-    return real is not None and os.path.samestat(found, real)
+    return real is not None and os.path.samestat(status, real)
 
 
 _NO_TEMPORARY_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
-def _replaced(target: str, data: bytes, found: os.stat_result | None) -> bool:
+def _replace(target: str, data: bytes, status: os.stat_result | None) -> bool:
     """Write a temporary file and replace the target with it; return whether that was possible."""
     temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}")
     made = False
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             made = True
-            if found is not None:
-                if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(file.fileno(), found.st_uid, found.st_gid)
-                os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
+            if status is not None:
+                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
             file.write(data)
         os.replace(temporary, target)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Which of its two text forms a program has, and reading it."""
+"""The two text forms of a program: telling which one a text has, and parsing it."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def is_program(source: Source) -> bool:
 
 def read_program(source: Source) -> Program:
     """Return the program of a JSON or compact text, not verified yet."""
-    read = program_from_text if _TEXT.match(source.text) else program_from_json
-    return read(source.text, source.name)
+    parse = program_from_text if _TEXT.match(source.text) else program_from_json
+    return parse(source.text, source.name)

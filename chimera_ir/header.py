@@ -1,4 +1,4 @@
-"""The header of a program: its sizes, placements and promises, against which its streams are verified."""
+"""The header of a program: its sizes, placements and limits, against which its streams are verified."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Tied:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Everything a program says besides its streams: what they are verified against.
+    """The sizes, placements and limits of a program, against which its streams are verified.
 
     width: data-parallel replicas; ranks: of one replica; window: sends of a channel that may be incomplete;
-    machine: the machine (docs/semantics.md) on which the program promises to end; micro_batch_size: numerator and
-    denominator of a micro-batch against the one that N counts; limits: rank-wise bounds by name.
+    machine: the one for which the program is verified to terminate (docs/semantics.md); micro_batch_size: numerator and
+    denominator of the size of a micro-batch, as a fraction of the size that a run is given; limits: bounds per rank, by name.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -72,14 +72,14 @@ class Header:
     limits: Mapping[Name, Id] = field(default_factory=dict)
 
     def excess(self) -> str:
-        """Return which limit a program under this header exceeds, in words; nothing if there is none."""
+        """Return in words which limit a program under this header exceeds, or an empty string."""
         for what, count, most in self._sizes():
             if count > most:
                 return f"{count} {what}; at most {most}"
         return ""
 
     def _sizes(self) -> Iterator[tuple[str, int, int]]:
-        # In this order: each is computed only where those before it are within bounds.
+        # The order matters: each size is computed only if those before it are within their limits.
         held = self.stages + sum(len(tied.stages) for tied in self.tied)
         yield "ranks over all replicas", self.width * self.ranks, limits.RANKS
         yield "stages", self.stages, limits.RANKS
@@ -87,14 +87,14 @@ class Header:
         yield "pipes x stages, tied ones counted again, x replicas", len(self.pipes) * held * self.width, limits.CELLS
         yield "tasks, two for every stage and micro-batch", 2 * self.stages * self.micro_batches * self.width, limits.TASKS
         groups = [*((s,) for s in range(self.stages)), *(tied.stages for tied in self.tied)]
-        yield "ranks named by the members of all gradient sums", sum(self._copies(g) ** 2 for g in groups), limits.MEMBERS
+        yield "ranks named by all gradient all-reduces", sum(self._rank_count(g) ** 2 for g in groups), limits.MEMBERS
 
-    def _copies(self, stages: Iterable[int]) -> int:
-        """Return on how many global ranks any of these stages is; where the text places it nowhere, the verifier says so."""
+    def _rank_count(self, stages: Iterable[int]) -> int:
+        """Return the number of global ranks that hold any of these stages. The verifier reports stages without a placement."""
         return len({r for p in self.pipes for s in stages for r in p.placement[s : s + 1]}) * self.width
 
     def holders(self, stages: Iterable[int]) -> tuple[int, ...]:
         """Return the global ranks that hold a copy of any of these stages, ascending."""
-        wanted = tuple(stages)
-        local = {pipe.placement[s] for pipe in self.pipes for s in wanted}
+        members = tuple(stages)
+        local = {pipe.placement[s] for pipe in self.pipes for s in members}
         return tuple(w * self.ranks + r for w in range(self.width) for r in sorted(local))

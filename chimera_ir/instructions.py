@@ -1,7 +1,7 @@
-"""Instructions: one frozen class per operation, told apart by the field `op`. docs/semantics.md says what they mean.
+"""Instructions: one frozen class per operation, identified by the field `op`. docs/semantics.md defines them.
 
-Only this file says which fields an operation has. `FORMS` lists them, and the readers and writers of JSON, text and
-tables follow it. docs/architecture.md says how to add an instruction.
+The fields of an operation are defined only here. The parsers and writers of JSON, text and tables use `FORMS`, which lists
+them. docs/architecture.md explains how to add an instruction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Value(IntEnum):
 
 ValueName = Literal["act", "grad"]
 
-# Bounds of the fields: pydantic checks them when a file is read (jsonform.py). Values made by this project are not checked.
+# Bounds of the fields: pydantic checks them when a file is read (jsonform.py). Values from this project's code are not checked.
 MAX_ID = 2**31 - 1
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 # FailFast: only the first wrong entry of a list is reported. All of them would be a hundred times as long as the file.
@@ -143,7 +143,7 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Give the buffer of a received value back here, instead of right after its last reader. stage: the consumer's."""
+    """Free the buffer of a received value here, instead of right after its last consumer. stage: the consumer's."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     value: ValueName

@@ -1,4 +1,4 @@
-"""The JSON form of a program: its published schema, and reading what may come from a stranger.
+"""The JSON form of a program: its published schema, and a parser for untrusted files.
 
 `canonical.py` writes it.
 """
@@ -18,14 +18,14 @@ from pydantic import FailFast, Field, TypeAdapter
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
 from chimerac.chimera_ir.instructions import STRICT, Instruction
+from chimerac.chimera_ir.json_checks import Kind, not_json
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Header, Program
-from chimerac.chimera_ir.reading import One, read_part
+from chimerac.chimera_ir.reading import VersionOne, read_part
 from chimerac.chimera_ir.scanning import Excerpt, after, after_space, end_of, place_of
 from chimerac.chimera_ir.streams import Streams
-from chimerac.chimera_ir.unfit import Kind, not_json
 
-_NO_COSTS = Costs((), (), (), ())  # of a file that has none
+_NO_COSTS = Costs((), (), (), ())  # of a file without costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class ProgramFile(Header):
     """A program as JSON: the header's fields, `costs`, `partition`, and `streams`, one per global rank (width x ranks)."""
 
     format: Literal["chimera-program"]
-    version: One
+    version: VersionOne
     costs: Costs = field(default_factory=lambda: _NO_COSTS)
     partition: Partition | None = None
     streams: Annotated[
@@ -50,7 +50,7 @@ KIND = Kind(
 )
 
 
-SMALLER = "docs/language.md lists the limits; compile a smaller program"
+SMALLER_HELP = "docs/language.md lists the limits; compile a smaller program"
 
 
 @cache
@@ -69,7 +69,7 @@ def _instruction_adapter() -> TypeAdapter[Instruction]:
 
 
 def json_schema() -> str:
-    """Return the JSON Schema of program version 1, so that an outside tool can check a file without this code."""
+    """Return the JSON Schema of program version 1, so that other tools can check a file without this code."""
     schema = _adapter().json_schema(mode="validation")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "chimera-program version 1"}
     return json.dumps(schema, indent=2) + "\n"
@@ -83,21 +83,21 @@ def program_to_json(program: Program) -> str:
 def program_from_json(text: str, name: str = "<json>") -> Program:
     """Return the program that a JSON text holds. Its streams are not verified yet.
 
-    name: what the user calls the text. Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1,
-    E603 a field that is missing, unknown or out of range, E604 sizes that no reader should allocate.
+    name: the name of the text in messages. Raises ChimeraError: E601 not JSON, E602 not a chimera program of version 1,
+    E603 a field that is missing, unknown or out of range, E604 sizes beyond the limits.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
         raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
     try:
         begin = place_of(text, "streams")
-        reader = StreamsReader(source, begin) if begin is not None and text[begin : begin + 1] == "[" else None
+        parser = StreamsParser(source, begin) if begin is not None and text[begin : begin + 1] == "[" else None
     except JSONDecodeError as error:
         raise not_json(KIND, Excerpt(text, source), error) from None
-    if reader is None or begin is None:
+    if parser is None or begin is None:
         return program_from(Excerpt(text, source), Streams(), [])
-    header = Excerpt.of(source, (0, begin), "[]", (reader.end, len(text)))
-    return program_from(header, reader.rows, reader.found)
+    header = Excerpt.of(source, (0, begin), "[]", (parser.end, len(text)))
+    return program_from(header, parser.rows, parser.found)
 
 
 def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) -> Program:
@@ -119,7 +119,7 @@ def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) ->
         raise ChimeraError(found)
     excess = file.excess() or file.costs.excess(file.micro_batches) or rows.excess()
     if excess:
-        raise refuse("E604", f"{name} has {excess}", help=SMALLER)
+        raise refuse("E604", f"{name} has {excess}", help=SMALLER_HELP)
     if file.partition is not None and len(file.partition.stages) != file.stages:
         message = f"{name}: partition: it has {len(file.partition.stages)} stages, and the program has {file.stages}"
         raise ChimeraError([Diagnostic(KIND.codes[2], message, about=("partition",))])
@@ -128,21 +128,21 @@ def program_from(header: Excerpt, rows: Streams, found: Sequence[Diagnostic]) ->
 
 
 def read_instruction(part: Excerpt, rank: int, number: int) -> Instruction:
-    """Return the instruction that a JSON text holds; findings name the place of it."""
+    """Return the instruction that a JSON text holds. rank, number: its place in the file, for findings."""
     if len(part.text) > limits.INSTRUCTION:
         fact = f"{part.source.name}: streams[{rank}][{number}] has {len(part.text)} characters, an instruction at most"
         raise refuse("E604", f"{fact} {limits.INSTRUCTION}")
     return read_part(_instruction_adapter(), KIND, part, ("streams", rank, number))
 
 
-# An instruction without objects or braces inside, and the sign behind it. Any other takes the slow path.
+# An instruction without objects or braces inside, and the character after it. Any other instruction takes the slow path.
 _ITEM = re.compile(rf"({{[^{{}}]{{0,{limits.INSTRUCTION}}}}})[ \t\n\r]*([],])[ \t\n\r]*")
 
 
-class StreamsReader:
-    """Reads the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
+class StreamsParser:
+    """Parses the streams of a JSON text one instruction at a time, so that few of them are in memory as Python values.
 
-    end: the position behind the streams; found: findings about the first wrong instruction or stream. Raises
+    end: the position after the streams; found: findings about the first wrong instruction or stream. Raises
     JSONDecodeError.
     """
 
@@ -173,7 +173,7 @@ class StreamsReader:
             at = after(text, at, ",")
 
     def _stream(self, at: int) -> int:
-        """Read the instructions of one stream, whose first begins here; return the position behind them."""
+        """Read the instructions of one stream, whose first begins here; return the position after them."""
         text, rows, scan, match = self.text, self.rows, _scan, _ITEM.match
         if text[at : at + 1] == "]":
             return at + 1
@@ -184,14 +184,14 @@ class StreamsReader:
             except (ValueError, RecursionError):
                 fits = False
             if fits and item is not None:
-                at, sign = item.end(), item[2]
+                at, symbol = item.end(), item[2]
             else:
                 part = Excerpt.of(self.source, (at, end_of(text, at)))
                 rows.add(read_instruction(part, len(rows) - 1, rows.last))
                 at = after_space(text, at + len(part.text))
-                sign = text[at : at + 1]
+                symbol = text[at : at + 1]
                 at = after(text, at, ",]")
-            if sign == "]":
+            if symbol == "]":
                 return at
             if not rows.last & 1023:
                 self._check()
@@ -199,7 +199,7 @@ class StreamsReader:
     def _check(self) -> None:
         """Raise ChimeraError E604 if the streams exceed a limit."""
         if excess := self.rows.excess():
-            raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER)
+            raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER_HELP)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

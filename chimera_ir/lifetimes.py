@@ -1,7 +1,7 @@
-"""Lifetimes: what a rank holds besides its weights and gradients, from which instruction to which.
+"""Lifetimes: what a rank holds besides its weights and gradients, and from which instruction to which.
 
 This is the rule of docs/semantics.md, "Buffers". Counts (a header's limits, the report) and bytes (`--memory`, the report)
-are sums over the same columns. The interpreter does not read them; tests measure that it holds exactly this.
+are sums over the same columns. The interpreter does not use them; tests measure that it holds exactly these bytes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class Kind(IntEnum):
     FOR_INPUT = 2  # what only the BWD_INPUT of a split backward needs: held before it
     FOR_BOTH = 3  # what both halves of a split backward need: held before the BWD_INPUT and after it
     FOR_WEIGHT = 4  # what only the BWD_WEIGHT needs: held after the BWD_INPUT
-    LEFT = 5  # all that the BWD_WEIGHT needs, if the BWD_INPUT runs the forward again
+    FOR_WEIGHT_RECOMPUTED = 5  # all that the BWD_WEIGHT needs, if the BWD_INPUT runs the forward again
     RECEIVED = 6  # the buffer of a message
-    OUTPUT = 7  # an output of a task, until its last reader on this rank or its SEND
+    OUTPUT = 7  # an output of a task, until its last consumer on this rank or its SEND
     SENT = 8  # a message, until its send is complete
-    SENT_ITSELF = 9  # negative: a message of one tensor is the output itself, which SENT counts again
+    SENT_UNCOPIED = 9  # bytes to subtract: a message of one tensor is the output itself, which SENT would count twice
 
 
-ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.LEFT)
+ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.FOR_WEIGHT_RECOMPUTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Lives:
     """What is held, as columns of equal length: each entry is held while rows `born` to `freed` run.
 
-    stage: of an activation; of a value, that of its reader. count: the number of values of a message, else 1. freed: the
+    stage: of an activation; of a value, that of its consumer. count: the number of values of a message, else 1. freed: the
     row after the stream's last for what is freed at the end of the iteration.
     """
 
@@ -58,7 +58,7 @@ class Lives:
 
     @staticmethod
     def of(kind: Kind, stage: Ints, born: Ints, freed: Ints, value: Value = Value.act, count: Ints | None = None) -> Lives:
-        """Return the columns of lives of one kind."""
+        """Return entries of one kind."""
         same = [np.full(len(born), x, np.int64) for x in (kind, value)]
         return Lives(same[0], same[1], stage, np.ones(len(born), np.int64) if count is None else count, born, freed)
 
@@ -67,34 +67,34 @@ class Lives:
         return Lives(*(np.concatenate([getattr(x, f.name) for x in lives]) for f in fields(Lives)))
 
     def take(self, rows: npt.NDArray[Any]) -> Lives:
-        """Return the lives selected by an index or a mask."""
+        """Return the entries selected by an index or a mask."""
         return Lives(*(getattr(self, f.name)[rows] for f in fields(Lives)))
 
     def is_of(self, *kinds: Kind) -> npt.NDArray[np.bool_]:
-        """Return which lives are of these kinds."""
+        """Return which entries are of these kinds."""
         return np.isin(self.kind, kinds)
 
 
 def activations(program: Program) -> Lives:
-    """Return the activations of a verified program. A FWD with recompute keeps nothing: its backward runs it again."""
-    h, t, at = program.header, program.table, _Places(program)
+    """Return the activations of a verified program. A FWD with recompute keeps none: its backward runs it again."""
+    h, t, at = program.header, program.table, _RowsByKey(program)
     rows, keys = at.entries(np.flatnonzero(t.op == Op.FWD))
     stage = t.stage[rows]
     if h.kind == "evaluation":
         return Lives.of(Kind.ALIVE, stage, rows, rows)
     first, last = at.input[keys], at.weight[keys]
-    again, split = (t.flags[rows] & RECOMPUTE).astype(bool), first != last
+    recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool), first != last
     lives = [Lives.of(Kind.ALIVE, stage, rows, last)]
     for kind, which, born, freed in (
-        (Kind.KEPT, ~again & ~split, rows, first),
-        (Kind.FOR_INPUT, ~again & split, rows, first),
-        (Kind.FOR_BOTH, ~again & split, rows, last),
-        (Kind.FOR_WEIGHT, ~again & split, first, last),
-        (Kind.LEFT, again & split, first, last),
+        (Kind.KEPT, ~recomputed & ~split, rows, first),
+        (Kind.FOR_INPUT, ~recomputed & split, rows, first),
+        (Kind.FOR_BOTH, ~recomputed & split, rows, last),
+        (Kind.FOR_WEIGHT, ~recomputed & split, first, last),
+        (Kind.FOR_WEIGHT_RECOMPUTED, recomputed & split, first, last),
     ):
         lives.append(Lives.of(kind, stage[which], born[which], freed[which]))
     # The forwards of a group are run again one micro-batch after the other.
-    for kind, which in ((Kind.KEPT, again & ~split), (Kind.FOR_INPUT, again & split)):
+    for kind, which in ((Kind.KEPT, recomputed & ~split), (Kind.FOR_INPUT, recomputed & split)):
         backwards = np.unique(first[which])
         lives.append(Lives.of(kind, t.stage[backwards], backwards, backwards))
     return Lives.concatenate(lives)
@@ -102,13 +102,13 @@ def activations(program: Program) -> Lives:
 
 def received(program: Program) -> Lives:
     """Return the buffers of received messages: a whole message is held until its last value is freed."""
-    at = _Places(program)
+    at = _RowsByKey(program)
     return Lives.concatenate([_received(program, at, value) for value in Value])
 
 
 def values(program: Program) -> Lives:
     """Return the outputs of each rank's own tasks, and its sends."""
-    t, at = program.table, _Places(program)
+    t, at = program.table, _RowsByKey(program)
     sends, complete = _sends(program)
     lives = []
     for value in Value:
@@ -122,7 +122,7 @@ def values(program: Program) -> Lives:
         lives.append(Lives.of(Kind.OUTPUT, at.stage(keys), producer[keys], freed, value))
         rows, count = sends[here], at.count(sends[here])
         lives.append(Lives.of(Kind.SENT, t.stage[rows], rows, complete[here], value, count))
-        lives.append(Lives.of(Kind.SENT_ITSELF, t.stage[rows], rows, rows, value, count))
+        lives.append(Lives.of(Kind.SENT_UNCOPIED, t.stage[rows], rows, rows, value, count))
     return Lives.concatenate(lives)
 
 
@@ -132,7 +132,7 @@ def lifetimes(program: Program) -> Lives:
 
 
 def held(program: Program, lives: Lives, amounts: Amounts) -> Amounts:
-    """Return for each row of the program the sum of the amounts that are held while it runs."""
+    """Return, for each row of the program, the sum of the amounts that are held while it runs."""
     ends = program.offsets[1:][program.rank_of[lives.born]] if len(program) else lives.born
     change = np.zeros(len(program) + 1, amounts.dtype)
     np.add.at(change, lives.born, amounts)
@@ -167,11 +167,11 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
             return min(kept, left)
         case Kind.FOR_WEIGHT:
             return left - min(kept, left)
-        case Kind.LEFT:
+        case Kind.FOR_WEIGHT_RECOMPUTED:
             return left
         case Kind.OUTPUT:
             return stages[stage - 1].act_bytes if value == Value.act else stages[stage].grad_bytes
-        case Kind.SENT_ITSELF:
+        case Kind.SENT_UNCOPIED:
             tensors = _tensors(stages, value, stage)
             return -tensors[0].bytes if len(tensors) * count == 1 else 0
         case _:
@@ -179,13 +179,13 @@ def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[St
 
 
 def _tensors(stages: Sequence[StageSum], value: Value, stage: int) -> tuple[Tensor, ...]:
-    """Return the tensors of a value; a grad has only those with a gradient. stage: the reader's."""
+    """Return the tensors of a value; a grad has only those with a gradient. stage: the consumer's."""
     if value == Value.act:
         return stages[stage - 1].boundary
     return tuple(t for t in stages[stage].boundary if t.gradient)
 
 
-def _received(program: Program, at: _Places, value: Value) -> Lives:
+def _received(program: Program, at: _RowsByKey, value: Value) -> Lives:
     t = program.table
     messages = np.flatnonzero((t.op == Op.RECV) & (t.value == value))
     rows, keys = at.entries(messages)
@@ -211,8 +211,8 @@ def _sends(program: Program) -> tuple[Ints, Ints]:
     return rows, complete
 
 
-class _Places:
-    """Rows by key = (replica x stages + stage) x micro-batches + id, -1 where there is none; for a value the reader's."""
+class _RowsByKey:
+    """Rows by key = (replica x stages + stage) x micro-batches + id, -1 for no row. A value has the key of its consumer."""
 
     def __init__(self, program: Program) -> None:
         self.program, t = program, program.table
@@ -224,7 +224,7 @@ class _Places:
         self.weight = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
 
     def count(self, rows: Ints) -> Ints:
-        """Return how many micro-batches each row is about."""
+        """Return the number of micro-batches of each row."""
         return self._sizes[self.program.table.batch[rows]]
 
     def entries(self, rows: Ints) -> tuple[Ints, Ints]:
@@ -243,20 +243,20 @@ class _Places:
         return keys // h.micro_batches % h.stages
 
     def producer(self, value: Value) -> Ints:
-        """Return by key of the reader the task whose output each value is."""
-        by_maker, step = (self.forward, 1) if value == Value.act else (self.input, -1)
+        """Return, indexed by the consumer's key, the row of the task that produces each value."""
+        by_producer, step = (self.forward, 1) if value == Value.act else (self.input, -1)
         h, result = self.program.header, np.full(self._total, -1, np.int64)
-        makers = np.flatnonzero(by_maker >= 0)
-        makers = makers[self.stage(makers) != (h.stages - 1 if value == Value.act else 0)]
-        result[makers + step * h.micro_batches] = by_maker[makers]
+        producers = np.flatnonzero(by_producer >= 0)
+        producers = producers[self.stage(producers) != (h.stages - 1 if value == Value.act else 0)]
+        result[producers + step * h.micro_batches] = by_producer[producers]
         return result
 
     def last_use(self, value: Value) -> Ints:
-        """Return the row of the last use of each value: its FREE, or the last task that reads it."""
+        """Return the row of the last use of each value: its FREE, or the last task that uses it."""
         t = self.program.table
-        readers = self.weight if self.program.header.kind == "training" else self.forward
+        consumers = self.weight if self.program.header.kind == "training" else self.forward
         free = self._rows((t.op == Op.FREE) & (t.value == value))
-        return np.where(free >= 0, free, readers if value == Value.act else self.input)
+        return np.where(free >= 0, free, consumers if value == Value.act else self.input)
 
     def _rows(self, which: npt.NDArray[np.bool_]) -> Ints:
         rows, keys = self.entries(np.flatnonzero(which))

@@ -6,7 +6,7 @@ docs/language.md lists each limit with the comment that it has here.
 
 # of a schedule's text
 TEXT = 1_000_000  # characters of a text
-TOKENS = 100_000  # words, numbers, signs and comments of a text
+TOKENS = 100_000  # words, numbers, symbols and comments of a text
 NAME = 64  # characters of a name
 NAMES = 256  # `param` and `let` of the top level, and `let` of a ticks order, each; parameters of a program
 NESTING = 100  # nesting of an expression, or of blocks; the terms of a sum or product are not nested
@@ -15,18 +15,18 @@ MAGNITUDE = 2**61  # magnitude of any value
 # of a program, whether compiled or read
 RANKS = 2**16  # ranks × width; stages; micro-batches of a group; parts of a size; window
 PIPES = 2**12  # pipes
-CELLS = 2**18  # pipes × stages × width, a stage counted again for each tied set that names it; gradient sums of all ranks
+CELLS = 2**18  # pipes × stages × width, a stage counted again for each tied set that names it; all-reduces of all ranks
 TASKS = 2**21  # tasks × width, at least two for every stage and micro-batch
 INSTRUCTIONS = 4 * TASKS + CELLS  # instructions of all ranks
-MEMBERS = 2**24  # ranks named by all gradient sums together: for each group, its ranks squared
+MEMBERS = 2**24  # ranks named by all gradient all-reduces together: for each group, its ranks squared
 COST = 2**40  # cost of a task, or of a hop
 TIME = 2**61  # all costs of a program added up
 
-# of the work that a schedule's text makes
+# of the work that a schedule's text causes
 FORMULAS = 2**14  # pipes × rules of a ticks order; pipes × stage clauses
 KEYS = 16  # keys of `then` together; limits of a greedy order
-TURNS = 1_000_000  # turns of a listing's loops, over all ranks
-WORK = 2**24  # operations in evaluating expressions; one on many points counts once per 64 of them
+REPETITIONS = 1_000_000  # repetitions of all bodies of a listing's loops, over all ranks
+WORK = 2**24  # operations of a compilation: evaluating expressions (on many points, once per 64 of them) and placing tasks
 
 # of a file
 FILE = 2**30  # bytes of any file; characters of a program

@@ -1,4 +1,4 @@
-"""The machines on which a program may promise to end (docs/semantics.md). Imported by command lines: it needs no package."""
+"""The machines for which a program is verified to terminate (docs/semantics.md). For fast start-up it imports no package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MACHINES: tuple[Machine, ...] = get_args(Machine)
 
 
 def machine_name(machine: Machine, window: int) -> str:
-    """Return what messages call a machine. window: sends of a channel that may be incomplete."""
+    """Return the name of a machine in messages. window: sends of a channel that may be incomplete."""
     return f"window({window})" if machine == "window" else machine
 
 

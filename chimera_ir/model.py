@@ -1,6 +1,6 @@
-"""Model descriptions: all that the compiler knows of a model, and what its stages need.
+"""Model descriptions: what the compiler knows about a model, and the sums over the layers of each stage.
 
-A description is measured once, without weights (interpreter/runtime/describe.py), and travels as JSON:
+A description is measured once, without weights (interpreter/runtime/describe.py), and is stored as JSON:
 
     {"format": "chimera-model", "version": 1, "name": "gpt-nano", "samples": 4,
     "layers": [{"name": "embedding", "parameters": 12288, "weight_bytes": 49152, ...},
@@ -23,8 +23,8 @@ from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
-from chimerac.chimera_ir.reading import One, read_json
-from chimerac.chimera_ir.unfit import Kind
+from chimerac.chimera_ir.json_checks import Kind
+from chimerac.chimera_ir.reading import VersionOne, read_json
 
 FORMAT = "chimera-model"
 VERSION = 1
@@ -61,7 +61,7 @@ class Layer:
 class TiedLayers:
     """A parameter that several layers share. Each of these layers also counts it in its own sizes.
 
-    name: as in the layers' `tied`, or made of the first layer's name and the parameter's where no layer names it.
+    name: the one in the layers' `tied`; where no layer gives one, it is formed from the first layer's name and the parameter's.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -76,7 +76,7 @@ class TiedLayers:
 class Shared:
     """Memory that several layers keep. A stage counts it once, however many of its layers keep it.
 
-    bytes: for one micro-batch. made: the layer that makes it; None where each stage makes its own. In a stage that begins
+    bytes: for one micro-batch. made: the layer that computes it; None where each stage computes its own. In a stage that begins
     after the layer `made`, it is part of the input and is not counted. kept, split_kept, weight_kept: the layers that keep
     it, for each of these amounts. The layers' own amounts do not count it.
     """
@@ -91,7 +91,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class StageSum:
-    """What a stage needs for one micro-batch: the sums over its layers, and the boundary value it hands on."""
+    """What a stage needs for one micro-batch: the sums over its layers, and the boundary value that it sends."""
 
     layers: range
     parameters: int
@@ -105,18 +105,18 @@ class StageSum:
 
     @property
     def act_bytes(self) -> int:
-        """Return the bytes of the value that goes to the next stage."""
+        """Return the bytes of the activation that the stage sends to the next one."""
         return sum(t.bytes for t in self.boundary)
 
     @property
     def grad_bytes(self) -> int:
-        """Return the bytes of the gradient that comes back from the next stage."""
+        """Return the bytes of the gradient that the stage receives from the next one."""
         return sum(t.bytes for t in self.boundary if t.gradient)
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model as a list of layers. samples: how many samples the micro-batch has that all sizes are for."""
+    """A model as a list of layers. samples: the number of samples of the micro-batch for which all sizes were measured."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: LayerName
@@ -144,13 +144,13 @@ class ModelDescription:
                         sums[n] += shared.bytes
         # A stage holds a tied parameter once, however many of its layers share it.
         held: list[list[Layer | TiedLayers]] = [[self.layers[k] for k in ids] for ids in cut]
-        again: list[list[TiedLayers]] = [[] for _ in cut]
+        duplicates: list[list[TiedLayers]] = [[] for _ in cut]
         for tied in self.tied:
             for n, count in Counter(stage_of[k] for k in tied.layers).items():
-                again[n] += [tied] * (count - 1)
+                duplicates[n] += [tied] * (count - 1)
 
         def sums_of(size: Callable[[Layer | TiedLayers], int]) -> list[int]:
-            return [sum(map(size, a)) - sum(map(size, b)) for a, b in zip(held, again, strict=True)]
+            return [sum(map(size, a)) - sum(map(size, b)) for a, b in zip(held, duplicates, strict=True)]
 
         parameters, weights = sums_of(lambda x: x.parameters), sums_of(lambda x: x.weight_bytes)
         gradients, costs = sums_of(gradient_bytes), [sum(self.layers[k].cost for k in ids) for ids in cut]
@@ -173,7 +173,7 @@ class ModelFile(ModelDescription):
     """A model description as JSON."""
 
     format: Literal["chimera-model"]
-    version: One
+    version: VersionOne
 
 
 _KIND = Kind(
@@ -204,7 +204,7 @@ def _lines(model: ModelDescription) -> Iterator[str]:
 
 
 def model_from_json(text: str, name: str = "<json>") -> ModelDescription:
-    """Return the model description that a JSON text holds. name: what the user calls the text.
+    """Return the model description that a JSON text holds. name: the name of the text in messages.
 
     Raises ChimeraError: E701 not JSON, E702 not a chimera model of version 1, E703 a field that is missing, unknown or
     out of range, E704 a text that is too long.

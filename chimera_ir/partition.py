@@ -1,4 +1,4 @@
-"""Partitions: which layers of a model make which stage, and the balanced one.
+"""Partitions: the layers of each stage of a model, and the balanced partition.
 
 A program may carry its partition. Its JSON form gives, for each stage, the first layer and the one after the last:
 
@@ -7,8 +7,6 @@ A program may carry its partition. Its JSON form gives, for each stage, the firs
 
 from __future__ import annotations
 
-import hashlib
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,17 +22,15 @@ from chimerac.chimera_ir.instructions import STRICT
 from chimerac.chimera_ir.model import MAX_LAYERS, LayerId, LayerName, ModelDescription
 
 IntArray = NDArray[np.int64]
-
-
 LayerEnd = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Which layers of a model make which stage.
+    """The layers of each stage of a model.
 
     model: the model's name; stages: for each stage its first layer and the one after its last. The stages cover the layers
-    from the first on, in order, and each has at least one. Raises ValueError where they do not.
+    from the first on, in order, and each has at least one. Raises ValueError otherwise.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -62,11 +58,6 @@ class Partition:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form as a value."""
         return asdict(self)
-
-    @property
-    def digest(self) -> str:
-        """Return the SHA-256 of the JSON form."""
-        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
 
 
 def balanced(description: ModelDescription, stages: int) -> Partition:
@@ -106,10 +97,10 @@ def partition_for(given: Partition | None, description: ModelDescription, stages
 def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
     """Return the cut of these costs into `stages` contiguous, non-empty ranges; 1 <= stages <= len(costs).
 
-    The largest sum of a range is the least possible; under that bound the sum of squares is. Of equal cuts, the one with
-    the later ranges longer. The first is a binary search over the bound. The second is a dynamic program over the number
-    of ranges; squares of sums satisfy the quadrangle inequality, so the best place of a cut never moves left as the end
-    moves right, and a row of the program takes n log n operations (F. F. Yao, STOC 1980).
+    The largest sum of a range is the least possible; among the cuts with that bound, the sum of squares is the least. Of
+    equal cuts it is the one with longer later ranges. A binary search finds the bound. A dynamic program over the number of
+    ranges finds the least sum of squares: squares of sums satisfy the quadrangle inequality, so the best position of a cut
+    never decreases as the end increases, and a row of the table takes n log n operations (F. F. Yao, STOC 1980).
     """
     total, last = sum(costs), len(costs)
     # Scaled so that the sum of squares stays exact in 64 bits.
@@ -134,7 +125,7 @@ def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:
 
 
 def _least_bound(sums: Sequence[int], stages: int) -> int:
-    """Return the least largest sum of `stages` ranges; sums: of the first i costs, for each i."""
+    """Return the least possible value of the largest sum of `stages` ranges; sums: of the first i costs, for each i."""
 
     def fits(bound: int) -> bool:
         end = 0

@@ -1,7 +1,7 @@
 """Programs: what every rank executes, one stream per global rank.
 
-A stream reads as a tuple of instruction values (`Program.stream`). It is stored as columns, one row per instruction,
-rank after rank: the passes over a program of a million instructions are then a few numpy calls each.
+A stream can be read as a tuple of instruction values (`Program.stream`). It is stored as columns, one row per instruction,
+rank after rank, so that a pass over a program of a million instructions is a few numpy calls.
 
 A program is a header, costs and a table. Their types are imported from here too.
 """
@@ -47,9 +47,9 @@ _VALUES = [value.name for value in Value]
 
 @dataclass(frozen=True)
 class Program:
-    """A header and the streams; beside them what they are believed to cost, and which layers make which stage.
+    """A header and the streams, with the assumed costs of the tasks and the layers of each stage.
 
-    Programs are equal whatever their costs and their partition.
+    Equality ignores the costs and the partition.
 
     offsets: stream g is rows offsets[g] to offsets[g + 1] of `table`; batches: the distinct tuples of micro-batch ids;
     collectives: the distinct instructions with `ranks`.
@@ -82,8 +82,8 @@ class Program:
 
     def instructions(self, rows: Iterable[int]) -> list[Instruction]:
         """Return the instructions at these rows as values."""
-        wanted = np.fromiter(rows, np.int64)
-        columns = zip(*(c[wanted].tolist() for c in self.table.columns()), strict=True)
+        numbers = np.fromiter(rows, np.int64)
+        columns = zip(*(c[numbers].tolist() for c in self.table.columns()), strict=True)
         return [self._instruction(*row) for row in columns]
 
     def _instruction(self, op: int, value: int, pipe: int, stage: int, batch: int, peer: int, flags: int) -> Instruction:

@@ -11,17 +11,18 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, refuse
+from chimerac.chimera_ir.json_checks import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
 from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
-from chimerac.chimera_ir.unfit import MAX_FINDINGS, MAX_SHOWN, Kind, check_objects, not_json
 
 T = TypeVar("T")
-# The version of a file. Literal[1] would accept true and 1.0 too.
-One = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
+# The field `version` of a file: the integer 1. Literal[1] would also accept true and 1.0.
+VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
+QUOTE, DOUBLE_QUOTE = "'", '"'  # pydantic's messages quote with the first, ours with the second
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 def read_json(adapter: TypeAdapter[T], kind: Kind, text: str, name: str) -> T:
-    """Return the value that a JSON text holds. name: what the user calls the text. Raises ChimeraError (`kind.codes`)."""
+    """Return the value that a JSON text holds. name: the name of the text in messages. Raises ChimeraError (`kind.codes`)."""
     return read_part(adapter, kind, Excerpt(text, Source(name, text)))
 
 
@@ -47,34 +48,34 @@ def _fields(schema: dict[str, Any]) -> set[str]:
 
 
 def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
-    # For every error pydantic makes Python values of its input. For a missing field that is the whole object around it.
+    # pydantic converts the input of every error to Python values. For a missing field that is the whole enclosing object.
     found = error.errors(include_url=False, include_input=len(part.text) <= MAX_SHOWN)
     name = part.source.name
     if found[0]["type"] == "json_invalid":
         return not_json(kind, part)
     by_place = {(*path, *e["loc"]): e for e in found}
-    for key, wanted in (("format", kind.format), ("version", kind.version)):
+    for key, expected in (("format", kind.format), ("version", kind.version)):
         wrong = by_place.get((key,))
         if wrong:
-            given = (
-                "is missing"
-                if wrong["type"] == "missing"
-                else f"is {_short(wrong['input']) if 'input' in wrong else 'another'}"
-            )
-            message = f"{name} is not a {kind.what} of version {kind.version}: '{key}' {given}, not {_short(wanted)}"
+            fact = f"has another value, expected {_short(expected)}"
+            if wrong["type"] == "missing":
+                fact = f"is missing, expected {_short(expected)}"
+            elif "input" in wrong:
+                fact = f"is {_short(wrong['input'])}, expected {_short(expected)}"
+            message = f"{name} is not a {kind.what} of version {kind.version}: '{key}' {fact}"
             return refuse(kind.codes[1], message, help=kind.help)
     if () in by_place:
         return refuse(kind.codes[1], f"{name} is not a {kind.what}: {_reason(by_place[()])}", help=kind.help)
-    # An error of a whole list may only follow from an error of one of its items.
-    around = {loc[:k] for loc in by_place for k in range(len(loc))}
-    own = [(loc, e) for loc, e in by_place.items() if loc not in around]
+    # An error of a whole list may be only a consequence of an error in one of its items: the innermost errors are kept.
+    ancestors = {loc[:k] for loc in by_place for k in range(len(loc))}
+    leaves = [(loc, e) for loc, e in by_place.items() if loc not in ancestors]
     return ChimeraError(
-        Diagnostic(kind.codes[2], f"{name}: {place_in_words(loc)}: {_reason(e)}", help=_near(e, known), about=loc)
-        for loc, e in own[:MAX_FINDINGS]
+        Diagnostic(kind.codes[2], f"{name}: {place_in_words(loc)}: {_reason(e)}", help=_suggestion(e, known), about=loc)
+        for loc, e in leaves[:MAX_FINDINGS]
     )
 
 
-def _near(e: Any, known: set[str]) -> str:
+def _suggestion(e: Any, known: set[str]) -> str:
     """Return a help that names the field or the op that was probably meant."""
     word, names = "", set[str]()
     if e["type"] in _UNKNOWN:
@@ -98,7 +99,7 @@ def _reason(e: Any) -> str:
             return "this field is unknown"
         case "union_tag_invalid":
             field, given, known = (e["ctx"][key] for key in ("discriminator", "tag", "expected_tags"))
-            return f"unknown {field.strip(chr(39))} {_short(given)}; known: {known.replace(chr(39), chr(34))}"
+            return f"unknown {field.strip(QUOTE)} {_short(given)}; known: {known.replace(QUOTE, DOUBLE_QUOTE)}"
         case "value_error":
             return str(e["ctx"]["error"])
         case "union_tag_not_found":
@@ -106,9 +107,9 @@ def _reason(e: Any) -> str:
         case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:
             return f"expected a text without control characters{_found(e)}"
         case "string_pattern_mismatch":
-            return f"expected a name, at most 64 letters, digits and _, not a digit first{_found(e)}"
+            return f"expected a name: at most 64 letters, digits or _, not starting with a digit{_found(e)}"
         case word if word in _EXPECTED:
-            return f"expected {_EXPECTED[word].format(**e.get('ctx', {})).replace(chr(39), chr(34))}{_found(e)}"
+            return f"expected {_EXPECTED[word].format(**e.get('ctx', {})).replace(QUOTE, DOUBLE_QUOTE)}{_found(e)}"
         case _:
             return f"{e['msg'][0].lower()}{e['msg'][1:]}{_found(e)}"
 

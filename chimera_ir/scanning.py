@@ -13,53 +13,56 @@ from chimerac.chimera_ir.diagnostics import Source, Span
 Path = tuple[int | str, ...]  # to a value in a file: fields and indices
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_MARK = re.compile(r'["\[\]{}]')
+_QUOTE_OR_BRACKET = re.compile(r'["\[\]{}]')
 _SCALAR = re.compile(r"[^\s,:\"\[\]{}]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A text made of parts of a source. moved: (position in this text, its distance from that in the source), ascending."""
+    """A text made of parts of a source.
+
+    offsets: (position in this text, what to add to it for the position in the source), ascending.
+    """
 
     text: str
     source: Source
-    moved: tuple[tuple[int, int], ...] = ((0, 0),)
+    offsets: tuple[tuple[int, int], ...] = ((0, 0),)
 
     @staticmethod
     def of(source: Source, *parts: tuple[int, int] | str) -> Excerpt:
         """Return these parts of a source, given as (start, end), joined with the texts given between them."""
-        text, moved, length = [], [], 0
+        text, offsets, length = [], [], 0
         for part in parts:
             if isinstance(part, str):
                 text.append(part)
             else:
-                moved.append((length, part[0] - length))
+                offsets.append((length, part[0] - length))
                 text.append(source.text[part[0] : part[1]])
             length += len(text[-1])
-        return Excerpt("".join(text), source, tuple(moved))
+        return Excerpt("".join(text), source, tuple(offsets))
 
     def span(self, start: int, end: int) -> Span:
         """Return the span in the source of the characters start .. end - 1 of this text."""
-        by = next((by for position, by in reversed(self.moved) if position <= start), 0)
+        by = next((by for position, by in reversed(self.offsets) if position <= start), 0)
         return self.source.span(start + by, end + by)
 
 
 def after_space(text: str, at: int) -> int:
-    """Return the position behind white space."""
+    """Return the position after white space."""
     found = _SPACE.match(text, at)
     assert found
     return found.end()
 
 
-def after(text: str, at: int, sign: str) -> int:
-    """Return the position behind one of these signs and white space. Raises JSONDecodeError if none is here."""
-    if text[at : at + 1] not in (*sign,):
-        raise JSONDecodeError(f"Expecting '{sign[0]}' delimiter", text, at)
+def after(text: str, at: int, allowed: str) -> int:
+    """Return the position after one of these characters and white space. Raises JSONDecodeError if none is here."""
+    if text[at : at + 1] not in (*allowed,):
+        raise JSONDecodeError(f"Expecting '{allowed[0]}' delimiter", text, at)
     return after_space(text, at + 1)
 
 
 def string(text: str, at: int) -> tuple[str, int]:
-    """Return the string that begins here, and the position behind it. Raises JSONDecodeError if there is none."""
+    """Return the string that begins here, and the position after it. Raises JSONDecodeError if there is none."""
     if text[at : at + 1] != '"':
         raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
     value, end = scanstring(text, at + 1, True)
@@ -67,7 +70,7 @@ def string(text: str, at: int) -> tuple[str, int]:
 
 
 def end_of(text: str, at: int, depth: int = 0) -> int:
-    """Return the position behind the value that begins here. depth: or behind so many brackets that are open here.
+    """Return the position after the value that begins here. depth: or after the end of so many brackets that are open here.
 
     What is inside is not checked. Raises JSONDecodeError if the value has no end.
     """
@@ -76,7 +79,7 @@ def end_of(text: str, at: int, depth: int = 0) -> int:
         if not found:
             raise JSONDecodeError("Expecting value", text, at)
         return found.end()
-    while found := _MARK.search(text, at):
+    while found := _QUOTE_OR_BRACKET.search(text, at):
         if found[0] == '"':
             _, at = scanstring(text, found.end(), True)
         else:
@@ -113,6 +116,6 @@ def place_in_words(loc: Path) -> str:
 
 def _path(loc: Path) -> Iterator[int | str]:
     for k, p in enumerate(loc):
-        # pydantic puts the op behind the two indices of an instruction, and [key] behind a key.
+        # pydantic puts the op after the two indices of an instruction, and [key] after a key.
         if p != "[key]" and not (k > 2 and isinstance(loc[k - 1], int) and isinstance(loc[k - 2], int) and str(p).isupper()):
             yield p

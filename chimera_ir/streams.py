@@ -1,6 +1,7 @@
 """Building a program: columns that grow by one instruction at a time, at some tens of bytes each.
 
-Numbers from a file are looked up as bytes, not as tuples: a file could be written so that hashes of tuples collide.
+Lists of numbers from a file are dictionary keys as bytes, not as tuples: a file could be constructed so that the hashes of
+tuples collide.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ class Streams:
     def __init__(self) -> None:
         self._rows = array("q")  # the seven columns of a table, row after row
         self._offsets = array("q")
-        self._groups: dict[bytes, int] = {}  # lists of micro-batches, other than those of one
+        self._groups: dict[bytes, int] = {}  # lists of several micro-batches
         self._collectives: dict[tuple[Any, ...], int] = {}  # an op and the values of its fields, ranks as bytes
-        self._tasks = self._sums = 0
+        self._tasks = self._all_reduces = 0
 
     def __len__(self) -> int:
-        """Return how many streams have begun."""
+        """Return the number of streams so far."""
         return len(self._offsets)
 
     @property
     def last(self) -> int:
-        """Return how many instructions the last stream has."""
+        """Return the number of instructions of the last stream."""
         return len(self._rows) // 7 - self._offsets[-1]
 
     def begin(self) -> None:
@@ -60,11 +61,11 @@ class Streams:
         self._offsets.append(len(self._rows) // 7)
 
     def excess(self) -> str:
-        """Return which limit the instructions exceed, in words; nothing if there is none."""
+        """Return in words which limit the instructions exceed, or an empty string."""
         for what, count, most in (
             ("streams", len(self._offsets), limits.RANKS),
             ("tasks", self._tasks, limits.TASKS),
-            ("ALLREDUCE", self._sums, limits.CELLS),
+            ("ALLREDUCE", self._all_reduces, limits.CELLS),
             ("instructions", len(self._rows) // 7, limits.INSTRUCTIONS),
         ):
             if count > most:
@@ -72,9 +73,9 @@ class Streams:
         return ""
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Add the instruction with these fields of its JSON object; or return False if anything about them is wrong.
+        """Add the instruction with these fields of its JSON object. Return False, and add nothing, if any field is invalid.
 
-        It accepts exactly what pydantic accepts by the types of `Instruction`, only faster. pydantic then says what is wrong.
+        It accepts exactly what pydantic accepts by the types of `Instruction`, only faster. pydantic writes the messages.
         """
         try:
             shape = _SHAPES[fields["op"]]
@@ -119,12 +120,12 @@ class Streams:
         self._tasks += shape.is_task
 
     def _collective(self, shape: _Shape, values: list[Any], given: int) -> bool:
-        """Add an instruction with `ranks` if these values of its fields fit. given: how many fields the JSON object has."""
+        """Add an instruction with `ranks` if the values of its fields are valid. given: the number of its fields in JSON."""
         names = shape.form.fields
-        fit = given == 1 + len(names) and all(_FITS[name](value) for name, value in zip(names, values, strict=True))
-        if fit:
+        valid = given == 1 + len(names) and all(_VALID[name](value) for name, value in zip(names, values, strict=True))
+        if valid:
             self._number(shape, values)
-        return fit
+        return valid
 
     def _number(self, shape: _Shape, values: list[Any]) -> None:
         names = shape.form.fields
@@ -132,10 +133,10 @@ class Streams:
         number = self._collectives.setdefault(key, len(self._collectives))
         stage = values[names.index("stage")] if "stage" in names else 0
         self._rows.extend((shape.op, 0, 0, stage, number, 0, 0))
-        self._sums += 1
+        self._all_reduces += 1
 
     def program(self, header: Header, costs: Costs, partition: Partition | None = None) -> Program:
-        """Return the program of these streams. Ids are stored as they are; whether they exist is for the verifier to say."""
+        """Return the program of these streams. Ids are stored as they are; the verifier checks whether they exist."""
         rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, 7)
         table = Table(*(column.copy() for column in rows.T))
         # Single micro-batches come first, so that batch m is (m,) in every program that the compiler makes.
@@ -159,7 +160,7 @@ class Streams:
 def program_of(header: Header, streams: Iterable[Iterable[Instruction]], costs: Costs | None = None) -> Program:
     """Return the program of these streams, one per global rank. costs: by default those of a program that names none.
 
-    Ids are stored as they are; whether they exist is for the verifier to say.
+    Ids are stored as they are; the verifier checks whether they exist.
     """
     rows = Streams()
     for stream in streams:
@@ -189,8 +190,8 @@ def _are_ids(numbers: list[Any]) -> bool:
     return 0 < len(numbers) <= limits.RANKS and set(map(type, numbers)) == _INT and min(numbers) >= 0 and max(numbers) <= MAX_ID
 
 
-# What the fields of an instruction with `ranks` may hold.
-_FITS: dict[str, Callable[[Any], bool]] = {
+# Whether a value is valid, for each field of an instruction with `ranks`.
+_VALID: dict[str, Callable[[Any], bool]] = {
     "group": lambda name: type(name) is str and _GROUP.fullmatch(name) is not None,
     "stage": _is_id,
     "ranks": lambda ranks: type(ranks) is list and _are_ids(ranks),

@@ -28,8 +28,8 @@ _HAS: dict[str, Mask] = {name: np.array([name in form.fields for form in FORMS])
 class Table:
     """Instructions as columns of equal length (int64).
 
-    batch: an index into `Program.batches`, or for an instruction with `ranks` into `Program.collectives`. A column that
-    an operation does not have is 0.
+    batch: an index into `Program.batches`, or for an instruction with `ranks` into `Program.collectives`. A column
+    without a meaning for an operation is 0.
     """
 
     op: Ints

@@ -1,4 +1,4 @@
-"""The compact text form of a program, made for reading and reviewing; it round-trips.
+"""The compact text form of a program, for reading and reviewing. Parsing the text gives the same program.
 
     chimera-program 1
     schedule chimera  D=4 N=4 f=1
@@ -11,8 +11,8 @@
       RECV grad down[0] s0 m0 <- 1; RECV act up[0] s3 m2 <- 1
       FWD down[0] s0 m0; SEND act down[0] s1 m0 -> 1
 
-A line of a stream is a task with the transfers and collectives that follow it. Reading makes the fields of the JSON form,
-so that both forms are checked by one reader.
+A line of a stream is a task with the transfers and collectives that follow it. Parsing it produces the fields of the JSON form,
+so that both forms have the same checks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span, did_you_mean, refuse
 from chimerac.chimera_ir.instructions import Instruction, Task
-from chimerac.chimera_ir.jsonform import SMALLER, program_from, read_instruction
+from chimerac.chimera_ir.jsonform import SMALLER_HELP, program_from, read_instruction
 from chimerac.chimera_ir.program import FORMAT, VERSION, Costs, Program
 from chimerac.chimera_ir.scanning import Excerpt
 from chimerac.chimera_ir.streams import Streams
@@ -90,29 +90,29 @@ _RANK = re.compile(rf"rank\s+({NUMBER}):\s*", re.ASCII)
 def program_from_text(text: str, name: str = "<streams>") -> Program:
     """Return the program that a compact text holds. Its streams are not verified yet.
 
-    Raises ChimeraError: E602 not this format, E605 a line that does not read, E603 and E604 as for JSON.
+    Raises ChimeraError: E602 not this format, E605 a line that cannot be parsed, E603 and E604 as for JSON.
     """
     source = Source(name, text)
     if len(text) > limits.FILE:
         raise refuse("E604", f"{name} has {len(text)} characters, a program at most {limits.FILE}")
-    reader = _Reader(source)
+    parser = _TextParser(source)
     found: tuple[Diagnostic, ...] = ()
     try:
-        reader.read()
+        parser.parse()
     except ChimeraError as error:
         found = error.diagnostics
         if found[0].code != "E603":
             raise
     try:
-        return program_from(Excerpt(json.dumps(reader.header()), source), reader.rows, found)
+        return program_from(Excerpt(json.dumps(parser.header()), source), parser.rows, found)
     except ChimeraError as error:
-        raise ChimeraError(reader.placed(d) for d in error.diagnostics) from None
+        raise ChimeraError(parser.with_place(d) for d in error.diagnostics) from None
 
 
-class _Reader:
-    """Reads a compact text line by line.
+class _TextParser:
+    """Parses a compact text line by line.
 
-    lines: number and text of each header line, by its first word and, of pipes and tied sets, their position.
+    lines: number and text of each header line, by its first word and, for pipes and tied sets, its index.
     """
 
     def __init__(self, source: Source) -> None:
@@ -122,14 +122,14 @@ class _Reader:
         self.lines: dict[tuple[str, int], tuple[int, str]] = {}
         self.length = 0  # characters of the header's lines
 
-    def read(self) -> None:
-        began = False
+    def parse(self) -> None:
+        has_first_line = False
         for number, line in enumerate(_lines_of(self.source.text), 1):
             word = _WORD.match(line)
             if not word or word[1][0] == "#":
                 continue
-            if not began:
-                began = self._begin(number, line)
+            if not has_first_line:
+                has_first_line = self._check_first_line(number, line)
                 continue
             try:
                 if word[1] == "rank":
@@ -143,8 +143,8 @@ class _Reader:
                 if not isinstance(error, UnreadableError):
                     error = UnreadableError(f"line {number} does not read as {known}")
                 raise refuse("E605", str(error), _span(self.source, number, line), help=error.help) from None
-        if not began:
-            self._begin(1, "")
+        if not has_first_line:
+            self._check_first_line(1, "")
 
     def header(self) -> dict[str, Any]:
         """Return the JSON object of the header, with empty streams."""
@@ -154,16 +154,16 @@ class _Reader:
                 self.fields["costs"][kind] = costs * max(1, min(stages, limits.RANKS))
         return {"format": FORMAT, "version": VERSION, **self.fields, "streams": []}
 
-    def _begin(self, number: int, line: str) -> bool:
+    def _check_first_line(self, number: int, line: str) -> bool:
         if line.split() != [FORMAT, str(VERSION)]:
             message = f"{self.source.name} does not begin with '{FORMAT} {VERSION}'"
             raise refuse("E602", message, _span(self.source, number, line))
         return True
 
     def _rank(self, line: str) -> None:
-        found, wanted = _RANK.fullmatch(line), len(self.rows)
-        if not found or found[1] != str(wanted):
-            raise UnreadableError(f"expected 'rank {wanted}:', streams come in the order of their ranks")
+        found, expected = _RANK.fullmatch(line), len(self.rows)
+        if not found or found[1] != str(expected):
+            raise UnreadableError(f"expected 'rank {expected}:', streams come in the order of their ranks")
         self.rows.begin()
         self._check()
 
@@ -175,11 +175,11 @@ class _Reader:
             fields = instruction(part.strip(), self.pipes)
             if not self.rows.fits(fields):
                 start = sum(len(other) + 1 for other in parts[:k])
-                self.rows.add(self._judged(number, start, part, fields))
+                self.rows.add(self._checked(number, start, part, fields))
         self._check()
 
-    def _judged(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
-        """Return an instruction that `Streams.fits` refused. Raises ChimeraError E603 with its place in the text."""
+    def _checked(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
+        """Return an instruction that `Streams.fits` rejected. Raises ChimeraError E603 with its place in the text."""
         rank, nth = len(self.rows) - 1, self.rows.last
         try:
             return read_instruction(Excerpt(json.dumps(fields), self.source), rank, nth)
@@ -194,13 +194,13 @@ class _Reader:
 
     def _check(self) -> None:
         if excess := self.rows.excess():
-            raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER)
+            raise refuse("E604", f"{self.source.name} has {excess}", help=SMALLER_HELP)
 
     def _header_line(self, number: int, line: str) -> None:
         self.length += len(line)
         if self.length > limits.HEADER:
             fact = f"{self.source.name} has more than {limits.HEADER} characters beside its instructions"
-            raise refuse("E604", fact, help=SMALLER)
+            raise refuse("E604", fact, help=SMALLER_HELP)
         key, *rest = line.split()
         nth = len(self.fields[_LISTS[key]]) if key in _LISTS else 0
         if self.lines.setdefault((key, nth), (number, line))[0] != number:
@@ -235,7 +235,7 @@ class _Reader:
                 known = ["schedule", "sizes", "costs", "partition", "limits", "pipe", "tied", "rank"]
                 raise UnreadableError(f"unknown header line '{key}': {did_you_mean(key, known)}")
 
-    def placed(self, d: Diagnostic) -> Diagnostic:
+    def with_place(self, d: Diagnostic) -> Diagnostic:
         """Return a finding about the header with its place in the text."""
         if not d.about:
             return d
@@ -265,7 +265,7 @@ _LISTS = {"pipe": "pipes", "tied": "tied"}
 
 
 def _lines_of(text: str) -> Iterator[str]:
-    """Yield the lines of a text, one in memory at a time."""
+    """Yield the lines of a text without a list of all of them in memory."""
     at = 0
     while (end := text.find("\n", at)) >= 0:
         yield text[at:end]

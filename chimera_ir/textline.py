@@ -1,10 +1,10 @@
-"""The text of one instruction: writing it, and reading it as the fields that its JSON object has.
+"""The text of one instruction: writing it, and parsing it into the fields of its JSON object.
 
     FWD down[0] s0 m0               BWD_INPUT main s2 m5          SEND act down[0] s1 m0 -> 1
     FWD main s0 m0,1 recompute      BWD_WEIGHT main s2 m5         RECV grad down[0] s0 m0 <- 1
     BWD down[0] s3 m0 overlap       ALLREDUCE s3 over 0,3         ALLREDUCE embedding s0 over 0,3
 
-An instruction is its op and then its fields in the order of `FIELDS`.
+An instruction is written as its op, then its fields in the order of `FIELDS`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from chimerac.chimera_ir.diagnostics import did_you_mean
 from chimerac.chimera_ir.instructions import FIELDS, FORMS, Form, Instruction, stage_group
 from chimerac.chimera_ir.table import FLAGS
 
-NUMBER = r"(?:0|[1-9]\d*)"  # one way to write a number
+NUMBER = r"(?:0|[1-9]\d*)"  # without leading zeros
 _LIST = rf"{NUMBER}(?:,{NUMBER})*"
 _FORMS: dict[str, Form] = {form.op.name: form for form in FORMS}
 
 
 class UnreadableError(ValueError):
-    """A line with a specific diagnosis (E605). help: how to mend it."""
+    """A line with a specific diagnosis (E605). help: how to correct it."""
 
     def __init__(self, message: str, help: str = ""):
         super().__init__(message)
@@ -37,14 +37,14 @@ def instruction_text(i: Instruction, pipes: tuple[str, ...]) -> str:
 
 
 def instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
-    """Return the fields of an instruction, as JSON has them. pipes: their numbers by name. Raises UnreadableError."""
+    """Return the fields of an instruction, as in its JSON object. pipes: their numbers, by name. Raises UnreadableError."""
     op = text.split(maxsplit=1)[0] if text else ""
     found = op in _FORMS and len(text) <= limits.INSTRUCTION and _PATTERNS[op].fullmatch(text)
     if not found:
-        raise _misspelt(text)
+        raise _syntax_error(text)
     result: dict[str, Any] = {"op": op}
-    for name, read in _READERS[op]:
-        result[name] = read(found[name])
+    for name, parse in _FIELD_PARSERS[op]:
+        result[name] = parse(found[name])
     if "pipe" in result:
         if result["pipe"] not in pipes:
             raise UnreadableError(f"unknown pipe '{result['pipe']}': {did_you_mean(result['pipe'], pipes)}")
@@ -54,7 +54,7 @@ def instruction(text: str, pipes: dict[str, int]) -> dict[str, Any]:
     if found["flags"]:
         flags = found["flags"].split()
         if len(set(flags)) < len(flags):
-            raise _misspelt(text)
+            raise _syntax_error(text)
         result |= dict.fromkeys(flags, True)
     return result
 
@@ -86,8 +86,8 @@ def _same(word: Any) -> Any:
     return word
 
 
-# How each field but the flags is read from its group of the pattern below.
-_READ: dict[str, Callable[[str], Any]] = {
+# How each field but the flags is parsed from its group of the pattern below.
+_PARSE: dict[str, Callable[[str], Any]] = {
     "value": _same,
     "group": _same,
     "pipe": _same,
@@ -96,7 +96,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "peer": int,
     "ranks": _numbers,
 }
-_READERS = {op: tuple((name, _READ[name]) for name in form.fields if name not in FLAGS) for op, form in _FORMS.items()}
+_FIELD_PARSERS = {op: tuple((name, _PARSE[name]) for name in form.fields if name not in FLAGS) for op, form in _FORMS.items()}
 # How each field but the flags is recognized, with the space before it.
 _PATTERN = {
     "value": r"\s+(?P<value>act|grad)",
@@ -107,7 +107,7 @@ _PATTERN = {
     "peer": rf"\s*(?P<arrow>->|<-)\s*(?P<peer>{NUMBER})",
     "ranks": rf"\s+over\s+(?P<ranks>{_LIST})",
 }
-# What a help calls each field.
+# How each field is written in a help.
 _HELP = {"value": "act", "pipe": "PIPE", "stage": "sS", "micro_batches": "mIDS", "ranks": "over RANKS"}
 
 
@@ -130,8 +130,8 @@ def _usage(form: Form) -> str:
     return " ".join([form.op.name, *filter(None, words)]) + more
 
 
-def _misspelt(text: str) -> UnreadableError:
-    """Return what is wrong with the text of an instruction."""
+def _syntax_error(text: str) -> UnreadableError:
+    """Return the error for a text that is not an instruction."""
     op = text.split(maxsplit=1)[0] if text else ""
     if not text:
         return UnreadableError(f"'{text}' does not read as an instruction", "write an instruction between two ';'")

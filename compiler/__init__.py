@@ -1,4 +1,4 @@
-"""The compiler: a schedule's text becomes a verified program. compiler/pipeline.py is the file to read first.
+"""The compiler: a schedule's text becomes a verified program. Start reading with compiler/pipeline.py.
 
     from chimerac.compiler import compile_schedule
     compiled = compile_schedule("schedules/chimera.sched", {"D": 4, "N": 8})
@@ -19,7 +19,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import one_of, whole_number, whole_numbers
 from chimerac.compiler.library import find
-from chimerac.compiler.lower.again import evaluation
+from chimerac.compiler.lower.relower import evaluation
 from chimerac.compiler.pipeline import Compiled, compile_source
 from chimerac.compiler.pipeline import verify_program as verify
 
@@ -47,14 +47,14 @@ def compile_schedule(
     """Return the verified program of a schedule file, or of a schedule of the library by name.
 
     parameters: values by name, the others take their defaults; width: data-parallel replicas; machine: on which the
-    program is proved to end; arrange: order its transfers and collectives for that machine.
+    program is proved to terminate; arrange: order its transfers and collectives for that machine.
     """
     one_of("machine", machine, MACHINES)
     return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange)
 
 
 def compile_text(text: str, parameters: Mapping[str, int] | None = None, width: int = 1, name: str = "<text>") -> Compiled:
-    """Return the verified program of a schedule's text. name: what errors call it."""
+    """Return the verified program of a schedule's text. name: its name in messages."""
     return compile_source(Source(name, text), *_sizes(parameters, width))
 
 

@@ -1,4 +1,4 @@
-"""What a caller gives: numbers and choices, from Python or as the text of an option, read in one place (E002)."""
+"""Arguments of callers: checks of numbers and choices, from Python or as the text of an option (E002)."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 
 COSTS = ("F", "B", "I", "W", "hop")
 SHOWN = 40  # characters of a value in a message
-DIGITS = 40  # digits before or after the point that a cost may have: more are never added up exactly
-_SOME = rf"[0-9]{{1,{DIGITS}}}"
-_NUMBER = re.compile(rf"({_SOME}(\.{_SOME})?|\.{_SOME})([eE][+-]?[0-9]{{1,2}})?|{_SOME}/{_SOME}")
+DIGITS = 40  # digits before or after the point that a cost may have: with more, times could not be added exactly
+_DIGITS = rf"[0-9]{{1,{DIGITS}}}"
+_NUMBER = re.compile(rf"({_DIGITS}(\.{_DIGITS})?|\.{_DIGITS})([eE][+-]?[0-9]{{1,2}})?|{_DIGITS}/{_DIGITS}")
 
 
 def whole_numbers(what: str, given: object) -> dict[str, int]:
-    """Return integers by name. what: what each of them is, for messages."""
+    """Return integers by name. what: the name of each in messages, such as 'parameter'."""
     return {name: whole_number(f"{what} {name}", value) for name, value in _by_name(f"{what}s", given).items()}
 
 
 def whole_number(what: str, value: object) -> int:
-    """Return an integer, of whichever type of integers it is; a bool is none, and a float is none."""
+    """Return an integer, from any integer type. Bools and floats are rejected."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         if abs(value) >= 10**SHOWN:
             raise refuse("E002", f"{what} is {shown(value)}: that is too large")
         return int(value)
     number = _fraction(value)
-    meant = f"give {int(number)}" if number is not None and number.denominator == 1 and abs(number) < 10**SHOWN else ""
-    raise refuse("E002", f"{what} is {shown(value)}: expected an integer", help=meant)
+    help = f"give {int(number)}" if number is not None and number.denominator == 1 and abs(number) < 10**SHOWN else ""
+    raise refuse("E002", f"{what} is {shown(value)}: expected an integer", help=help)
 
 
 def one_of(what: str, value: object, known: Collection[str]) -> None:
-    """Raise ChimeraError E002 where a choice is none of those that there are."""
+    """Raise ChimeraError E002 if a value is not one of the known choices."""
     if not isinstance(value, str) or value not in known:
         raise refuse("E002", f"{what} is {shown(value)}: there is none of that name", help=did_you_mean(str(value), known))
 
 
 def costs_from(given: object) -> dict[str, Fraction]:
-    """Return costs by name, given as numbers. A float is the number that is written for it: 0.1 is 1/10."""
+    """Return costs by name, given as numbers. A float is taken as its decimal text: 0.1 is 1/10."""
     return {name: _cost(f"cost {name}={shown(v)}", name, _fraction(v)) for name, v in _by_name("costs", given).items()}
 
 
@@ -66,14 +66,14 @@ def _cost(place: str, name: str, cost: Fraction | None) -> Fraction:
 
 
 def _fraction(value: object) -> Fraction | None:
-    """Return the number that a person would write for a value; nothing where it is no finite number, or a bool."""
+    """Return a value as an exact number, a float as its decimal text; None for a bool or anything but a finite number."""
     match value:
         case bool():
             return None
         case Rational():
             return Fraction(int(value.numerator), int(value.denominator))
         case Decimal():
-            # A number of a billion digits is a few characters: it is not written out.
+            # A Decimal of a few characters, such as 1e999999999, can have a billion digits as a fraction.
             return Fraction(value) if value.is_finite() and abs(value.adjusted()) <= DIGITS else None
         case Real():  # str gives the shortest text that reads back as the same float, of numpy's types too
             return Fraction(str(value)) if math.isfinite(value) else None

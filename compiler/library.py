@@ -13,18 +13,18 @@ from importlib import resources
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import Source, did_you_mean, refuse
-from chimerac.chimera_ir.files import named, read
+from chimerac.chimera_ir.files import read, short_path
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.syntax.printer import expression
 
 _SCHEDULES = resources.files("chimerac.schedules")
-LEAST = 24  # columns, the narrowest in which a list is wrapped
+MIN_COLUMNS = 24  # the narrowest width in which titles are wrapped
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One schedule of the library, with what its file says about it."""
+    """One schedule of the library, with the facts in its file's comment."""
 
     name: str
     title: str
@@ -51,10 +51,10 @@ def entries() -> Iterator[Entry]:
         yield Entry(name, comment[0] if comment else "", source, values)
 
 
-def listed(columns: int | None = None) -> str:
+def library_table(columns: int | None = None) -> str:
     """Return the library as text, a line for each schedule.
 
-    Titles and sources that need more columns are wrapped, beside the names and parameters if there is room.
+    Titles and sources that need more columns are wrapped, beside the names and parameters if the columns suffice.
     """
     rows = [(e.name, e.parameters, e.title, f"[{e.source}]") for e in entries()]
     widths = [max(len(r[k]) for r in rows) for k in range(4)]
@@ -62,11 +62,11 @@ def listed(columns: int | None = None) -> str:
     begin = len(heads[0])
     if columns is None or begin + widths[2] + 2 + widths[3] <= columns:
         return "".join(f"{head}{r[2]:<{widths[2]}}  {r[3]}\n" for head, r in zip(heads, rows, strict=True))
-    beside = columns >= begin + LEAST
+    beside = columns >= begin + MIN_COLUMNS
     indent = " " * (begin if beside else 2)
     text = ""
     for head, r in zip(heads, rows, strict=True):
-        room = max(LEAST, columns - len(indent))
+        room = max(MIN_COLUMNS, columns - len(indent))
         lines = [line for part in r[2 if beside else 1 :] for line in textwrap.wrap(part, room, break_on_hyphens=False)]
         text += head + lines.pop(0) if beside else r[0]
         text += "".join(f"\n{indent}{line}" for line in lines) + "\n"
@@ -78,7 +78,7 @@ def _library_text(name: str) -> str:
 
 
 def _where(name: str) -> str:
-    """Return a path that opens a schedule of the library, relative to the current folder if it is below that."""
+    """Return the path of a schedule of the library, relative to the current folder if it is below that."""
     file = _SCHEDULES.joinpath(f"{name}.sched")
     if not isinstance(file, Path):
         return f"schedules/{name}.sched"  # the package is in an archive: there is no path
@@ -88,7 +88,7 @@ def _where(name: str) -> str:
     return str(file)
 
 
-def _meant(name: str, others: Iterable[str]) -> str:
+def _suggestion(name: str, others: Iterable[str]) -> str:
     near = did_you_mean(name, [*names(), *others])
     return near if near.startswith("did you mean") else did_you_mean(name, names())
 
@@ -100,16 +100,17 @@ def _files_beside(path: Path) -> list[Path]:
         return []
 
 
-def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
-    """Return the text of a file, or of the library's schedule of that name. others: words to suggest besides its names.
+def find(name_or_path: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
+    """Return the text of a file, or of the library's schedule of that name. others: further words to suggest.
 
-    A path into schedules/ that does not exist here means the library's file, so commands work outside the checkout.
+    A path into schedules/ that does not exist selects the library's file, so that commands work outside the checkout.
     Findings then name the path of that file.
+
     Raises ChimeraError E001: no such file, or one that cannot be read.
     """
-    if not os.fspath(wanted):
+    if not os.fspath(name_or_path):
         raise refuse("E001", "the name of the schedule is empty", help="chimerac --list names the library's schedules")
-    path = Path(wanted)
+    path = Path(name_or_path)
     # os.path returns False for a name that no file can have; pathlib raises.
     if not os.path.isfile(path) and (not os.path.exists(path) or str(path) in names()):
         name = path.name.removesuffix(".sched")
@@ -117,6 +118,6 @@ def find(wanted: str | os.PathLike[str], others: Iterable[str] = ()) -> Source:
             return Source(_where(name), _library_text(name))
         beside = {file.stem: file for file in _files_beside(path) if file.suffix in (".sched", path.suffix)}
         near = difflib.get_close_matches(path.stem, beside, n=1, cutoff=0.7)
-        help = f"did you mean '{beside[near[0]]}'?" if near else _meant(name, others)
-        raise refuse("E001", f"there is no file {named(path)}, and no schedule of that name", help=help)
+        help = f"did you mean '{beside[near[0]]}'?" if near else _suggestion(name, others)
+        raise refuse("E001", f"there is no file {short_path(path)}, and no schedule of that name", help=help)
     return Source(str(path), read(path))

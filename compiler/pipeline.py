@@ -1,4 +1,4 @@
-"""The compiler's table of contents: one line per pass, and the functions that call them in order.
+"""The passes of the compiler, and the functions that call them in order.
 
 parse             text -> syntax tree                               E1xx   syntax/parse.py
 resolve           syntax tree, parameters -> spec                   E2xx   resolve/resolve.py
@@ -8,12 +8,11 @@ checked_times     program of tasks -> its times                     E304   tasks
 lower             program of tasks, times -> program                       lower/lower.py
   transfers       program, times -> SEND and RECV to insert                lower/transfers.py
   gradient_sync   program, times -> ALLREDUCE to insert                    lower/sync.py
-  weave           program, insertions -> program                           lower/weave.py
+  insert          program, insertions -> program                           lower/insert.py
   widen           program -> program over W replicas                       lower/width.py
-verify            program -> the same, proved                       E4xx   verify/
+verify            program -> the same program, verified             E4xx   verify/
 
-The passes raise plain facts (ChimeraError). The functions here catch them, and help_with_... adds the help
-(diagnose/help.py).
+The passes raise ChimeraError with facts only. The functions here catch it, and help_with_... (diagnose/help.py) adds help.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from chimerac.compiler.verify import verify
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Every product of a compilation, in order. ordered: the program of tasks, before it is lowered."""
+    """The results of all passes of a compilation, in order. ordered: the program of tasks, before it is lowered."""
 
     schedule: Schedule
     spec: Spec
@@ -57,11 +56,11 @@ def compile_source(
     recompute: bool = False,
     budget: Budget | None = None,
 ) -> Compiled:
-    """Return the verified program of a schedule's text, and all that came before it.
+    """Return the verified program of a schedule's text, with the results of all passes.
 
-    machine: on which the program is proved to end; arrange: order its transfers and collectives for that machine;
-    recompute: at every stage, whatever the text says; budget: what evaluating expressions may take, by default what
-    docs/language.md says. Trials of changed texts have budgets of their own.
+    machine: the one on which the program is proved to terminate; arrange: order its transfers and collectives for that machine;
+    recompute: run the forwards of every stage again, even where the text does not; budget: the operations that the
+    compilation may take, by default limits.WORK. Trials of changed texts have separate budgets.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
@@ -84,7 +83,7 @@ def compile_source(
 
 
 def parse_source(source: Source) -> Schedule:
-    """Return the syntax tree of a schedule's text. Raises ChimeraError with every syntax error that can be told apart."""
+    """Return the syntax tree of a schedule's text. Raises ChimeraError with every independent syntax error."""
     try:
         return parse(source)
     except ChimeraError as error:
@@ -94,8 +93,11 @@ def parse_source(source: Source) -> Schedule:
 
 
 def verify_program(program: Program) -> Program:
-    """Return a program from elsewhere if every check holds. Raises ChimeraError with the findings of the first that does
-    not; if the program hangs, they say whether arranging it helps, or which tasks could come earlier."""
+    """Return a program that was not compiled here if every check passes.
+
+    Raises ChimeraError with the findings of the first check that fails; if the program hangs, they tell whether arranging it
+    helps, or which tasks could be earlier.
+    """
     try:
         return verify(program)
     except ChimeraError as error:

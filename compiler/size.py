@@ -1,4 +1,4 @@
-"""How large a compilation may be: what is too large is refused before the work on it begins (E211)."""
+"""Limits of a compilation's size, checked before the work on it begins (E211)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from chimerac.chimera_ir.costs import Costs
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.program import Header, Program
 
-_SMALLER = "take smaller sizes or fewer replicas; docs/language.md lists the limits"
+_SMALLER_HELP = "take smaller sizes or fewer replicas; docs/language.md lists the limits"
 
 
 def check_sizes(name: str, header: Header, costs: Costs, width: int) -> None:
-    """Raise ChimeraError E211 if a program of this header has no replica, or more of anything than is allowed.
+    """Raise ChimeraError E211 if a program with this header has no replica or exceeds a limit.
 
     name: of the schedule's source.
     """
@@ -21,14 +21,14 @@ def check_sizes(name: str, header: Header, costs: Costs, width: int) -> None:
         raise refuse("E211", f"a program has at least one replica, and the width is {width}")
     excess = replace(header, width=width).excess() or costs.excess(header.micro_batches)
     if excess:
-        raise refuse("E211", f"{name} asks for {excess}", help=_SMALLER)
+        raise refuse("E211", f"{name} asks for {excess}", help=_SMALLER_HELP)
 
 
 def check_tasks(name: str, tasks: Program, width: int) -> None:
     """Raise ChimeraError E211 if all replicas together have too many tasks, or one task has too many micro-batches."""
     if width * len(tasks) > limits.TASKS:
         message = f"{name} asks for {width} replicas of {len(tasks)} tasks; at most {limits.TASKS} together"
-        raise refuse("E211", message, help=_SMALLER)
+        raise refuse("E211", message, help=_SMALLER_HELP)
     largest = max(map(len, tasks.batches[tasks.header.micro_batches :]), default=1)
     if largest > limits.RANKS:
         message = f"{name} asks for a group of {largest} micro-batches; at most {limits.RANKS}"

@@ -1,6 +1,6 @@
 """The tasks of a program by key, what they wait for, and their earliest times. Shared by the passes that build programs.
 
-The verifier (compiler/verify/) computes the same on its own: a bug in one of them is found by the other.
+The verifier (compiler/verify/) has an independent implementation, so that one finds bugs of the other.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class TaskIndex:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Waits: node `target` starts no earlier than `delay` after node `source` ends.
+    """Waits: node `target` starts at the earliest `delay` after node `source` ends.
 
-    Nodes are the rows of a program and, numbered after them, completions of transfers where these queue.
+    Nodes are the rows of a program and, numbered after them, the completions of transfers on machines where transfers queue.
     """
 
     source: Ints
@@ -105,18 +105,18 @@ def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
 
 
 def task_costs(program: Program) -> Ints:
-    """Return what every row costs: a task over k micro-batches k times its stage's cost, everything else nothing."""
+    """Return what every row costs: a task over k micro-batches k times its stage's cost, every other row 0."""
     t, costs = program.table, program.costs
     by_op = np.array([costs.FWD, costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT], np.int64)
     task = t.is_task
     count = np.array([len(b) for b in program.batches], np.int64)
     result = np.zeros(len(t), np.int64)
     result[task] = by_op[t.op[task], t.stage[task]] * count[t.batch[task]]
-    again = (t.flags & RECOMPUTE).astype(bool) & (t.op == Op.FWD)
-    if again.any():  # the forward runs once more before its backwards
+    recomputed = (t.flags & RECOMPUTE).astype(bool) & (t.op == Op.FWD)
+    if recomputed.any():  # the forward runs once more before its backwards
         index = TaskIndex.of(program)
         forward = index.forward[index.keys]
-        backward = np.isin(t.op[index.rows], (Op.BWD, Op.BWD_INPUT)) & again[forward]
+        backward = np.isin(t.op[index.rows], (Op.BWD, Op.BWD_INPUT)) & recomputed[forward]
         np.add.at(result, index.rows[backward], by_op[Op.FWD, t.stage[index.rows[backward]]])
     return result
 
@@ -125,7 +125,7 @@ def task_costs(program: Program) -> Ints:
 class Timing:
     """When each node runs. sequence: a total order of the nodes that every stream and every wait agrees with.
 
-    stuck: the first row of each stream that can never start; where there is any, the times of later rows are -1.
+    stuck: the first row of each stream that can never start; in such a stream the times of this row and all later ones are -1.
     """
 
     start: Ints
@@ -170,7 +170,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     """
     cost, edges = _fused(program, cost, edges)
     others = np.arange(len(program), len(cost))
-    # Waits for earlier rows of the same stream hold anyway.
+    # Waits without delay for earlier rows of the same stream are fulfilled by the order of the stream.
     rank_of, after = np.concatenate([program.rank_of, program.world + others]), edges.source >= edges.target
     order = np.flatnonzero((rank_of[edges.source] != rank_of[edges.target]) | after | (edges.source < 0) | (edges.delay > 0))
     order = order[np.argsort(edges.target[order], kind="stable")]
@@ -181,7 +181,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     position = [*program.offsets[:-1].tolist(), *others.tolist()]
     clock = [0] * len(position)
     start, end = [-1] * len(cost), [-1] * len(cost)
-    sleeping: dict[int, list[int]] = {}  # node -> streams that wait for it to end
+    waiting_streams: dict[int, list[int]] = {}  # node -> streams that wait for it to end
     ready = list(range(len(position)))[::-1]
     sequence: list[int] = []
     while ready:
@@ -194,7 +194,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
                 s = source[e]
                 done = end[s] if s >= 0 else -1
                 if done < 0:
-                    sleeping.setdefault(s, []).append(rank)
+                    waiting_streams.setdefault(s, []).append(rank)
                     break
                 if done + delay[e] > now:
                     now = done + delay[e]
@@ -204,8 +204,8 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
                 now += costs[row]
                 end[row] = now
                 sequence.append(row)
-                if row in sleeping:
-                    ready += sleeping.pop(row)
+                if row in waiting_streams:
+                    ready += waiting_streams.pop(row)
                 row += 1
                 continue
             break
@@ -215,7 +215,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
 
 
 def task_times(program: Program) -> Timing:
-    """Return the earliest times of a program's tasks; its transfers and sums take no time here."""
+    """Return the earliest times of a program's tasks; its transfers and collectives take no time here."""
     return earliest(program, task_costs(program), data_edges(program, TaskIndex.of(program), program.costs.hop))
 
 

@@ -1,8 +1,8 @@
-"""The dependency DAG of a program's tasks: its critical path, and its text for the tools of others.
+"""The dependency DAG of a program's tasks: its critical path, and its text for other tools.
 
 Nodes are tasks, named by their text. An edge `data` carries a value, with the hop it costs; an edge `order` joins a task
-with the next one of its rank. An overlapped pair starts and ends as one: who waits for its first task waits for the second
-too, and what the second waits for the first waits for too.
+with the next one of its rank. An overlapped pair starts and ends as one: a task that waits for its first task also waits
+for the second, and the first waits for everything that the second waits for.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def dependency_graph(program: Program) -> Graph:
     follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
     source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
     delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
-    # One edge joins two tasks. Where one follows the other on its rank and reads what it makes, it is the value's.
+    # One edge joins two tasks. If one follows the other on its rank and also uses its output, the edge is `data`.
     _, first, which = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
     carries = np.zeros(len(first), np.int64)
     carries[which[len(follows) :]] = 1
@@ -71,7 +71,7 @@ def dependency_graph(program: Program) -> Graph:
 
 
 def _between_pairs(program: Program, edges: Edges) -> Edges:
-    """Return edges that join all of an overlapped pair: from its end, the end of its second task, and to its begin."""
+    """Return the edges; those of an overlapped pair's tasks also from its second task, and to its first."""
     paired = (program.table.flags & OVERLAP).astype(bool)
     if not paired.any():
         return edges
@@ -90,7 +90,7 @@ def critical_path(graph: Graph) -> tuple[Ints, int]:
     paired = np.flatnonzero(p.table.flags & OVERLAP)
     end[paired] -= cost[paired + 1]  # the end of a pair's first task alone
     end = end[graph.rows]
-    # A task begins when the source of a tight edge allows it: the path goes back along the last of them.
+    # An edge is tight if the task at its target starts exactly when it allows. The path goes back along tight edges.
     tight = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
     before = np.full(len(end), -1, np.int64)
     before[graph.target[tight]] = graph.source[tight]
@@ -101,7 +101,7 @@ def critical_path(graph: Graph) -> tuple[Ints, int]:
 
 
 def graphml(graph: Graph) -> str:
-    """Return the graph as GraphML. Names hold no character that XML would have escaped."""
+    """Return the graph as GraphML. Names contain no character that XML must escape."""
     return "".join(_graphml(graph))
 
 

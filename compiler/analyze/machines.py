@@ -1,7 +1,8 @@
 """What each instruction waits for on a machine of docs/semantics.md, as edges with delays.
 
 Nodes are the rows of the program. On machines whose transfers queue, completions are nodes after them: one for every
-message and, on `serial`, one for every collective. The verifier computes waits on its own (compiler/verify/progress.py).
+message and, on `serial`, one for every collective. `paired` has one queue per rank and peer, for both directions; `serial`
+has one queue per rank. The verifier has an independent implementation of these waits (compiler/verify/progress.py).
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
     """Return every wait of a verified program on the machine of its header, and how long each completion takes."""
     index = TaskIndex.of(program)
-    stays = data_edges(program, index, 0)
-    here = program.rank_of[stays.source] == program.rank_of[stays.target]
-    edges = [Edges(stays.source[here], stays.target[here], stays.delay[here])]
+    data = data_edges(program, index, 0)
+    here = program.rank_of[data.source] == program.rank_of[data.target]
+    edges = [Edges(data.source[here], data.target[here], data.delay[here])]
     send, receive, channel = _messages(program)
-    message, reader = _readers(program, index, receive)
+    message, consumer = _consumers(program, index, receive)
     if program.header.machine in ("paired", "serial"):
         number, taken = _completions(program, send, receive, hop)
         edges += _queued(program, number, send, channel)
-        edges.append(_edges(number[receive[message]], reader))
+        edges.append(_edges(number[receive[message]], consumer))
         return Edges.concatenate(*edges), taken
     edges += _direct(program, send, receive, channel, hop)
-    edges += [_edges(ends[message], reader, hop) for ends in (send, receive)]
+    edges += [_edges(ends[message], consumer, hop) for ends in (send, receive)]
     return Edges.concatenate(*edges), np.zeros(0, np.int64)
 
 
@@ -58,8 +59,8 @@ def _messages(program: Program) -> tuple[Ints, Ints, Ints]:
     return send[order], receive[np.argsort(t.peer[receive] * program.world + rank[receive], kind="stable")], channel[order]
 
 
-def _readers(program: Program, index: TaskIndex, receive: Ints) -> tuple[Ints, Ints]:
-    """Return (number of the message, row that reads it), one entry for every value of every message."""
+def _consumers(program: Program, index: TaskIndex, receive: Ints) -> tuple[Ints, Ints]:
+    """Return (number of the message, row that uses it), one entry for every value of every message."""
     h, t = program.header, program.table
     message, ids = expand(program, receive)
     row = receive[message]
@@ -76,7 +77,7 @@ def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
 
 
 def _direct(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
-    """Return what SENDs wait for on the machines whose transfers do not queue."""
+    """Return the waits of SENDs on the machines whose transfers do not queue."""
     window = open_sends(program.header.machine, program.header.window)
     if window is None:
         return []
@@ -87,21 +88,21 @@ def _direct(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int
 
 
 def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple[Ints, Ints]:
-    """Return, by row, the completion that a SEND, a RECV or on `serial` a collective is an end of, else -1; and how long
-    each completion takes."""
+    """Return, by row, the completion of a SEND, a RECV or on `serial` a collective, else -1; and how long each completion
+    takes."""
     t, rows, messages = program.table, len(program), len(send)
     number = np.full(rows, -1, np.int64)
     number[send] = number[receive] = rows + np.arange(messages)
     taken = np.full(messages, hop, np.int64)
     if program.header.machine == "serial":
-        sums = np.flatnonzero(np.isin(t.op, [op for op in Op if _queues_with_transfers(op)]))
-        number[sums] = rows + messages + t.batch[sums]
+        all_reduces = np.flatnonzero(np.isin(t.op, [op for op in Op if _queues_with_transfers(op)]))
+        number[all_reduces] = rows + messages + t.batch[all_reduces]
         taken = np.concatenate([taken, np.zeros(len(program.collectives), np.int64)])
     return number, taken
 
 
 def _queued(program: Program, number: Ints, send: Ints, channel: Ints) -> list[Edges]:
-    """Return what completions wait for, and what SENDs do."""
+    """Return the waits of completions, and those of SENDs."""
     h, rank = program.header, program.rank_of
     ends = np.flatnonzero(number >= 0)
     if h.machine == "paired":
@@ -112,7 +113,7 @@ def _queued(program: Program, number: Ints, send: Ints, channel: Ints) -> list[E
     behind = np.flatnonzero(queue[1:] == queue[:-1]) + 1
     late, earlier = _full(channel, h.window)
     blocked = send[late]
-    if h.window == 0:  # a SEND posts, and what follows it in its stream waits for its own transfer
+    if h.window == 0:  # a SEND is posted at once, and the next row of its stream waits for its transfer
         follows = np.append(rank, -1)[blocked + 1] == rank[blocked]
         blocked, earlier = blocked[follows] + 1, earlier[follows]
     return [

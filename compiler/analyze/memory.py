@@ -1,4 +1,4 @@
-"""How many bytes each rank needs at its worst moment, from a model description: known before any run, without torch."""
+"""How many bytes each rank needs at its worst moment, from a model description: computed before any run, without torch."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class RankMemory:
     peak: int
 
 
-# What is held at one time, besides weights and gradients.
+# The columns of the report besides weights and gradients, and the kinds that they sum.
 _PARTS = {
     "activations": ACTIVATIONS,
     "buffers": (Kind.RECEIVED,),
-    "values": (Kind.OUTPUT, Kind.SENT_ITSELF),
+    "values": (Kind.OUTPUT, Kind.SENT_UNCOPIED),
     "sends": (Kind.SENT,),
 }
 
 
 class _Held:
-    """What every rank holds while each of its instructions runs. Raises ChimeraError E705, E706 as `partition_for`."""
+    """The bytes that ranks hold while each instruction runs. Raises ChimeraError E705, E706 as `partition_for`."""
 
     def __init__(self, program: Program, model: ModelDescription) -> None:
         self.program, self.model = program, model
@@ -71,7 +71,7 @@ class _Held:
         return tuple(found)
 
     def moment(self, rank: int) -> tuple[int, dict[str, int]]:
-        """Return the row at which the peak of a rank begins, and the parts then; of a rank that has instructions."""
+        """Return the row at which the peak of a rank begins, and the parts then; the rank has at least one instruction."""
         a, b = self.program.offsets[rank : rank + 2].tolist()
         row = a + int(self.all[a:b].argmax())
         return row, {name: int(sums[row]) for name, sums in self.parts.items()}
@@ -95,9 +95,9 @@ def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
 def check_memory(
     program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Program] | None = None
 ) -> None:
-    """Raise ChimeraError E461 where a rank needs more bytes than it has.
+    """Raise ChimeraError E461 if a rank needs more bytes than limit_bytes.
 
-    recomputing: compiles the same schedule with every forward run again, to say whether that helps.
+    recomputing: compiles the same schedule with recomputation everywhere, to test whether that suffices.
     """
     found = _Held(program, model)
     needs = found.ranks()
@@ -115,7 +115,7 @@ def check_memory(
     notes.insert(0, f"{sums}; optimizer state and workspace are not counted")
     notes += [f"{over} of {len(needs)} ranks need more than there is"] if over > 1 else []
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
-    if recomputing is not None and (again := _least(recomputing, model)) is not None and again <= limit_bytes:
+    if recomputing is not None and (again := _worst_rank_bytes(recomputing, model)) is not None and again <= limit_bytes:
         help = f"write 'recompute' after every 'stage ... on rank ...'; tried: it then needs {again:,} bytes"
     raise refuse(
         "E461",
@@ -125,8 +125,8 @@ def check_memory(
     )
 
 
-def _least(recomputed: Callable[[], Program], model: ModelDescription) -> int | None:
-    """Return what the worst rank of a program needs; nothing where it cannot be compiled."""
+def _worst_rank_bytes(recomputed: Callable[[], Program], model: ModelDescription) -> int | None:
+    """Return the bytes of the rank that needs most; None if the program cannot be compiled."""
     try:
         return max(x.peak for x in memory(recomputed(), model))
     except ChimeraError:

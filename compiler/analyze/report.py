@@ -1,4 +1,4 @@
-"""What is known of a program before it runs, as a page of text."""
+"""The report of a program: times and memory, predicted before it runs, as text."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _span(s: Simulation, values: tuple[int, ...]) -> str:
 
 
 def _short(program: Program, path: Ints) -> str:
-    """Return the names of these tasks, of a long path those at its ends."""
+    """Return the names of the tasks of a path, of a long one only those at its ends."""
     if len(path) <= 6:
         return ", ".join(names(program, path))
     return ", ".join([*names(program, path[:3]), "...", *names(program, path[-2:])])

@@ -1,7 +1,7 @@
-"""When everything runs, by the costs: a simulation of a final program on the machine that its header names.
+"""Simulation of a final program on the machine of its header: the times of all rows, by the costs.
 
 A task takes its cost. A transfer takes `hop` from the moment when its SEND and its RECV are posted and it is first in
-its queues, if there are any; docs/semantics.md, "Times", has the rules (compiler/analyze/machines.py). Posting and
+its queues, if there are any; docs/semantics.md, "Times", defines the rules (compiler/analyze/machines.py). Posting and
 collectives take no time.
 """
 
@@ -27,11 +27,11 @@ from chimerac.compiler.tasks import earliest, task_costs
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Times and `costs` are integers in units of 1 / `scale` of a cost; per global rank where plural.
+    """Times and `costs` are integers in units of 1 / `scale` of a cost. Tuples have one entry per global rank.
 
     timeline: a bar for every row of the program, in their order;
-    busy: time spent computing; wall_bubbles: makespan - busy, what the optimizer step sees; own_bubbles: last end -
-    first start - busy, what the zero-bubble papers count; synced: when the last copy of each stage has its gradient.
+    busy: time spent computing; wall_bubbles: makespan - busy, idle time up to the optimizer step; own_bubbles: last end -
+    first start - busy, as the zero-bubble papers count; synced: when the last copy of each stage has its gradient.
     """
 
     program: Program
@@ -62,11 +62,11 @@ class Simulation:
 def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] | None = None) -> Simulation:
     """Return the times of a verified program on its machine. costs: F, B, I, W and hop instead of the program's own.
 
-    A float is the number that is written for it: 0.1 is 1/10. Raises ChimeraError E002 for what is no cost.
+    A float is taken as its decimal text: 0.1 is 1/10. Raises ChimeraError E002 for an invalid cost.
     """
     h = program.header
     own, scale = _scaled(program.costs, {} if costs is None else costs_from(costs), h.stages)
-    # Replicas wait for each other only if their sums and transfers share a queue.
+    # Replicas wait for each other only if their collectives and transfers share a queue.
     if own.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
         unit = scale if scale <= limits.TIME else f"{scale:.1e}"
         message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
@@ -74,7 +74,7 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
     costed = replace(program, costs=own)
     edges, taken = waits(costed, own.hop)
     timing = earliest(costed, np.concatenate([task_costs(costed), taken]), edges)
-    assert not timing.stuck, "a verified program ends"
+    assert not timing.stuck, "a verified program terminates"
     timeline, is_task = timing.timeline(program, scale), program.table.is_task
     makespan = int(timeline.end[is_task].max(initial=0))
     length = np.where(is_task, timeline.end - timeline.start, 0)

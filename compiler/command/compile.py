@@ -18,8 +18,8 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
 from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
 from chimerac.compiler.command.usage import costs_of, integer, make_parser, number_of_bytes, pairs
-from chimerac.compiler.library import find, listed
-from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.library import find, library_table
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.verify import about_order, findings
 
@@ -38,7 +38,7 @@ def run(argv: Sequence[str], verbs: Collection[str]) -> int:
 def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs: Collection[str]) -> str:
     width, emitter = columns(options.columns, options.output), EMITTERS[options.emit]
     if options.list:
-        return listed(width)
+        return library_table(width)
     if emitter.make is None:
         assert emitter.make_alone is not None, "an emitter makes something"
         return emitter.make_alone()

@@ -16,8 +16,8 @@ from chimerac.compiler.diagnose.stuck import explain_stuck
 from chimerac.compiler.diagnose.suggest import suggest_edit_of_order
 from chimerac.compiler.diagnose.texts import explain_text
 from chimerac.compiler.diagnose.trials import Trials
-from chimerac.compiler.lower.again import arranged
 from chimerac.compiler.lower.lower import lower
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.lower.width import tasks_only
 from chimerac.compiler.order.greedy import SchedulerStuckError
 from chimerac.compiler.syntax.parse import ParseError

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
-from chimerac.compiler.order.greedy import Counter, F, Scheduler, W, X, refusing, run, scheduler_of
+from chimerac.compiler.order.greedy import Counter, F, Scheduler, W, X, blocking_limit, run, scheduler_of
 from chimerac.compiler.order.ordered import formatted, plus
 from chimerac.compiler.resolve.spec import LETTERS, Bound
 
@@ -23,7 +23,7 @@ def explain_stuck(x: Scheduler, sequence: list[list[int]]) -> Diagnostic:
     for rank, task, limit in full:
         kind, key = divmod(task, x.keys)
         stage, m = divmod(key, h.micro_batches)
-        kept = limit.kept - x.kept[x.cell[key]] if kind == F else 0
+        kept = limit.reserved - x.reserved[x.cell[key]] if kind == F else 0
         reserve = f", {kept} kept for other stages" if kept else ""
         name = f"{letters[kind]} {h.pipes[x.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
@@ -40,7 +40,7 @@ def _full(x: Scheduler) -> Iterator[tuple[int, int, Counter]]:
         waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
         if waiting:
             index, task = min(waiting, key=lambda w: x.priority[w[1]])
-            limit = refusing(x, task, *divmod(index, cells))
+            limit = blocking_limit(x, task, *divmod(index, cells))
             assert limit is not None, "a task that no limit forbids has started"
             yield rank, task, limit
 

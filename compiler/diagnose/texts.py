@@ -13,7 +13,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Sp
 from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.unexpected import Unexpected, changed, explain
 from chimerac.compiler.syntax.grammar import keywords
-from chimerac.compiler.syntax.parse import Stop, count_tokens, stop_of, terminal_texts, terminals_after
+from chimerac.compiler.syntax.parse import ErrorPosition, count_tokens, syntax_error_of, terminal_texts, terminals_after
 
 MAX_SYNTAX_ERRORS = 10  # fewer in a long text, which is parsed once more for each
 
@@ -29,7 +29,7 @@ def explain_text(source: Source) -> ChimeraError:
     most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
     draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // tokens)
-    while (stop := stop_of(draft.text)) is not None:
+    while (stop := syntax_error_of(draft.text)) is not None:
         place = _place(Source(source.name, draft.text), stop)
         if draft.blanked and (place.ended or place.text() in ("{", "}")):  # the blanked statement may be the cause
             break
@@ -51,7 +51,7 @@ class _Reader:
         self.left -= 1
         if self.left < 0:
             return 0
-        stop = stop_of(text)
+        stop = syntax_error_of(text)
         return None if stop is None else stop.position
 
 
@@ -94,7 +94,7 @@ class _Draft:
         return column
 
 
-def _place(source: Source, stop: Stop) -> Place:
+def _place(source: Source, stop: ErrorPosition) -> Place:
     texts = terminal_texts()
 
     def follow(end: int) -> tuple[frozenset[str], frozenset[str]]:

@@ -36,8 +36,8 @@ def draw_timeline(
 ) -> str:
     """Return the drawing of the tasks of a timeline, from time 0 on.
 
-    ranks: those to draw, default all. columns: the most characters of a line; a longer timeline goes on below. stops: by
-    rank, what to say at its end. bands: show only so many of the last lines of each rank.
+    ranks: those to draw, default all. columns: the most characters of a line; a longer timeline continues in further lines.
+    stops: by rank, a text after its last character. bands: show only this many of the last lines of each rank.
     """
     chosen = range(program.world) if ranks is None else ranks
     fused = _fused(program, timeline)
@@ -48,10 +48,10 @@ def draw_timeline(
     per_unit, step = _scale(bars, labels, end)
     width = int(end * per_unit)
     lines = {r: _line(program, bars.take(bars.rank == r), labels, per_unit, width, colour) for r in chosen}
-    room = width if columns is None else max(columns - margin - 1, 20)
+    available = width if columns is None else max(columns - margin - 1, 20)
     if stops and not width:
         return "".join(f"rank {r} |{stops[r]}\n" for r in chosen)
-    band = max(room // step, 1) * step  # cut between the shortest tasks, not inside their labels
+    band = max(available // step, 1) * step  # cut between the shortest tasks, not inside their labels
     text = []
     starts = range(0, max(width, 1), band)
     if bands is not None and len(starts) > bands:
@@ -96,8 +96,8 @@ def _span(ids: Sequence[int]) -> str:
 def _scale(bars: Timeline, labels: dict[int, str], end: int) -> tuple[Fraction, int]:
     """Return the characters per unit of time, and the characters of the longest time that divides all starts and ends.
 
-    They are the fewest at which every label fits and every task has whole ones. Where that makes a drawing too wide,
-    since costs have no common measure, tasks are rounded to whole characters, and labels may be cut.
+    They are the fewest at which every label fits and every task has whole ones. If that makes a drawing too wide,
+    because the costs have no large common divisor, tasks are rounded to whole characters, and labels may be cut.
     """
     step = gcd(*bars.start.tolist(), *bars.end.tolist()) or 1
     length = (bars.end - bars.start).tolist()
@@ -111,7 +111,7 @@ def _scale(bars: Timeline, labels: dict[int, str], end: int) -> tuple[Fraction, 
 
 
 def _line(program: Program, bars: Timeline, labels: dict[int, str], per_unit: Fraction, width: int, colour: bool) -> list[Cell]:
-    """Return a rank's characters. Idle time is dotted, in colour left empty; a task's end is left empty."""
+    """Return a rank's characters. Idle time is dotted, in colour blank; the last character of a task is blank."""
     cells: list[Cell] = []
     characters, units = per_unit.as_integer_ratio()
     for row, start, end in zip(bars.row.tolist(), bars.start.tolist(), bars.end.tolist(), strict=True):

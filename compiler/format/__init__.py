@@ -1,7 +1,7 @@
 """text of a schedule -> the same text in the standard layout: indentation, spaces around operators, empty lines.
 
 Kept as the author wrote them: which statements share a line, where a block is broken, comments, and wider gaps that align
-columns. The formatter places tokens and not the tree, because the tree has no comments.
+columns. The formatter works on tokens and not on the tree, because the tree has no comments.
 """
 
 from __future__ import annotations

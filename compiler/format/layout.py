@@ -1,4 +1,4 @@
-"""units -> text: what stands on one line, how wide gaps are, and how far lines are indented."""
+"""units -> text: line breaks, the widths of gaps, and indentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIGNED = ("{", "on", "at", "when", "recompute", "=")
 def _gap(before: Token, t: Token) -> int:
     """Return the spaces between two tokens of a unit."""
     if t.text in (",", ")", "]", "[") or before.text in ("(", "[") or before.tight or t.tight:
-        # A sign stands apart from what is before it.
+        # A unary minus has a space before it.
         return int(t.tight and t.text == "-" and not t.binary and before.text not in ("(", "[") and not before.tight)
     if t.text == "(":
         return int(not before.operand)
@@ -25,7 +25,7 @@ def _gap(before: Token, t: Token) -> int:
 
 def _one_line(u: Unit) -> bool:
     """Return whether a unit may stand on one line: no comment in it, and no block that the author broke."""
-    if u.one_line is None:  # asked again for every block around it
+    if u.one_line is None:  # cached: it is computed again for every enclosing block
         u.one_line = all(
             (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
             if isinstance(p, Block)
@@ -36,7 +36,7 @@ def _one_line(u: Unit) -> bool:
 
 
 def _least(before: Unit, u: Unit) -> int:
-    """Return the gap between two units beside each other: tasks stand closer than statements."""
+    """Return the gap between two units on one line: smaller between tasks than between statements."""
     return 2 if before.first.task and u.first.task else 3
 
 
@@ -53,18 +53,18 @@ class _Line:
 
     @property
     def text(self) -> str:
-        """What the line says."""
+        """The text of the line."""
         return "".join(self.parts)
 
-    def put(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Append a text as it is."""
         self.parts.append(text)
         self.length += len(text)
 
-    def go_on(self, before: Token | None) -> _Line:
+    def continued(self, before: Token | None) -> _Line:
         """Return a copy of this line, to try what fits."""
         line = _Line()
-        line.put(self.text)
+        line.append_text(self.text)
         line.anchor, line.before = self.anchor, before
         return line
 
@@ -75,7 +75,7 @@ class _Line:
             case Token() as before, (start, token) if aligned and self.wide and before.line == t.line == token.line:
                 if t.column - before.end > gap:
                     column = max(column, start + t.column - token.column)
-        self.put(" " * (column - self.length) + t.text)
+        self.append_text(" " * (column - self.length) + t.text)
         if self.anchor is None or self.anchor[1].line != t.line:
             self.anchor = column, t
         self.before = t
@@ -114,7 +114,6 @@ class Writer:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.line = _Line()
-        self.closed = True  # nothing can be added to this line: it is empty, or ends with a comment
 
     def text(self) -> str:
         return "\n".join([*self.lines, self.line.text]).strip("\n") + "\n"
@@ -123,7 +122,7 @@ class Writer:
         if (text := self.line.text).strip():
             self.lines.append(text)
         self.line = _Line(wide)
-        self.line.put(" " * indent)
+        self.line.append_text(" " * indent)
 
     def comment(self, t: Token, before: Token | None, indent: int) -> None:
         """Write a comment, on the same line as the token before it if it was there in the source."""
@@ -131,7 +130,7 @@ class Writer:
             self.line.add(t, 2, aligned=True)
         else:
             self.newline(indent)
-            self.line.put(t.text)
+            self.line.append_text(t.text)
         self.line.before = t
 
     def items(self, items: list[Unit | Token], indent: int, opened: Token | None = None) -> None:
@@ -158,7 +157,7 @@ class Writer:
         """Write a unit beside its neighbour if it fits there."""
         if not _one_line(u):
             return False
-        line = self.line.go_on(self.line.before)
+        line = self.line.continued(self.line.before)
         line.tokens(u, _least(neighbour, u), aligned=True)
         if line.length > WIDTH:
             return False
@@ -183,7 +182,7 @@ class Writer:
 
     def run(self, tokens: list[Token], indent: int, first: bool) -> None:
         """Write the tokens between two blocks: on one line if they fit, else broken where the author broke them."""
-        line = self.line.go_on(self.line.before)
+        line = self.line.continued(self.line.before)
         line.anchor = None
         for k, t in enumerate(tokens):
             line.add(t, 0 if first and k == 0 else _gap(line.before, t) if line.before else 0)
@@ -201,14 +200,14 @@ class Writer:
                 self.line.add(t, _gap(before, t), t.text in _ALIGNED)
 
     def block(self, b: Block, indent: int) -> None:
-        """Write a block after what stands before it."""
+        """Write a block after the tokens before it."""
         before = self.line.before
         assert before is not None
         if before.comment:
             self.newline(indent + INDENT)
             self.line.add(b.open, 0)
         elif _one_line(Unit([b])):
-            line = self.line.go_on(before)
+            line = self.line.continued(before)
             line.tokens(Unit([b]), 1, aligned=True)
             if line.length <= WIDTH:
                 self.line = line

@@ -16,7 +16,7 @@ _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 @dataclass(slots=True)
 class Token:
-    """unit: it begins a statement, clause, rule or action; tight: no spaces around it."""
+    """A token. unit: it begins a statement, clause, rule or action; tight: no spaces around it."""
 
     text: str
     line: int
@@ -47,8 +47,8 @@ class Block:
 
 @dataclass(slots=True)
 class Unit:
-    """A statement, clause, rule or action: tokens, comments and blocks. one_line: whether it may stand on one line, once
-    that was asked."""
+    """A statement, clause, rule or action: tokens, comments and blocks. one_line: whether it may be on one line, None
+    if not yet computed."""
 
     parts: list[Token | Block] = field(default_factory=list)
     one_line: bool | None = None
@@ -143,7 +143,7 @@ def _task_spans(tree: n.Schedule) -> Iterator[Span]:
 
 
 def _tighten(words: list[Token]) -> None:
-    """Mark operators without spaces: * and signs; // within a sum; all arithmetic within brackets."""
+    """Mark operators without spaces: * and unary minus; // within a sum; all arithmetic within brackets."""
     brackets = 0
     before, after = _in_sums(words, -1), _in_sums(words, 1)
     for k, t in enumerate(words):
@@ -162,22 +162,22 @@ def _tighten(words: list[Token]) -> None:
         t.unit |= t.text == "micro_batches"
 
 
-def _in_sums(words: list[Token], way: int) -> list[bool]:
-    """Return for every token whether a quotient there is a term of a sum, judged by the tokens on one side of it.
+def _in_sums(words: list[Token], direction: int) -> list[bool]:
+    """Return for every token whether a quotient there is a term of a sum, by the tokens on one side of it.
 
-    way: -1 for those before, 1 for those after. Each answer follows from that of the neighbour, so the time is linear."""
-    result, closed, partner = [False] * len(words), [], {}
-    for k in range(len(words)) if way < 0 else reversed(range(len(words))):
+    direction: -1 for those before, 1 for those after. Each result follows from that of the neighbour, so the time is linear."""
+    result, closed, closing_of = [False] * len(words), [], {}
+    for k in range(len(words)) if direction < 0 else reversed(range(len(words))):
         if words[k].text in (")", "]"):
             closed.append(k)
         elif words[k].text in ("(", "[") and closed:
-            partner[k] = closed.pop()
-        beside = k + way
+            closing_of[k] = closed.pop()
+        beside = k + direction
         if not 0 <= beside < len(words) or words[max(k, beside)].unit:
             continue
         t = words[beside]
-        if t.text in ("(", "[") and way > 0:
-            result[k] = result[partner.get(beside, beside)]
+        if t.text in ("(", "[") and direction > 0:
+            result[k] = result[closing_of.get(beside, beside)]
         elif t.text not in ("(", "[", ")", "]"):
             result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[beside])
     return result

@@ -1,1 +1,1 @@
-"""program -> program: tasks get their gradient sync (sync.py), transfers (transfers.py) and replicas (width.py)."""
+"""program -> program: adds gradient sync (sync.py), transfers (transfers.py) and replicas (width.py)."""

@@ -1,30 +1,30 @@
-"""program of tasks -> program: transfers and sums are planned, inserted, and repeated for every replica."""
+"""program of tasks -> program: plans transfers and collectives, inserts them, and repeats the result for every replica."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler.lower.insert import insert
 from chimerac.compiler.lower.sync import gradient_sync
 from chimerac.compiler.lower.transfers import transfers
-from chimerac.compiler.lower.weave import weave
 from chimerac.compiler.lower.width import widen
 from chimerac.compiler.syntax.nodes import SyncPolicy
 from chimerac.compiler.tasks import Timing
 
 
 def lower(tasks: Program, timing: Timing, sync: SyncPolicy, width: int, machine: Machine, arrange: bool) -> Program:
-    """Return the program of these tasks over all replicas, with transfers and sums; it is not verified yet.
+    """Return the program of these tasks over all replicas, with transfers and collectives. It is not verified yet.
 
-    timing: of the tasks; machine: the one that the header names; arrange: order transfers and sums for that machine.
+    timing: of the tasks; machine: the one that the header names; arrange: order transfers and collectives for that machine.
     """
     queued = arrange and machine in ("paired", "serial")
     if arrange:
         tasks = tasks.with_header(machine=machine)
     insertions = [transfers(tasks, timing, queued)]
     if tasks.header.kind == "training":
-        sums, collectives = gradient_sync(tasks, timing, sync, queued)
+        all_reduces, collectives = gradient_sync(tasks, timing, sync, queued)
         tasks = replace(tasks, collectives=collectives)
-        insertions.append(sums)
-    woven = weave(tasks, insertions)
-    return widen(woven.with_header(machine=machine), width)
+        insertions.append(all_reduces)
+    complete = insert(tasks, insertions)
+    return widen(complete.with_header(machine=machine), width)

@@ -1,4 +1,4 @@
-"""An ALLREDUCE for every parameter group on every rank that holds it.
+"""Plans an ALLREDUCE for every parameter group on every rank that holds it.
 
     at end             after the rank's last task
     eager              right after the rank's last weight gradient of the group
@@ -18,7 +18,7 @@ import numpy as np
 
 from chimerac.chimera_ir.instructions import AllReduce, Op, stage_group
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program, Table
-from chimerac.compiler.lower.weave import Insertion
+from chimerac.compiler.lower.insert import Insertion
 from chimerac.compiler.syntax.nodes import SyncPolicy
 from chimerac.compiler.tasks import Timing, total_order
 
@@ -35,17 +35,17 @@ class _Launch:
 def gradient_sync(
     program: Program, timing: Timing, policy: SyncPolicy, in_one_order: bool = False
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
-    """Return the gradient sync of a program of tasks, and the collectives that its batches number.
+    """Return the gradient sync of a program of tasks, and the collectives to which its column `batch` refers.
 
-    timing: of this program, as `earliest` gives it. in_one_order: on every rank each collective has one place in the order
-    that transfers follow (transfers.py): after the task that its last member waits for.
+    timing: of this program, as `earliest` gives it. in_one_order: all ranks have the collectives and the transfers in one
+    common order (transfers.py), each collective after the task for which its last member waits.
     """
     h = program.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
     members = tuple(AllReduce(name, stages[0], h.holders(stages)) for stages, name in groups)
     launches = _launches(program, timing, policy, [stages for stages, _ in groups], members)
     group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
-    # A collective runs when its last member has launched it. `complete` says when: a time, or a place in the one order.
+    # A collective runs when its last member has launched it. `complete`: the time of that, or its place in the common order.
     place, keys = total_order(program, timing) if in_one_order else (None, None)
     moment = np.concatenate([[0], timing.end if place is None else place + 1])
     complete = np.zeros(len(groups), np.int64)

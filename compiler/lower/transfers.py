@@ -1,16 +1,17 @@
-"""A SEND and a RECV for every value that crosses from one rank to another.
+"""Plans a SEND and a RECV for every value that one rank needs from another.
 
 A SEND comes right after the task whose output it sends. A RECV is posted as early as its buffer allowance permits: at
-most `ahead` values of a channel are posted and not yet read, so transfers overlap with the task before their reader:
+most `ahead` values of a channel are posted and not yet read, so transfers overlap with the task before their consumer:
 
     rank 1:  RECV m0; RECV m1 | FWD m0 | RECV m2 | FWD m1 | RECV m3 ...        ahead = 2
 
-Where that alone could hang, a RECV is posted earlier still. On the window machine SEND number i + K of a channel waits
+Where that alone could hang, a RECV is posted even earlier. On the window machine SEND number i + K of a channel waits
 until RECV number i is posted, so each RECV comes, in one total order of all tasks that every stream agrees with,
-before the task whose SEND would wait for it. Then every wait points backwards in that order, and nothing can hang.
+before the task whose SEND would wait for it. Then every wait is for something earlier in that order, and
+the program cannot hang.
 
 Where transfers take time, a RECV is also posted by the time at which that order has its SEND: the hop begins when both
-are posted, so it then begins with the SEND. A schedule that limits its receive buffers keeps to the allowance.
+are posted, so it then begins with the SEND. This does not apply to a schedule that limits its receive buffers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from chimerac.chimera_ir.instructions import Op, Value
 from chimerac.chimera_ir.program import OVERLAP, Ints, Program, Table
-from chimerac.compiler.lower.weave import Insertion
+from chimerac.compiler.lower.insert import Insertion
 from chimerac.compiler.tasks import TaskIndex, Timing, expand, total_order
 
 AHEAD = 2
@@ -31,14 +32,14 @@ AHEAD = 2
 class _Messages:
     """One entry per message, sorted by channel and, within it, by the order of sending.
 
-    producer: row of the task whose output the value is; reader: the first row that reads it; channel: source x ranks +
+    producer: row of the task whose output the value is; consumer: the first row that uses it; channel: source x ranks +
     target; number: place in the channel, from 0.
     """
 
     value: Ints
     stage: Ints
     producer: Ints
-    reader: Ints
+    consumer: Ints
     channel: Ints
     number: Ints
 
@@ -85,17 +86,17 @@ def _messages(program: Program) -> _Messages:
     rows, forward, stage = (x[(stage >= 0) & (stage < h.stages)] for x in (rows, forward, stage))
     source, target = program.rank_of[rows], placement[t.pipe[rows], stage]
     rows, forward, stage, source, target = (x[source != target] for x in (rows, forward, stage, source, target))
-    # The first reader of a message to several tasks is the earliest of them.
+    # The first consumer of a message to several tasks is the earliest of them.
     position, ids = expand(program, rows)
     keys = stage[position] * h.micro_batches + ids
-    reader = np.full(len(rows), len(t))
-    np.minimum.at(reader, position, np.where(forward[position], index.forward[keys], index.backward[keys]))
+    consumer = np.full(len(rows), len(t))
+    np.minimum.at(consumer, position, np.where(forward[position], index.forward[keys], index.backward[keys]))
     channel = source * h.ranks + target
     order = np.lexsort((rows, channel))
     channel = channel[order]
     number = np.arange(len(order)) - np.searchsorted(channel, channel)
     value = np.where(forward, Value.act, Value.grad)
-    return _Messages(value[order], stage[order], rows[order], reader[order], channel, number)
+    return _Messages(value[order], stage[order], rows[order], consumer[order], channel, number)
 
 
 def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahead: int) -> Ints:
@@ -104,12 +105,12 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     place, keys: of `total_order`.
     """
     count, target = len(m.channel), m.channel % program.header.ranks
-    # A RECV comes before its reader and before the readers of all later messages of its channel. An offset larger than
+    # A RECV comes before its consumer and before the consumers of all later messages of its channel. An offset larger than
     # any row keeps channels apart, so that one running minimum serves all of them.
     apart = m.channel * (len(program) + 1)
-    latest = np.minimum.accumulate((m.reader + apart)[::-1])[::-1] - apart
+    latest = np.minimum.accumulate((m.consumer + apart)[::-1])[::-1] - apart
     # As early as the allowance permits: when all but `ahead` - 1 of the values before it have been read.
-    read = m.reader[np.lexsort((m.reader, m.channel))]
+    read = m.consumer[np.lexsort((m.consumer, m.channel))]
     free = program.offsets[target].copy()
     later = m.number >= ahead
     free[later] = read[np.flatnonzero(later) - ahead] + 1

@@ -1,4 +1,4 @@
-"""Replicate a program over data-parallel replicas: rank r of replica w is global rank w x ranks + r.
+"""Repeats a program for all data-parallel replicas: rank r of replica w is global rank w x ranks + r.
 
 `tasks_only` and `forwards_only` are the reverse: the tasks of one replica, or only its forwards.
 """
@@ -14,7 +14,7 @@ from chimerac.chimera_ir.program import Program, Table
 
 
 def widen(program: Program, width: int) -> Program:
-    """Return the program over `width` replicas; collectives span all of them, those of a single rank are dropped."""
+    """Return the program over `width` replicas; collectives span all of them; those of a single rank are removed."""
     h = replace(program.header, width=width)
     collectives = tuple(
         replace(c, ranks=tuple(w * h.ranks + r for w in range(width) for r in c.ranks)) for c in program.collectives
@@ -44,7 +44,7 @@ def widen(program: Program, width: int) -> Program:
 
 
 def tasks_only(program: Program) -> Program:
-    """Return the tasks of the first replica, without transfers and sums."""
+    """Return the tasks of the first replica, without transfers and collectives."""
     rows = np.flatnonzero(program.table.is_task)
     rows = rows[program.rank_of[rows] < program.header.ranks]
     offsets = np.searchsorted(program.rank_of[rows], np.arange(program.header.ranks + 1))

@@ -1,20 +1,20 @@
 """The order form `greedy`: an event-driven list scheduler.
 
 Whenever a rank is free it starts, of its tasks whose inputs have arrived and which no limit forbids, the one of the
-kind preferred most; then the keys decide, then pipe, stage and micro-batch. Same text, same order, on every machine.
-Recomputation is not charged here, so that switching it on never changes an order.
+kind preferred most; then the keys decide, then pipe, stage and micro-batch. The order depends on the text alone.
+The cost of recomputation is not counted here, so recomputation never changes an order.
 
 A forward also reserves places under a limit: for every other (pipe, stage) in the limit's scope that has forwards to
 do, as many as one forward takes (k where forwards are grouped by k, else 1) less those it has alive (forwards without
 their last backward).
 
-With a limit F - W <= L (or F - B), L no less than k times the stages of the rank over all pipes, the scheduler then
-never gets stuck. Proof: suppose it is stuck, with no task running and no value on its way. Backwards are never limited,
+With a limit F - W <= L (or F - B), L at least k times the stages of the rank over all pipes, the scheduler then
+never gets stuck. Proof: suppose that it is stuck, with no task running and no value on its way. Backwards are never limited,
 so every micro-batch alive waits for a forward. In a pipe with one alive, take the deepest stage s at which one waits.
 Another micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there; then k places are reserved for it,
 the forward may start, and the scheduler is not stuck. And if nothing is alive anywhere, all places are free. The count
 plus the reserved places never exceeds L: a forward takes the places reserved for it, or unreserved ones; a backward
-gives one back and may reserve one.
+frees one and may reserve one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ F, X, W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a
 
 @dataclass(slots=True)
 class Counter:
-    """One limit on one scope. kept: the places reserved for all its (pipe, stage) pairs."""
+    """One limit on one scope. reserved: the places reserved for all its (pipe, stage) pairs."""
 
     weights: tuple[int, int, int]
     bound: int
     span: Span
     value: int = 0
-    kept: int = 0
+    reserved: int = 0
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Scheduler:
     counters: list[list[Counter]]  # by (rank, cell): rank x cells + cell
     left: list[int]  # by cell: forwards to do
     alive: list[int]  # by cell
-    kept: list[int]  # by cell: places reserved for it
+    reserved: list[int]  # by cell: places reserved for it
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
 
     @property
@@ -126,9 +126,9 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
     split = Op.BWD_WEIGHT in order.kinds
     parts = [Op.FWD, Op.BWD_INPUT if split else Op.BWD] + ([Op.BWD_WEIGHT] if split else [])
     env = {**order.env, "s": stage, "m": ids - first[pipe], "p": pipe, "r": rank}
-    wanted = [values_at(k.value, env, keys, budget) * (-1 if k.larger else 1) for k in order.keys]
+    key_columns = [values_at(k.value, env, keys, budget) * (-1 if k.larger else 1) for k in order.keys]
     place = np.repeat([order.kinds.index(op) for op in parts], keys)
-    columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(wanted))]
+    columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(key_columns))]
     priority = np.empty(len(place), np.int64)
     priority[np.lexsort((*columns, place))] = np.arange(len(place))
     costs = {op: np.array(getattr(spec.costs, op.name), np.int64)[stage] for op in parts}
@@ -168,31 +168,31 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op], budget: Budget) -
                 if scope not in shared:
                     value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p}, budget)
                     shared[scope] = Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
-                shared[scope].kept += order.group
+                shared[scope].reserved += order.group
                 result[p * h.stages + s].append(shared[scope])
     return result
 
 
-def refusing(x: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
-    """Return a limit that has no room for a task and the places reserved for other cells; None if all have room."""
+def blocking_limit(x: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
+    """Return a limit that forbids a task, given the places reserved for other cells; None if no limit does."""
     size = x.size[task % len(x.size)] if kind == F else 1
     for c in x.counters[cell]:
         weight = c.weights[kind]
         if weight > 0:
-            free = c.kept - x.kept[cell] if kind == F else 0
+            free = c.reserved - x.reserved[cell] if kind == F else 0
             if c.value + weight * (size + free) > c.bound:
                 return c
     return None
 
 
 def _pick(x: Scheduler, rank: int) -> int | None:
-    """Return the task that a free rank starts, taken off its heap."""
+    """Remove the task that a free rank starts from its heap and return it; None if it can start none."""
     best: tuple[int, int] | None = None
     where = -1
     cells = len(x.counters)
     x.budget.spend(len(x.heaps[rank]) // 8, x.order.span)
     for index, heap in x.heaps[rank].items():
-        if heap and (best is None or heap[0] < best) and not refusing(x, heap[0][1], index // cells, index % cells):
+        if heap and (best is None or heap[0] < best) and not blocking_limit(x, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index
     if best is None:
         return None
@@ -201,7 +201,7 @@ def _pick(x: Scheduler, rank: int) -> int | None:
 
 
 def _start(x: Scheduler, task: int, kind: int, cell: int) -> None:
-    """Count a task that starts."""
+    """Update the counts for a task that starts."""
     size = 1
     if kind == F:
         size = x.size[task % len(x.size)]
@@ -209,11 +209,11 @@ def _start(x: Scheduler, task: int, kind: int, cell: int) -> None:
         x.alive[cell] += size
     elif kind == W or (kind == X and Op.BWD_WEIGHT not in x.order.kinds):
         x.alive[cell] -= 1
-    kept = max(x.order.group - x.alive[cell], 0) if x.left[cell] else 0
+    reserved = max(x.order.group - x.alive[cell], 0) if x.left[cell] else 0
     for c in x.counters[cell]:
         c.value += c.weights[kind] * size
-        c.kept += kept - x.kept[cell]
-    x.kept[cell] = kept
+        c.reserved += reserved - x.reserved[cell]
+    x.reserved[cell] = reserved
 
 
 def run(x: Scheduler) -> list[list[int]]:
@@ -233,18 +233,18 @@ def run(x: Scheduler) -> list[list[int]]:
     cells, hop = len(x.counters), x.spec.costs.hop
     while events:
         now = events[0][0]
-        concerned: set[int] = set()
+        affected: set[int] = set()
         while events and events[0][0] == now:
             _, is_task, what = heapq.heappop(events)
             if is_task:
                 kind, key = divmod(what, keys)
                 rank = x.rank[key]
                 heapq.heappush(x.heaps[rank].setdefault(kind * cells + x.cell[key], []), (x.priority[what], what))
-                concerned.add(rank)
+                affected.add(rank)
             else:
                 busy[what] = False
-                concerned.add(what)
-        for rank in sorted(concerned):
+                affected.add(what)
+        for rank in sorted(affected):
             if busy[rank]:
                 continue
             task = _pick(x, rank)
@@ -265,8 +265,8 @@ def run(x: Scheduler) -> list[list[int]]:
             else:
                 following = []
             for t in following:
-                there = end if x.rank[t % keys] == rank else end + hop
-                arrival[t] = max(arrival[t], there)
+                arrives = end if x.rank[t % keys] == rank else end + hop
+                arrival[t] = max(arrival[t], arrives)
                 missing[t] -= 1
                 if not missing[t]:
                     heapq.heappush(events, (arrival[t], 1, t))

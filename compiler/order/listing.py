@@ -1,6 +1,6 @@
 """The order form `listing`: a program for every rank, with loops and conditions.
 
-A task may leave out what follows from the state of its rank: `F p` is the next forward of pipe p there, `W` the oldest
+A task may omit what the state of its rank determines: `F p` is the next forward of pipe p there, `W` the oldest
 weight gradient pending on the rank.
 """
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from chimerac.compiler.order.listed import NUMBERS, TURN, WEIGHT, Cell, Rank
+from chimerac.compiler.order.listing_state import NUMBERS, PHASE, WEIGHT, Cell, Rank
 from chimerac.compiler.order.ordered import Batches, Ordered, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, evaluate, scalar, values_of
@@ -23,7 +23,7 @@ from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
 _COMPLETE = bytes([0b0011, 0b1101])  # bits of the kinds listed: F and B; F, I and W
-MAX_FOUND = 6  # findings about tasks in full and split: a listing that is wrong somewhere is wrong on many ranks
+MAX_FOUND = 6  # findings about full and split backwards of one micro-batch: such an error usually affects many ranks
 MAX_NOTED = 5  # other places where the same is missing
 
 
@@ -44,7 +44,7 @@ class _Lister:
     """Runs the actions of a listing, for one rank after another."""
 
     def __init__(self, spec: Spec, order: ListingOrder, budget: Budget) -> None:
-        self.spec, self.order, self.budget, self.turns = spec, order, budget, 0
+        self.spec, self.order, self.budget, self.repetitions = spec, order, budget, 0
         self.batches = Batches(spec.header.micro_batches)
         self.varying = frozenset(_bound_in_loops(order.actions))
         self.spans: dict[Span, int] = {}
@@ -70,21 +70,21 @@ class _Lister:
     def _repeat(self, rank: Rank, a: n.Repeat, env: Env) -> None:
         low, count = 0 if a.low is None else self._scalar(a.low, env), self._scalar(a.count, env)
         high = count - 1 if a.low is None else count
-        self.turns += max(high - low + 1, 0)
-        if self.turns > limits.TURNS:  # also if its body is empty
-            message = f"the listing's loops turn more than {limits.TURNS} times"
+        self.repetitions += max(high - low + 1, 0)
+        if self.repetitions > limits.REPETITIONS:  # also if its body is empty
+            message = f"the bodies of the listing's loops are repeated more than {limits.REPETITIONS} times"
             raise refuse("E306", message, a.span, values_of(a.count, env))
         for i in range(low, high + 1):
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
-            # After one turn it is known what each action means. If no loop changes that, the other turns are listed at once.
+            # After one repetition the meaning of each action is known. If no loop changes it, the others are listed at once.
             if i == low < high and (plain := self._plain(rank, a.body)) is not None and rank.repeat(plain, high - low):
                 return
 
     def _plain(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
-        """Return meaning, kind and cell of actions that all mean the next task of one stage, whatever the turn; or None."""
+        """Return meaning, kind and cell of actions that all mean the next task of one stage, in every repetition; else None."""
         plain = []
         for a in actions:
-            cells = rank.meant.get(id(a), [])
+            cells = rank.candidates.get(id(a), [])
             if not isinstance(a, n.TaskAction) or a.first is not None or len(cells) != 1:
                 return None
             (cell,) = cells
@@ -93,7 +93,7 @@ class _Lister:
 
     def _task(self, rank: Rank, a: n.TaskAction, env: Env) -> None:
         kind = NUMBERS[a.kind.name]
-        cells = rank.meant.get(id(a)) or self._cells(rank, a, env)
+        cells = rank.candidates.get(id(a)) or self._cells(rank, a, env)
         if kind == WEIGHT and a.first is None:
             cell = self._oldest(rank, a, cells)
             first = last = next(iter(cell.pending))
@@ -101,20 +101,20 @@ class _Lister:
             if len(cells) != 1:
                 raise self._several(rank, a, kind, cells)
             (cell,) = cells
-            first = last = cell.next[TURN[kind]]
+            first = last = cell.next[PHASE[kind]]
             if a.first is not None or first == len(cell.micro_batches):
                 first, last = self._ids(rank, a, kind, cell, env)
         self._add(rank, a, kind, cell, first, last)
 
     def _several(self, rank: Rank, a: n.TaskAction, kind: int, cells: list[Cell]) -> ChimeraError:
-        """Return the finding of a task that means no stage, or several, with one that it can mean here."""
+        """Return the finding about a task that could mean no stage, or several, with one stage as an example."""
         pipes = self.spec.header.pipes
         names = ", ".join(f"{pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
         message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
         known = cells or rank.cells
         if not known:
-            return refuse("E306", message, a.span, help=f"no stage lives on rank {rank.number}; list nothing there")
-        c = next((c for c in known if c.next[TURN[kind]] < len(c.micro_batches)), known[0])
+            return refuse("E306", message, a.span, help=f"rank {rank.number} has no stage: list nothing there")
+        c = next((c for c in known if c.next[PHASE[kind]] < len(c.micro_batches)), known[0])
         ids = " .. ".join(expression(e) for e in (a.first, a.last) if e)
         example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{', ' * bool(ids)}{ids})"
         return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
@@ -138,12 +138,12 @@ class _Lister:
             stage = self._scalar(a.stage, env)
             cells = [c for c in cells if c.stage == stage]
             if not cells:
-                message = f"stage {stage} does not live on rank {rank.number}"
+                message = f"stage {stage} is not placed on rank {rank.number}"
                 held = ", ".join(str(s) for s in sorted({c.stage for c in rank.cells}))
                 help = f"stages of rank {rank.number}: {held or 'none'}"
                 raise refuse("E306", message, a.stage.span, values_of(a.stage, env), help=help)
         if self.varying.isdisjoint(name for e in used for name in names_in(e)):
-            rank.meant[id(a)] = cells
+            rank.candidates[id(a)] = cells
         return cells
 
     def _oldest(self, rank: Rank, a: n.TaskAction, cells: list[Cell]) -> Cell:
@@ -156,7 +156,7 @@ class _Lister:
 
     def _ids(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, env: Env) -> tuple[int, int]:
         """Return the first and last of a task's micro-batches, counted within the pipe."""
-        first = cell.next[TURN[kind]] if a.first is None else self._scalar(a.first, env)
+        first = cell.next[PHASE[kind]] if a.first is None else self._scalar(a.first, env)
         last = first if a.last is None else self._scalar(a.last, env)
         count = len(cell.micro_batches)
         if not 0 <= first <= last < count:
@@ -185,7 +185,7 @@ class _Lister:
 
 def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered:
     """Return the tasks that every rank lists. Raises ChimeraError: E301 a task not listed, E302 one listed twice, E306 a
-    task that does not exist or is not determined, or loops without end."""
+    task that does not exist or is not determined, or loops with too many repetitions."""
     h = spec.header
     ranks = [Rank(r) for r in range(h.ranks)]
     for p, x in enumerate(h.pipes):
@@ -205,8 +205,8 @@ def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered
 
 
 def _missing(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnostic]:
-    """Return the findings of a listing that leaves tasks out, one for all places where the same kinds of them are missing."""
-    left_out: dict[str, list[str]] = {}
+    """Return the findings about tasks that a listing omits, one for all places where the same kinds are missing."""
+    omitted_by_kinds: dict[str, list[str]] = {}
     found: list[Diagnostic] = []
     for rank in ranks:
         for cell in rank.cells:
@@ -222,22 +222,22 @@ def _missing(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnos
                 if wrong.any():
                     alike.setdefault(wrong.tobytes(), []).append(kind)
             if alike:
-                said = ", and ".join(_said(kinds, name, parts[kinds[0]]) for kinds in alike.values())
+                omitted = ", and ".join(_tasks_in_words(kinds, name, parts[kinds[0]]) for kinds in alike.values())
                 key = ", ".join(kind for kinds in alike.values() for kind in kinds)
-                left_out.setdefault(key, []).append(f"rank {rank.number} never lists {said}")
+                omitted_by_kinds.setdefault(key, []).append(f"rank {rank.number} never lists {omitted}")
             both = full & (inputs | weights)
             if both.any() and len(found) < MAX_FOUND:
                 message = f"rank {rank.number} lists a full and a split backward of {name}, micro-batch {both.argmax()}"
                 found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
-    told = []
-    for kinds, (first, *others) in left_out.items():
+    omissions = []
+    for kinds, (first, *others) in omitted_by_kinds.items():
         more = f"\n... and {len(others) - MAX_NOTED} more" if len(others) > MAX_NOTED else ""
         notes = ("\n".join(others[:MAX_NOTED]) + more,) if others else ()
-        told.append(Diagnostic("E301", first, order.span, notes=notes, help=f"list it: {kinds} once for each micro-batch"))
-    return [*told, *found]
+        omissions.append(Diagnostic("E301", first, order.span, notes=notes, help=f"list it: {kinds} once for each micro-batch"))
+    return [*omissions, *found]
 
 
-def _said(kinds: list[str], name: str, wrong: npt.NDArray[np.bool_]) -> str:
-    """Return 'F and B of main s0, micro-batch 7': tasks of the same micro-batches that are left out."""
+def _tasks_in_words(kinds: list[str], name: str, wrong: npt.NDArray[np.bool_]) -> str:
+    """Return 'F and B of main s0, micro-batch 7': tasks of the same micro-batches that are omitted."""
     more = f" ({wrong.sum()} such micro-batches)" if wrong.sum() > 1 else ""
     return f"{' and '.join(kinds)} of {name}, micro-batch {wrong.argmax()}{more}"

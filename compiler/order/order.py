@@ -1,4 +1,4 @@
-"""spec -> program of tasks: the three order forms, told apart."""
+"""spec -> program of tasks: one function for the three order forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every order form makes: the tasks of each rank in order, and which piece of text ordered each of them."""
+"""The result of every order form: the tasks of each rank in order, and the text that placed each of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ordered:
     spans: tuple[Span, ...]
 
     def span(self, row: int) -> Span:
-        """Return the text that ordered the task of a row."""
+        """Return the text that placed the task of a row."""
         return self.spans[int(self.origin[row])]
 
 
@@ -48,13 +48,13 @@ def task_program(
     spec: Spec, batches: Batches, op: Ints, pipe: Ints, stage: Ints, batch: Ints, overlap: Ints, offsets: Ints
 ) -> Program:
     """Return the program of these tasks, given rank after rank."""
-    again = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
-    table = Table.of(op, pipe=pipe, stage=stage, batch=batch, flags=again * RECOMPUTE + overlap * OVERLAP)
+    recomputed = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
+    table = Table.of(op, pipe=pipe, stage=stage, batch=batch, flags=recomputed * RECOMPUTE + overlap * OVERLAP)
     return Program(spec.header, spec.costs, table, offsets, batches.all(), ())
 
 
 def plus(e: n.Expr, amount: int) -> n.Expr:
-    """Return the expression that a help suggests instead of one that is too small by this amount."""
+    """Return an expression with this amount added, for a help."""
     match e:
         case n.Int():
             return replace(e, value=e.value + amount)

@@ -15,12 +15,12 @@ from chimerac.compiler.resolve.expressions import evaluate, subset, values_at
 from chimerac.compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.nodes import Range
 
-MAX_FOUND = 20  # pairs of formulas that collide
-MAX_NAMED = 8  # micro-batches that are left out
+MAX_FOUND = 20  # pairs of formulas with tasks on one tick that are reported
+MAX_NAMED = 8  # omitted micro-batches, or conditions, that a finding names
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _FormulaTasks:
     """The tasks that one formula places, one entry each.
 
     each_stage, each_id: one entry per micro-batch of each task, its stage and its number in the program.
@@ -49,18 +49,21 @@ def order_by_ticks(spec: Spec, order: TicksOrder, budget: Budget) -> Ordered:
 
 
 def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Ordered, Ints]:
-    """Return every rank's tasks in the order of their ticks, and the ticks; of two on one tick one comes first.
+    """Return every rank's tasks in the order of their ticks, and the ticks.
+
+    It is for the search for suggestions: tasks of one rank on one tick are accepted, in the order of the formulas.
+    `order_by_ticks` reports them as E303.
 
     Raises ChimeraError: E301 a task without a formula, E302 a task with two.
     """
     h, batches = spec.header, Batches(spec.header.micro_batches)
-    placed, room = [], 4 * h.stages * h.micro_batches
+    placed, remaining = [], 4 * h.stages * h.micro_batches
     for number, f in enumerate(order.formulas):
         placed.append(_place(spec, batches, number, f, budget))
-        room -= len(placed[-1].each_id)
-        if room < 0:  # then some task has been placed twice
+        remaining -= len(placed[-1].each_id)
+        if remaining < 0:  # more than all tasks of all four kinds: some task has been placed twice
             break
-    _complete(spec, order, placed, budget)
+    _check_complete(spec, order, placed, budget)
     formula = np.concatenate([np.full(len(p.stage), p.formula) for p in placed])
     op = np.concatenate([np.full(len(p.stage), p.op) for p in placed])
     pipe = np.concatenate([np.full(len(p.stage), p.pipe) for p in placed])
@@ -75,7 +78,7 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
     return Ordered(program, formula, tuple(f.span for f in order.formulas)), tick
 
 
-def _place(spec: Spec, batches: Batches, number: int, f: Formula, budget: Budget) -> _Placed:
+def _place(spec: Spec, batches: Batches, number: int, f: Formula, budget: Budget) -> _FormulaTasks:
     pipe = spec.header.pipes[f.pipe]
     budget.spend(64 + spec.header.stages * len(pipe.micro_batches) // 16, f.span)
     low, high, counter = _groups(f, len(pipe.micro_batches), budget)
@@ -99,11 +102,11 @@ def _place(spec: Spec, batches: Batches, number: int, f: Formula, budget: Budget
     budget.spend(int(count.sum()) // 2, f.span)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     each_id = ids[np.repeat(low[group], count) + within]
-    return _Placed(number, int(f.kind), f.pipe, stage, batch_of[group], tick, np.repeat(stage, count), each_id)
+    return _FormulaTasks(number, int(f.kind), f.pipe, stage, batch_of[group], tick, np.repeat(stage, count), each_id)
 
 
 def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
-    """Return the first and last micro-batch of every group, cut off at the pipe's last one, and the groups' numbers."""
+    """Return the first and last micro-batch of every group, up to the pipe's last one, and the numbers of the groups."""
     every = np.arange(count, dtype=np.int64)
     if f.group is None:
         return every, every, every
@@ -116,11 +119,11 @@ def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
     return low[kept], np.minimum(high, count - 1)[kept], every[kept]
 
 
-def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed], budget: Budget) -> None:
+def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], budget: Budget) -> None:
     """Check that every (stage, micro-batch) of every pipe has one forward, and one B or one I and one W."""
     h = spec.header
     found: list[Diagnostic] = []
-    by_pipe: dict[int, list[_Placed]] = {}
+    by_pipe: dict[int, list[_FormulaTasks]] = {}
     for x in placed:
         by_pipe.setdefault(x.pipe, []).append(x)
     for p, pipe in enumerate(h.pipes):
@@ -129,7 +132,7 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed], budget: Budg
         counts = np.zeros((4, h.stages, count), np.int64)
         for x in mine:
             np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
-        found += _twice(spec, order, mine, counts, p)
+        found += _placed_twice(spec, order, mine, counts, p)
         forward, full, inputs, weights = counts > 0
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
@@ -143,7 +146,7 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed], budget: Budg
                 message = f"no formula places {what} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
                 grouped = [f for f in order.formulas if f.pipe == p and f.kind == KINDS[what] and f.group]
                 if grouped:
-                    found.append(_left_out(message, grouped, count, np.flatnonzero(missing[s]), budget))
+                    found.append(_omitted(message, grouped, count, np.flatnonzero(missing[s]), budget))
                 else:
                     found.append(_unplaced(message, order, p, KINDS[what], f"add: {example}"))
         both = full & (inputs | weights)
@@ -156,20 +159,20 @@ def _complete(spec: Spec, order: TicksOrder, placed: list[_Placed], budget: Budg
 
 
 def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
-    """Return E301 for a task that no formula places: there is none of its kind, or none whose `when` holds."""
+    """Return E301 for a task that no formula places: there is no formula of its kind, or none whose `when` holds."""
     formulas = [f for f in order.formulas if f.kind == kind]
     mine, others = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
     if not mine and formulas:
         help = f"all formulas of {LETTERS[kind]} are for other pipes: add one for this pipe, or one that names no pipe"
     if not mine:
         return Diagnostic("E301", message, order.span, help=help)
-    said = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in mine[:MAX_NAMED] if f.condition)
+    conditions = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in mine[:MAX_NAMED] if f.condition)
     notes = ("a formula that names a pipe takes the place of those that name none",) if others - {f.span for f in mine} else ()
-    return Diagnostic("E301", message, mine[0].span, "places others", notes, f"no 'when' holds there: {said}")
+    return Diagnostic("E301", message, mine[0].span, "places others", notes, f"no 'when' holds there: {conditions}")
 
 
-def _left_out(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
-    """Return E301 for groups that leave micro-batches out. Another range is suggested only if it leaves none out."""
+def _omitted(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
+    """Return E301 for groups that omit micro-batches. Another range is suggested only if it omits none."""
     first, group = formulas[0], formulas[0].group
     assert group is not None
     more = ", ..." if len(missing) > MAX_NAMED else ""
@@ -184,7 +187,7 @@ def _left_out(message: str, formulas: list[Formula], count: int, missing: Ints, 
     return Diagnostic("E301", message, group.span, "these groups", help=help)
 
 
-def _twice(spec: Spec, order: TicksOrder, mine: list[_Placed], counts: Ints, pipe: int) -> list[Diagnostic]:
+def _placed_twice(spec: Spec, order: TicksOrder, mine: list[_FormulaTasks], counts: Ints, pipe: int) -> list[Diagnostic]:
     if counts.max(initial=0) <= 1:
         return []
     op, s, m = np.argwhere(counts > 1)[0]
@@ -203,7 +206,7 @@ def _twice(spec: Spec, order: TicksOrder, mine: list[_Placed], counts: Ints, pip
 
 
 def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
-    """Return one finding per pair of formulas that collide, with the first collision of each."""
+    """Return one finding for each pair of formulas that place tasks on one tick, with the first such tick."""
     program = ordered.program
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in rows.tolist():

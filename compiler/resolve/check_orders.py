@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import Diagnostic, Span, did_you_mean
 from chimerac.compiler.resolve.budget import Budget
-from chimerac.compiler.resolve.counts import limit_weights, no_limit
-from chimerac.compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binder, known_elsewhere, local, needed_lets
+from chimerac.compiler.resolve.counts import limit_weights, not_a_limit
+from chimerac.compiler.resolve.scope import MEANINGS, counter_of, define_let, index_binder, local, needed_lets, with_hints
 from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.kinds import kind_meant
+from chimerac.compiler.syntax.kinds import kind_of_alias
 
 GREEDY_NAMES = tuple(MEANINGS)  # predefined in expressions of a greedy block
-# Names that an author may miss in an order, and what to write instead.
+# Names that an author may expect in an order, and what to write instead.
 _IN_TICKS = {
-    "r": "the rank of a stage is what its pipe says: write that formula, with s",
+    "r": "the pipe defines the rank of a stage: write its formula, with s",
     "p": "a formula for one pipe names it: F main(s, m) at ...",
 }
 _IN_LISTING = {
-    "s": "the block is run for every rank: say the stage with the name of the rank; F alone is a task of its only stage",
+    "s": "the block is run for every rank: write the stage as a formula of the rank; F alone is a task of its only stage",
     "m": "F is the next micro-batch; to number them, count: repeat i in 0 .. N - 1 { F(STAGE, i) }",
     "p": "the pipe of a task is named: F main(STAGE, MICRO_BATCH)",
 }
@@ -41,26 +41,24 @@ def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], fo
         case n.Greedy():
             _check_greedy(s, scope, found)
         case n.Listing():
-            pipes = {name: f"the pipe stands before the parentheses: F {name}(STAGE)" for name in families}
-            _check_actions(
-                s.actions, local(known_elsewhere(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found), families, found
-            )
+            pipes = {name: f"the pipe is written before the parentheses: F {name}(STAGE)" for name in families}
+            _check_actions(s.actions, local(with_hints(scope, _IN_LISTING | pipes), [(s.rank, "rank")], found), families, found)
 
 
 def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
     if kind.name not in KINDS:
         kinds = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone"
-        help = f"did you mean '{meant}'?" if (meant := kind_meant(kind.name)) else kinds
+        help = f"did you mean '{meant}'?" if (meant := kind_of_alias(kind.name)) else kinds
         found.append(Diagnostic("E201", f"unknown kind of task '{kind.name}'", kind.span, help=help))
 
 
 def _check_pipe(ref: n.PipeRef, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], values: Scope) -> bool:
-    """Add what is wrong with the name of a pipe; return whether it is there. values: names that are no pipes."""
+    """Add the findings about a reference to a pipe; return whether the pipe exists. values: names that are not pipes."""
     decl = families.get(ref.name.name)
     if decl is None:
         help = did_you_mean(ref.name.name, families)
         if ref.name.name in values:
-            help = f"'{ref.name.name}' is a value: a stage stands in parentheses, as in F({ref.name.name})"
+            help = f"'{ref.name.name}' is a value: a stage is written in parentheses, as in F({ref.name.name})"
         found.append(Diagnostic("E201", f"unknown pipe '{ref.name.name}'", ref.span, help=help))
     elif ref.index is not None and decl.family is None:
         help = f"write '{decl.name.name}' instead of '{ref.span.text}'"
@@ -79,7 +77,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
         found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))
-    inner = known_elsewhere(_with(scope, GREEDY_NAMES), _IN_KEY)
+    inner = with_hints(_with(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
         found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
@@ -97,14 +95,14 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     for limit in s.limits:
         e = limit.condition
         if not (isinstance(e, n.Binary) and e.op == "<=" and limit_weights(e.left)):
-            found.append(no_limit(e, limit.span))
+            found.append(not_a_limit(e, limit.span))
         else:
             absent = [k for k in limit_weights(e.left) or () if names and k not in names]
             if absent and set(names) <= set(KINDS):
                 message = f"the limit counts {absent[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
                 found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
-            check(e.right, known_elsewhere(_with(scope, named), _IN_LIMIT), "integer", found)
+            check(e.right, with_hints(_with(scope, named), _IN_LIMIT), "integer", found)
 
 
 def _with(scope: Scope, names: Iterable[str]) -> Scope:
@@ -142,10 +140,10 @@ def _check_actions(
 
 
 def _check_places(a: n.TaskAction, scope: Scope, found: list[Diagnostic]) -> None:
-    """Add E207 for F(m) and F(m, s): to a reader m is the micro-batch and s the stage, whatever they are here."""
+    """Add E207 for F(m) and F(m, s): m is understood as the micro-batch and s as the stage, whatever they are here."""
     for e, wrong, place in ((a.stage, "m", "stage"), (a.first, "s", "micro-batch")):
         if isinstance(e, n.Name) and e.name == wrong and wrong in scope:
-            message = f"'{wrong}' means the {MEANINGS[wrong]}, and stands here for the {place}"
+            message = f"'{wrong}' means the {MEANINGS[wrong]}, and is used here for the {place}"
             help = f"the stage comes first, then the micro-batch: {a.kind.name}(STAGE, MICRO_BATCH)"
             found.append(Diagnostic("E207", message, e.span, help=help))
             return
@@ -155,8 +153,8 @@ def _check_ticks(
     ticks: n.Ticks, scope: Scope, families: Mapping[str, n.PipeDecl], found: list[Diagnostic], budget: Budget
 ) -> None:
     used: set[str] = set()
-    told: set[tuple[str, Span | None]] = set()
-    scope = known_elsewhere(scope, _IN_TICKS)
+    reported: set[tuple[str, Span | None]] = set()
+    scope = with_hints(scope, _IN_TICKS)
     scope.others = tuple(let.name.name for let in ticks.lets)
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
@@ -173,7 +171,7 @@ def _check_ticks(
             check(rule.group.high, group_scope, "integer", found)
             if counter is None:
                 help = f"number the groups with a new name: {rule.micro_batch.name} = 2*g .. 2*g + 1"
-                found.append(Diagnostic("E202", "the group does not say which one it is", rule.group.span, help=help))
+                found.append(Diagnostic("E202", "the group is not numbered", rule.group.span, help=help))
         more += [(counter, "")] if counter else []
         help = f"the first name is the stage, the second the micro-batch: write {rule.kind.name}(s, m)"
         inner = local(scope, [(rule.stage, "stage"), (rule.micro_batch, "micro-batch"), *more], found, help)
@@ -182,8 +180,8 @@ def _check_ticks(
             used.add(let.name.name)
             wrong: list[Diagnostic] = []
             define_let(inner, let, wrong)
-            for d in (d for d in wrong if (d.message, d.span) not in told):  # a finding about several rules is added once
-                told.add((d.message, d.span))
+            for d in (d for d in wrong if (d.message, d.span) not in reported):  # a finding about several rules is added once
+                reported.add((d.message, d.span))
                 found.append(d)
         if rule.condition is not None:
             check(rule.condition, inner, "truth value", found)

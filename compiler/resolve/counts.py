@@ -10,13 +10,13 @@ from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import inside, spine
 
 
-def no_limit(e: n.Expr, span: Span) -> Diagnostic:
-    """Return E202 for a condition that is no limit: another comparison than <=, or no counts on its left."""
+def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
+    """Return E202 for a condition that is not a limit: another comparison than <=, or no counts on its left."""
     if isinstance(e, n.Binary) and e.op in (">", ">=", "<", "==", "!="):
-        turned = e.op in (">", ">=") and limit_weights(e.right)
-        if turned or limit_weights(e.left):
-            counts, bound = (e.right, e.left) if turned else (e.left, e.right)
-            less = " - 1" if e.op == "<" or (turned and e.op == ">") else ""
+        swapped = e.op in (">", ">=") and limit_weights(e.right)
+        if swapped or limit_weights(e.left):
+            counts, bound = (e.right, e.left) if swapped else (e.left, e.right)
+            less = " - 1" if e.op == "<" or (swapped and e.op == ">") else ""
             help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if less else 0)}{less}"
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
     if isinstance(e, n.Binary) and e.op == "<=":
@@ -26,7 +26,7 @@ def no_limit(e: n.Expr, span: Span) -> Diagnostic:
             return Diagnostic("E202", f"the limit counts {twice} twice", span, help="name each kind once: limit F - W <= D")
     help = "write counts of F, B, I, W on the left: limit F - W <= D"
     if isinstance(e, n.Binary) and isinstance(e.left, n.Name) and e.left.name in LIMITS:
-        help = f"the limit of {e.left.name} stands outside of the order; here counts are limited: limit F - B <= D"
+        help = f"the limit of {e.left.name} is written outside the order block; here counts are limited: limit F - B <= D"
     return Diagnostic("E202", "a limit is counts <= an integer", span, help=help)
 
 

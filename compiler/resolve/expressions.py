@@ -1,7 +1,7 @@
 """Evaluating expressions, at one point or at many points at a time. Their types are checked before (types.py).
 
-A variable is an integer, a truth value or an array of them, one entry per point (stage, micro-batch). Only the branch
-that a point takes is computed for it, so `if m > 0 then N // m else 0` is safe.
+A variable is an integer, a truth value or an array of them, one entry per point (stage, micro-batch). For each point only
+the branch that its condition selects is computed, so `if m > 0 then N // m else 0` is safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Scalar = int | bool
 Variable = int | bool | Array
 Env = Mapping[str, Variable]
 
-LIMIT = limits.MAGNITUDE  # sums of two stay inside 64 bits
+LIMIT = limits.MAGNITUDE  # the sum of two such values fits into 64 bits
 MAX_NAMES = 20  # names whose values a finding shows
 FUNCTIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Any, Any], Any]]] = {
     "min": (min, np.minimum),
@@ -37,7 +37,7 @@ def scalar(e: n.Expr, env: Env, budget: Budget) -> int:
 
 
 def values_at(e: n.Expr, env: Env, count: int, budget: Budget, kind: npt.DTypeLike = np.int64) -> Array:
-    """Return the value of a checked expression at each of `count` points. Where there are none nothing is computed."""
+    """Return the value of a checked expression at each of `count` points. Without points nothing is computed."""
     return np.broadcast_to(np.asarray(evaluate(e, env, budget), kind), count) if count else np.zeros(0, kind)
 
 
@@ -94,7 +94,7 @@ def _linked(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
 
 
 def _points(value: Variable) -> int:
-    """Return how much of the budget one operation on a variable takes."""
+    """Return how many operations of the budget one operation on a variable counts as."""
     return 1 + len(value) // 64 if isinstance(value, np.ndarray) else 1
 
 

@@ -1,14 +1,14 @@
-"""The findings of the checks: a list that ends the pass where it gets too long."""
+"""The findings of the checks: a list that raises when it reaches its limit."""
 
 from __future__ import annotations
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 
-MAX_FOUND = 100  # findings of a pass: each is looked up among all names
+MAX_FOUND = 100  # findings of a pass: for each, all names are searched
 
 
 class Findings(list[Diagnostic]):
-    """The findings of a pass. Raises ChimeraError with all of them where there are too many."""
+    """The findings of a pass. Raises ChimeraError with all of them when there are MAX_FOUND."""
 
     def append(self, finding: Diagnostic) -> None:
         super().append(finding)
@@ -16,6 +16,6 @@ class Findings(list[Diagnostic]):
             raise ChimeraError(self)
 
 
-def twice(message: str, span: Span, first: Span, help: str = "choose another name") -> Diagnostic:
-    """Return E207 for what may be given once and was given before."""
+def given_twice(message: str, span: Span, first: Span, help: str = "choose another name") -> Diagnostic:
+    """Return E207 for something that may be given only once and was given before."""
     return Diagnostic("E207", message, span, notes=(f"first at {first}",), help=help)

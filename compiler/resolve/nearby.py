@@ -1,4 +1,4 @@
-"""Small changes of a wrong placement: other ranges, other formulas. The caller tries them and suggests one that works."""
+"""Small changes of a wrong placement, for suggestions: other ranges, other formulas. The caller tries them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written, shifted
 from chimerac.compiler.syntax.walk import inside
 
-MAX_PARTS = 100  # of a formula in which parts are changed
-_TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+MAX_PARTS = 100  # parts of a formula; larger formulas have no variants
+_BOUND_CHANGED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
-Otherwise = tuple[n.PipeDecl, Span, str, str]  # the pipe; what is written where instead; why
+PipeVariant = tuple[n.PipeDecl, Span, str, str]  # the pipe; the replaced span; its new text; the reason
 
 
-def placed_otherwise(decl: n.PipeDecl, at: Span) -> Iterator[Otherwise]:
-    """Yield pipes with one range a stage longer or shorter, or moved by one; and with one part of a formula changed by one, or
-    the bound of a condition in it included or not. at: what is wrong; its clause is changed before the others."""
+def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
+    """Yield variants of a pipe: one range longer, shorter or shifted by one; one part of a formula changed by one; one
+    comparison changed between < and <=, or > and >=. at: the text of the finding; its clause is changed first."""
     for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _holds(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]
         for bounds, new in _ranges(clause.range):
@@ -53,9 +53,9 @@ def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
         if part.span.line != part.span.end_line:
             continue
         match part:
-            case n.Binary(op, left, right) if op in _TURNED:
-                new = f"{as_written(left)} {_TURNED[op]} {as_written(right)}"
-                yield _with(e, part, replace(part, op=_TURNED[op])), part.span, new
+            case n.Binary(op, left, right) if op in _BOUND_CHANGED:
+                new = f"{as_written(left)} {_BOUND_CHANGED[op]} {as_written(right)}"
+                yield _with(e, part, replace(part, op=_BOUND_CHANGED[op])), part.span, new
             case n.IfElse(_, then, otherwise):
                 for branch in (x for x in (then, otherwise) if x.span.line == x.span.end_line):
                     yield from ((_with(e, branch, _plus(branch, by)), branch.span, shifted(branch, by)) for by in (-1, 1))

@@ -1,4 +1,4 @@
-"""Where every stage of every pipe is, and where it recomputes (E211, E220 to E222)."""
+"""The rank of every stage of every pipe, and which stages recompute (E211, E220 to E222)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.program import Pipe
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, scalar, values_at, values_of
-from chimerac.compiler.resolve.nearby import placed_otherwise
+from chimerac.compiler.resolve.nearby import pipe_variants
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written, shifted
 
 
 @dataclass(slots=True)
 class Declared:
-    """The pipes of one declaration: pipe id -> index in the family. binder: the family's name for it."""
+    """The pipes of one declaration: ids: pipe id -> index in the family."""
 
     decl: n.PipeDecl
     ids: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
-    """How many, and the text that says so."""
+class RankCount:
+    """The number of ranks, and the expression that gives it."""
 
     count: int
     written: n.Expr
 
 
 def pipes_of(
-    schedule: n.Schedule, env: Env, ranks: Ranks, stages: int, budget: Budget
+    schedule: n.Schedule, env: Env, ranks: RankCount, stages: int, budget: Budget
 ) -> tuple[tuple[Pipe, ...], dict[str, Declared]]:
     """Return the pipes of a schedule, and by declared name those of each declaration."""
     pipes: list[Pipe] = []
@@ -44,7 +44,7 @@ def pipes_of(
     for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
         mine = declared[decl.name.name] = Declared(decl)
         for index, name, inner in _members(decl, env, budget):
-            _room(decl, len(pipes) + 1, stages)
+            _check_room(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner, budget)
             if not (count >= 0 and (first + count) * stages <= limits.TASKS // 2):
                 most = limits.TASKS // 2 // stages
@@ -67,8 +67,8 @@ def pipes_of(
     return tuple(pipes), declared
 
 
-def _room(decl: n.PipeDecl, pipes: int, stages: int) -> None:
-    """Refuse a pipe too many, as the number `pipes` so far."""
+def _check_room(decl: n.PipeDecl, pipes: int, stages: int) -> None:
+    """Raise ChimeraError E211 if this number of pipes exceeds a limit."""
     for what, count, most in (
         ("pipes", pipes, limits.PIPES),
         (f"pipes x {stages} stages", pipes * stages, limits.CELLS),
@@ -91,7 +91,7 @@ def _members(decl: n.PipeDecl, env: Env, budget: Budget) -> Iterator[tuple[int, 
 
 
 def _placement(
-    decl: n.PipeDecl, pipe: str, env: Env, ranks: Ranks, stages: int, found: list[Diagnostic], budget: Budget
+    decl: n.PipeDecl, pipe: str, env: Env, ranks: RankCount, stages: int, found: list[Diagnostic], budget: Budget
 ) -> tuple[int, ...]:
     placement = np.full(stages, -1, np.int64)
     for clause in decl.stages:
@@ -100,7 +100,7 @@ def _placement(
             low, high = _bounds(clause.range, env, budget)
             if low <= high and not (low >= 0 and high < stages):
                 message = f"pipe {pipe} places stages {low} .. {high}, but stages are 0 .. {stages - 1}"
-                help = "a range includes both ends" if high == stages else f"'stages' says that there are {stages}"
+                help = "a range includes both ends" if high == stages else f"the statement 'stages' gives {stages}"
                 found.append(Diagnostic("E220", message, clause.range.span, help=help))
                 continue
         at = np.arange(low, high + 1, dtype=np.int64)
@@ -113,7 +113,7 @@ def _placement(
             )
             label = values_of(clause.rank, {**env, clause.binder.name: s})
             old, new = as_written(clause.rank), f"{as_written(clause.rank, True)} % {as_written(ranks.written, True)}"
-            help = f"write '{new}' instead of '{old}'; stages then go round"
+            help = f"write '{new}' instead of '{old}'; stages then wrap around"
             if ((rank > 0) & (rank <= ranks.count)).all():
                 help = f"write '{shifted(clause.rank, -1)}' instead of '{old}'; ranks count from 0"
             found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
@@ -137,10 +137,10 @@ def _placement(
     return tuple(placement.tolist())
 
 
-def _nearby(decl: n.PipeDecl, env: Env, ranks: Ranks, stages: int, d: Diagnostic, budget: Budget) -> str:
-    """Return a change of a pipe's text with which every stage is placed once on a rank; nothing if none was found."""
+def _nearby(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
+    """Return a change of a pipe's text after which every stage is placed exactly once, or an empty string if none was found."""
     assert d.span is not None
-    for changed, span, new, why in placed_otherwise(decl, d.span):
+    for changed, span, new, why in pipe_variants(decl, d.span):
         if _empty(changed, env, budget) > _empty(decl, env, budget):
             continue
         wrong: list[Diagnostic] = []
@@ -162,14 +162,14 @@ def recompute_of(declared: Mapping[str, Declared], env: Env, stages: int, budget
         for index in mine.ids.values():
             family = mine.decl.family
             inner = {**env, family.binder.name: index} if family else env
-            again = np.zeros(stages, bool)
+            recomputed = np.zeros(stages, bool)
             for clause in mine.decl.stages:
                 low, high = (0, stages - 1) if clause.range is None else _bounds(clause.range, inner, budget)
                 at = np.arange(low, high + 1, dtype=np.int64)
                 if clause.recompute is not None:
                     condition, point = clause.recompute.condition, {**inner, clause.binder.name: at}
-                    again[at] = True if condition is None else values_at(condition, point, len(at), budget, bool)
-            result.append(tuple(again.tolist()))
+                    recomputed[at] = True if condition is None else values_at(condition, point, len(at), budget, bool)
+            result.append(tuple(recomputed.tolist()))
     return tuple(result)
 
 

@@ -9,7 +9,7 @@ from chimerac.chimera_ir.program import Header
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.findings import Findings
 from chimerac.compiler.resolve.orders import order_of
-from chimerac.compiler.resolve.placements import Ranks, pipes_of, recompute_of
+from chimerac.compiler.resolve.placements import RankCount, pipes_of, recompute_of
 from chimerac.compiler.resolve.sizes import costs_of, limits_of, micro_batch_size, size, tied_of
 from chimerac.compiler.resolve.spec import Spec
 from chimerac.compiler.resolve.statements import check_globals, check_parameters, check_settings, check_statements
@@ -20,7 +20,7 @@ from chimerac.compiler.syntax import nodes as n
 def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> Spec:
     """Return the spec of a schedule under these parameters; those not given take their defaults.
 
-    budget: what evaluating its expressions may take.
+    budget: the operations that it may take.
 
     Raises ChimeraError: E201 unknown name, E202 type, E203 unknown parameter, E204 parameter without value, E205
     division by zero, E206 number too large, E207 name defined twice, E208 statement missing or twice, E209 unused let,
@@ -38,7 +38,7 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> S
     ranks = size(settings["ranks"].value, env, "ranks", 1, budget)
     stages = size(settings["stages"].value, env, "stages", 1, budget)
     window = size(settings["window"].value, env, "window", 0, budget) if "window" in settings else 2
-    pipes, declared = pipes_of(schedule, env, Ranks(ranks, settings["ranks"].value), stages, budget)
+    pipes, declared = pipes_of(schedule, env, RankCount(ranks, settings["ranks"].value), stages, budget)
     micro_batches = sum(len(p.micro_batches) for p in pipes)
     span = next(s.span for s in schedule.statements if isinstance(s, n.PipeDecl))
     if micro_batches == 0:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.compiler.resolve.budget import Budget
-from chimerac.compiler.resolve.findings import twice
+from chimerac.compiler.resolve.findings import given_twice
 from chimerac.compiler.resolve.types import Scope, Type, check
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.walk import inside, names_in
 
-# What these names mean to a reader. A greedy block predefines them.
+# The conventional meanings of these names. A greedy block predefines them.
 MEANINGS = {"s": "stage", "m": "micro-batch", "p": "pipe", "r": "rank"}
-# What a name is bound to -> the help if it is one of the names above and that is not its meaning.
+# The help for a name above that is bound to something other than its meaning, by what it is bound to.
 _BINDING = {
     "rank": "write: order listing for rank r",
     "index of a pipe": "number the pipes of a family with another name, such as i",
@@ -22,9 +22,9 @@ _BINDING = {
 
 
 def define(scope: Scope, binder: n.Binder, kind: Type, found: list[Diagnostic]) -> None:
-    """Add a name to a scope, and E207 where it is there already."""
+    """Add a name to a scope, and E207 if it is defined already."""
     if first := scope.where(binder.name):
-        found.append(twice(f"'{binder.name}' is defined twice", binder.span, first))
+        found.append(given_twice(f"'{binder.name}' is defined twice", binder.span, first))
     scope.add(binder, kind)
 
 
@@ -53,31 +53,31 @@ def define_let(scope: Scope, let: n.Let, found: list[Diagnostic]) -> None:
 def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagnostic], help: str = "") -> Scope:
     """Return a scope with more names. Adds E207 for a name that is defined already, and for s, m, p or r with another meaning.
 
-    bound: names, and what each is bound to, empty where any name will do; help: how to bind stages and micro-batches here.
+    bound: names, and what each is bound to, empty if any name is allowed; help: how to bind stages and micro-batches here.
     """
     inner = Scope(scope)
-    mistaken = [(binder, what, meaning) for binder, what in bound if (meaning := _mistaken(binder.name, what))]
+    conflicts = [(binder, what, meaning) for binder, what in bound if (meaning := _conflicting_meaning(binder.name, what))]
     names = [binder.name for binder, _ in bound]
-    for binder, what, meaning in [x for x in mistaken if x[0].name not in scope and names.count(x[0].name) == 1][:1]:
-        message = f"'{binder.name}' means the {meaning}, and stands here for the {what}"
+    for binder, what, meaning in [x for x in conflicts if x[0].name not in scope and names.count(x[0].name) == 1][:1]:
+        message = f"'{binder.name}' means the {meaning}, and is used here for the {what}"
         found.append(Diagnostic("E207", message, binder.span, help=_BINDING.get(what, help)))
     for binder, _ in bound:
         define(inner, binder, "integer", found)
-    for _, what, _ in mistaken:  # formulas may still use them, so that one mistake gives one finding
+    for _, what, _ in conflicts:  # formulas may still use them, so that one mistake gives one finding
         inner.know(name for name, meaning in MEANINGS.items() if meaning == what)
     return inner
 
 
-def _mistaken(name: str, what: str) -> str:
-    """Return what a name means to a reader if it is bound to something else here, else nothing."""
+def _conflicting_meaning(name: str, what: str) -> str:
+    """Return the conventional meaning of a name that is bound to something else here, or an empty string."""
     meaning = MEANINGS.get(name.casefold(), what)
     return "" if not what or meaning == what or (meaning, what) == ("pipe", "index of a pipe") else meaning
 
 
-def known_elsewhere(scope: Scope, instead: Mapping[str, str]) -> Scope:
+def with_hints(scope: Scope, instead: Mapping[str, str]) -> Scope:
     """Return a scope with helps for names that are defined in other places only. instead: name -> help."""
     inner = Scope(scope)
-    inner.elsewhere = instead
+    inner.hints = instead
     return inner
 
 
@@ -89,7 +89,7 @@ def index_binder(ref: n.PipeRef, scope: Mapping[str, object]) -> n.Binder | None
 
 
 def counter_of(rule: n.Rule, scope: Mapping[str, object]) -> n.Binder | None:
-    """Return the name that numbers the groups of a rule: the first of its range that means nothing else."""
+    """Return the name that numbers the groups of a rule: the first name in its range that is not defined."""
     if rule.group is None:
         return None
     parts = [part for e in (rule.group.low, rule.group.high) for part in inside(e)]

@@ -34,7 +34,7 @@ def micro_batch_size(schedule: n.Schedule) -> tuple[int, int]:
 
 
 def limits_of(schedule: n.Schedule, env: Env, budget: Budget) -> dict[str, int]:
-    """Return the most that a rank may hold, by name."""
+    """Return the limits of what a rank may hold, by name."""
     result = {}
     for s in (s for s in schedule.statements if isinstance(s, n.MemoryLimit)):
         result[s.what.name] = value = scalar(s.value, env, budget)
@@ -66,14 +66,14 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Cos
 
 
 def all_costs(schedule: n.Schedule) -> Iterator[n.Cost]:
-    """Yield the costs of a schedule, those in a greedy block too."""
+    """Yield the costs of a schedule, including those in a greedy block."""
     for s in schedule.statements:
         for statement in [s] if isinstance(s, n.CostStatement) else s.costs if isinstance(s, n.Greedy) else []:
             yield from statement.costs
 
 
 def tied_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> tuple[Tied, ...]:
-    """Return the tied sets. Raises ChimeraError E220 for a stage that there is not, or fewer than two stages."""
+    """Return the tied sets. Raises ChimeraError E220 for a stage that does not exist, or fewer than two stages."""
     result = []
     for decl in (s for s in schedule.statements if isinstance(s, n.TiedDecl)):
         members = [scalar(e, env, budget) for e in decl.stages]

@@ -47,7 +47,7 @@ class TicksOrder:
 class Bound:
     """A limit: the sum of `weights` (per kind) times counts of started tasks stays at or below a value.
 
-    scope: what the counts are over: the rank, or each of its stages or pipes.
+    scope: what is counted together: all tasks of a rank, or of each of its stages or pipes.
     """
 
     weights: Mapping[Op, int]
@@ -59,7 +59,7 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class GreedyOrder:
     """The order form `greedy`. kinds: the preferred first; keys: what decides between tasks of one kind; group:
-    how many micro-batches one forward is over."""
+    the number of micro-batches of one forward."""
 
     kinds: tuple[Op, ...]
     keys: tuple[Key, ...]
@@ -82,8 +82,8 @@ class ListingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """header: that of the program; recompute: per pipe and stage; limits: where the text
-    gives those of the header."""
+    """header: that of the program; recompute: per pipe and stage; limits: the spans of the limits in the
+    header."""
 
     header: Header
     costs: Costs

@@ -1,4 +1,4 @@
-"""Statements: those that are needed exactly once, parameters, and the names and types of every expression (E201 to E208)."""
+"""Checks of statements: those required exactly once, parameters, and the names and types of every expression (E201 to E208)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from chimerac.chimera_ir.program import LIMITS
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.check_orders import check_order
 from chimerac.compiler.resolve.expressions import LIMIT
-from chimerac.compiler.resolve.findings import twice
-from chimerac.compiler.resolve.scope import MEANINGS, define, define_let, known_elsewhere, local
+from chimerac.compiler.resolve.findings import given_twice
+from chimerac.compiler.resolve.scope import MEANINGS, define, define_let, local, with_hints
 from chimerac.compiler.resolve.spec import KINDS
 from chimerac.compiler.resolve.types import Scope, check
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.kinds import kind_meant
+from chimerac.compiler.syntax.kinds import kind_of_alias
 
-# Names that an author may miss in a pipe, and what to write instead.
+# Names that an author may expect in a pipe, and what to write instead.
 _IN_PIPE = {
-    "r": "this formula says the rank: write it with the stage",
-    "m": "a stage lives on one rank, whatever the micro-batch: write the formula with the stage",
+    "r": "this formula gives the rank: write it with the stage",
+    "m": "a stage is on one rank for all micro-batches: write the formula with the stage",
     "p": "the pipes of a family are numbered: pipe main[i in 0 .. 1] { ... }",
 }
 
@@ -32,7 +32,7 @@ def check_settings(schedule: n.Schedule, found: list[Diagnostic]) -> dict[str, n
         key = "order" if isinstance(s, n.Order) else key
         if key and key in seen:
             note = f"first at {seen[key].span}"
-            found.append(Diagnostic("E208", f"'{key}' stands twice", s.span, notes=(note,), help="keep one of them"))
+            found.append(Diagnostic("E208", f"'{key}' is given twice", s.span, notes=(note,), help="keep one of them"))
         elif key:
             seen[key] = s
     if any(isinstance(s, n.PipeDecl) for s in schedule.statements):
@@ -64,7 +64,7 @@ def check_parameters(schedule: n.Schedule, given: Mapping[str, int], found: list
 
 
 def check_globals(schedule: n.Schedule, found: list[Diagnostic]) -> Scope:
-    """Return the names of params and lets; each sees only those above it."""
+    """Return the names of params and lets; each may use only those above it."""
     scope = Scope()
     for s in schedule.statements:
         match s:
@@ -93,7 +93,9 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                 check(s.value, scope, "integer", found)
             case n.PipeDecl():
                 if s.name.name in families:
-                    found.append(twice(f"pipe '{s.name.name}' is defined twice", s.name.span, families[s.name.name].name.span))
+                    found.append(
+                        given_twice(f"pipe '{s.name.name}' is defined twice", s.name.span, families[s.name.name].name.span)
+                    )
                 families[s.name.name] = s
                 if s.name.name in KINDS:
                     message = f"a pipe cannot be named '{s.name.name}', which is a kind of task"
@@ -108,9 +110,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     if clause.range:
                         check(clause.range.low, inner, "integer", found)
                         check(clause.range.high, inner, "integer", found)
-                    own = local(
-                        known_elsewhere(inner, _IN_PIPE), [(clause.binder, "stage")], found, "write: stage s on rank ..."
-                    )
+                    own = local(with_hints(inner, _IN_PIPE), [(clause.binder, "stage")], found, "write: stage s on rank ...")
                     check(clause.rank, own, "integer", found)
                     if clause.recompute and clause.recompute.condition:
                         check(clause.recompute.condition, own, "truth value", found)
@@ -121,7 +121,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     _check_costs(statement, scope, costs, found)
             case n.TiedDecl():
                 if s.name.name in tied:
-                    found.append(twice(f"tied set '{s.name.name}' is defined twice", s.name.span, tied[s.name.name]))
+                    found.append(given_twice(f"tied set '{s.name.name}' is defined twice", s.name.span, tied[s.name.name]))
                 tied[s.name.name] = s.name.span
                 for stage in s.stages:
                     if isinstance(stage, n.Binary) and stage.op == "and":
@@ -135,7 +135,7 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     found.append(Diagnostic("E201", f"unknown limit '{s.what.name}'", s.what.span, help=help))
                 if s.what.name in bounds:
                     message = f"the limit of '{s.what.name}' is given twice"
-                    found.append(twice(message, s.span, bounds[s.what.name], "keep one of them"))
+                    found.append(given_twice(message, s.span, bounds[s.what.name], "keep one of them"))
                 bounds[s.what.name] = s.span
                 check(s.value, scope, "integer", found)
             case _:
@@ -149,16 +149,16 @@ def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found:
     for cost in s.costs:
         if cost.kind.name in seen:
             message = f"the cost of '{cost.kind.name}' is given twice"
-            found.append(twice(message, cost.span, seen[cost.kind.name], "keep one of them"))
+            found.append(given_twice(message, cost.span, seen[cost.kind.name], "keep one of them"))
         seen[cost.kind.name] = cost.kind.span
         known = {**KINDS, "hop": None}
         if cost.kind.name not in known:
-            meant = kind_meant(cost.kind.name)
+            meant = kind_of_alias(cost.kind.name)
             help = f"did you mean '{meant}'?" if meant else did_you_mean(cost.kind.name, known)
             found.append(Diagnostic("E201", f"unknown cost '{cost.kind.name}'", cost.kind.span, help=help))
         elif cost.kind.name == "hop" and cost.stage:
             found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))
         kind = cost.kind.name
         help = f"a cost may differ by stage only: write {kind}(s), and s in its formula"
-        inner = known_elsewhere(scope, dict.fromkeys(MEANINGS, help))
+        inner = with_hints(scope, dict.fromkeys(MEANINGS, help))
         check(cost.value, local(inner, [(cost.stage, "stage")], found, help) if cost.stage else inner, "integer", found)

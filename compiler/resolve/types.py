@@ -15,16 +15,16 @@ Type = Literal["integer", "truth value"]
 
 
 class Scope(Mapping[str, Type]):
-    """Names and their types: its own, and those of the scope around it. Those are not copied, since a listing may have
-    thousands of names and of blocks.
+    """Names and their types: its own, and those of the scope around it. The outer names are not copied, since a listing
+    may have thousands of names and of blocks.
 
-    elsewhere: the help for names that are defined in other places only; others: more names for "did you mean".
+    hints: the help for names that are defined in other places only; others: more names for "did you mean".
     """
 
     def __init__(self, outer: Scope | None = None) -> None:
         self._outer = outer
         self._own: dict[str, tuple[Type, Span | None]] = {}
-        self.elsewhere: Mapping[str, str] = outer.elsewhere if outer is not None else {}
+        self.hints: Mapping[str, str] = outer.hints if outer is not None else {}
         self.others: tuple[str, ...] = outer.others if outer is not None else ()
 
     def _find(self, name: object) -> tuple[Type, Span | None] | None:
@@ -84,16 +84,16 @@ def _product(name: str, scope: Mapping[str, Type]) -> str:
     return ""
 
 
-def check(e: n.Expr, scope: Mapping[str, Type], wanted: Type, found: list[Diagnostic]) -> None:
-    """Add what is wrong with an expression under these names to `found` (E201 unknown name, E202 types)."""
+def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diagnostic]) -> None:
+    """Check an expression under these names; add its errors to `found` (E201 unknown name, E202 types)."""
     actual = _type(e, scope, found)
-    if actual is not None and actual != wanted:
-        found.append(_mistyped(e, wanted, actual))
+    if actual is not None and actual != expected:
+        found.append(_mistyped(e, expected, actual))
 
 
-def _mistyped(e: n.Expr, wanted: Type, actual: Type) -> Diagnostic:
-    help = "compare it, for instance with != 0" if wanted == "truth value" else "write: if ... then 1 else 0"
-    return Diagnostic("E202", f"this must be {_a(wanted)}, and is {_a(actual)}", e.span, help=help)
+def _mistyped(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
+    help = "compare it, for instance with != 0" if expected == "truth value" else "write: if ... then 1 else 0"
+    return Diagnostic("E202", f"this must be {_a(expected)}, and is {_a(actual)}", e.span, help=help)
 
 
 def _operands(e: n.Binary) -> Type:
@@ -109,15 +109,15 @@ def _a(t: Type) -> str:
 
 
 def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type | None:
-    """Return the type of an expression, or None where a finding says why it has none."""
+    """Return the type of an expression, or None if it has none; a finding then gives the reason."""
     match e:
         case n.Int():
             return "integer"
         case n.Name():
             if e.name in scope:
                 return scope[e.name]
-            elsewhere, others = (scope.elsewhere.get(e.name, ""), scope.others) if isinstance(scope, Scope) else ("", ())
-            help = elsewhere or _product(e.name, scope) or did_you_mean(e.name, [*scope, *others])
+            hints, others = (scope.hints.get(e.name, ""), scope.others) if isinstance(scope, Scope) else ("", ())
+            help = hints or _product(e.name, scope) or did_you_mean(e.name, [*scope, *others])
             found.append(Diagnostic("E201", f"unknown name '{e.name}'", e.span, help=help))
             return None
         case n.Unary():
@@ -143,7 +143,7 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             if e.function not in FUNCTIONS:
                 help = did_you_mean(e.function, FUNCTIONS)
                 if e.function in scope:
-                    help = f"'{e.function}' is a value: a product has a sign, as in {e.function}*2"
+                    help = f"'{e.function}' is a value: a product is written with *, as in {e.function}*2"
                 help = _INSTEAD.get(e.function, help)
                 found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
             for argument in e.arguments:

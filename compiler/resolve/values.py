@@ -12,9 +12,9 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
-SEARCHED = 64  # how far a help looks for a parameter value that meets a requirement
-SEARCHED_TOGETHER = 8  # how far for two parameters that change at once, added up
-MAX_PAIRS = 4
+SEARCHED = 64  # the largest change of a parameter in the search for a value that meets a requirement
+SEARCHED_TOGETHER = 8  # the largest sum of changes of two parameters at once
+MAX_PAIRS = 4  # pairs of parameters that are tried
 MAX_SEARCH = 2**20  # operations of the search for one requirement
 _NEAR = range(-SEARCHED_TOGETHER, SEARCHED_TOGETHER + 1)
 _SHIFTS = sorted(
@@ -33,7 +33,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
             if len(found) == MAX_FOUND:
                 break
     except ChimeraError:
-        if not found:  # else it may follow from the unmet requirement
+        if not found:  # else it may be a consequence of the unmet requirement
             raise
     if found:
         raise ChimeraError(found)
@@ -45,7 +45,7 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variab
     for s in schedule.statements:
         match s:
             case n.Param():
-                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_some(s.default), env, budget)
+                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_present(s.default), env, budget)
             case n.Let():
                 env[s.name.name] = evaluate(s.value, env, budget)
             case n.Require() if not evaluate(s.condition, env, budget):
@@ -54,7 +54,7 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variab
                 pass
 
 
-def _some(e: n.Expr | None) -> n.Expr:
+def _present(e: n.Expr | None) -> n.Expr:
     assert e is not None
     return e
 
@@ -68,14 +68,14 @@ def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
         s.span,
         values_of(s.condition, env),
         notes,
-        _mending(schedule, s, env, given, budget),
+        _correction(schedule, s, env, given, budget),
     )
 
 
-def _mending(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
+def _correction(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
     """Return the nearest values of one parameter, else of two, that meet every requirement, found by trying."""
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
-    # The last parameter a requirement names is the one it is about: `N % D == 0` is about N.
+    # A requirement is taken to be about the last parameter that it names: `N % D == 0` is about N.
     names, least = set(names_in(s.condition)), budget.left - MAX_SEARCH
     about = [p for p in params if p in names][::-1]
     for name in about:

@@ -11,7 +11,7 @@ from lark.tree import Meta
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span
 from chimerac.compiler.syntax import nodes as n
-from chimerac.compiler.syntax.kinds import TASKS, kind_meant
+from chimerac.compiler.syntax.kinds import TASKS, kind_of_alias
 from chimerac.compiler.syntax.printer import as_term
 
 
@@ -44,7 +44,7 @@ class _Word:
 
 
 def build(source: Source, tree: Tree[Token]) -> n.Schedule:
-    """Return the nodes of a tree, of any depth. Raises ChimeraError E102 for tasks and limits that are none."""
+    """Return the nodes of a tree, of any depth. Raises ChimeraError E102 for invalid tasks and limits."""
     builder = _Builder(source)
     built: dict[int, Any] = {}  # by the identity of a tree
     for t in tree.iter_subtrees():  # children before their parents
@@ -57,7 +57,7 @@ def build(source: Source, tree: Tree[Token]) -> n.Schedule:
 
 
 class _Builder:
-    """One method for each rule of the grammar: from its place and the nodes of its parts to its own node."""
+    """One method for each rule of the grammar, which makes its node from its position and the nodes of its parts."""
 
     def __init__(self, source: Source):
         self.source = source
@@ -189,15 +189,17 @@ class _Builder:
                     actions[-1] = replace(last, overlap=True)
                 else:
                     span = token_span(self.source, part)
-                    label = "expected a task on both sides" if not taken else "the one before it is of a pair already"
+                    label = "expected a task on both sides" if not taken else "the task before it belongs to a pair already"
                     help = (
-                        "an overlapped pair is written: F & B" if not taken else "pairs stand beside each other: F & B  F & B"
+                        "an overlapped pair is written: F & B"
+                        if not taken
+                        else "two pairs are written one after the other: F & B  F & B"
                     )
                     self.found.append(Diagnostic("E102", "'&' joins two tasks", span, label, help=help))
             elif isinstance(part, _Word):
                 if part.name.name not in TASKS:
                     name = part.name.name
-                    help = f"did you mean '{kind}'?" if (kind := kind_meant(name)) else ""
+                    help = f"did you mean '{kind}'?" if (kind := kind_of_alias(name)) else ""
                     if len(name) > 1 and set(name) <= set(TASKS):
                         help = f"did you mean '{' '.join(name)}'?"
                     if rest and isinstance(rest[0], _Word) and rest[0].name.name in TASKS:
@@ -212,7 +214,9 @@ class _Builder:
                     end = word.index.span if word.index is not None else word.name.span
                     pipe = n.PipeRef(word.name, word.index, span=word.name.span.to(end))
                 elif part.index is not None:
-                    help = f"an index is of a pipe: {part.name.name} p[0]; a stage stands in parentheses: {part.name.name}(0)"
+                    help = (
+                        f"an index is of a pipe: {part.name.name} p[0]; a stage is written in parentheses: {part.name.name}(0)"
+                    )
                     self.found.append(Diagnostic("E102", "a kind of task has no index", part.span, help=help))
                 span = part.span.to(word.span)
                 actions.append(n.TaskAction(part.name, pipe, word.stage, word.first, word.last, False, span=span))

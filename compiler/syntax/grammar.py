@@ -1,9 +1,9 @@
-"""The parser that lark makes of grammar.lark, and the words and tokens of the language.
+"""The parser that lark generates from grammar.lark, and the words and tokens of the language.
 
-lark needs 140 ms to make the parser, and 7 ms to load the one that is saved beside the grammar, in grammar.tables: a line
-that says for which grammar and lark it was saved, then what Lark.save wrote. That is a pickle. It is right here: the file
-is part of this package like the code beside it, holds plain values only (tests/contract/test_grammar_tables.py), and is
-not read where its first line does not fit. tools/saved_parser.py writes it.
+lark needs 140 ms to generate the parser, and 7 ms to load the one saved in grammar.tables: a line that names the grammar
+and the version of lark, then the output of Lark.save, a pickle. Loading a pickle is safe here: the file is part of this
+package like the code, contains plain values only (tests/contract/test_grammar_tables.py), and is not loaded if its first
+line names another grammar or version. tools/saved_parser.py writes it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _HERE = resources.files("chimerac.compiler.syntax")
 
 @cache
 def grammar() -> Lark:
-    """Return the parser: loaded if it was saved for this grammar and this lark, else made."""
+    """Return the parser: loaded if it was saved for this grammar and this version of lark, else generated."""
     stored = _HERE.joinpath(TABLES)
     return (loaded(stored.read_bytes()) if stored.is_file() else None) or made()
 
 
 def made() -> Lark:
-    """Return the parser, made of the grammar."""
+    """Return the parser, generated from the grammar."""
     # The basic lexer: the contextual one reports wrong columns (lark 1.3.1).
     return Lark(_text(), parser="lalr", lexer="basic", propagate_positions=True)
 
 
 def loaded(stored: bytes) -> Lark | None:
-    """Return the parser that was saved, or nothing where it was saved for another grammar or by another lark."""
+    """Return the parser that was saved, or None if it was saved for another grammar or by another version of lark."""
     file = io.BytesIO(stored)
     return Lark.load(file) if file.readline() == first_line() else None
 
@@ -56,5 +56,5 @@ def _text() -> str:
 
 
 def first_line() -> bytes:
-    """Return the first line of grammar.tables: of which lark and which grammar it is."""
+    """Return the first line of grammar.tables: the version of lark and the hash of the grammar."""
     return f"lark {lark.__version__}, grammar {hashlib.sha256(_text().encode()).hexdigest()}\n".encode()

@@ -1,9 +1,9 @@
-"""The kinds of tasks: their letters in the language, and names that are common elsewhere."""
+"""The kinds of tasks: their letters in the language, and their names in other systems."""
 
 from __future__ import annotations
 
 TASKS = ("F", "B", "I", "W")
-_ELSEWHERE = {
+_ALIASES = {
     "F": ("f", "fwd", "fw", "forward", "forwards"),
     "B": ("b", "bwd", "bw", "backward", "backwards"),
     "I": ("i", "bi", "bx", "dgrad", "bwd_input", "backward_input", "input_gradient"),
@@ -11,6 +11,6 @@ _ELSEWHERE = {
 }
 
 
-def kind_meant(name: str) -> str:
-    """Return the letter of the kind of task with this common name; nothing if none has it."""
-    return next((kind for kind, others in _ELSEWHERE.items() if name.lower() in others), "")
+def kind_of_alias(name: str) -> str:
+    """Return the letter of the kind of task with this name in other systems, or an empty string."""
+    return next((kind for kind, others in _ALIASES.items() if name.lower() in others), "")

@@ -1,4 +1,4 @@
-"""Syntax nodes: the text as a tree. Every node has its span; whether two nodes are equal does not depend on it."""
+"""Syntax nodes: the text as a tree. Every node has its span; equality ignores it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class CostStatement(Node):
 
 @dataclass(frozen=True, slots=True)
 class Key(Node):
-    """`smaller EXPR` or `larger EXPR`: what decides between tasks that are ready."""
+    """`smaller EXPR` or `larger EXPR`: the order of tasks that are ready."""
 
     value: Expr
     larger: bool

@@ -1,7 +1,7 @@
 """text -> syntax tree (E1xx).
 
-lark does the work. A text that is too large is refused before lark sees it, and a tree that is too deep before anything
-recursive walks it. A syntax error is raised as the plain fact; compiler/diagnose/texts.py finds the others and adds help.
+lark parses the text. A text that is too large is rejected before that, and a tree that is too deep before a recursive
+function visits it. Only the first syntax error is raised, without help: compiler/diagnose/texts.py finds the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chimerac.compiler.syntax.tokens import TOKEN
 
 
 class ParseError(ChimeraError):
-    """The text stops being one of the language at some place (E101, E102)."""
+    """A syntax error (E101, E102)."""
 
 
 def parse(source: Source) -> n.Schedule:
@@ -35,7 +35,7 @@ def parse(source: Source) -> n.Schedule:
     try:
         tree = grammar().parse(source.text)
     except UnexpectedInput as error:
-        raise _parse_error(source, _stop(source.text, error)) from None
+        raise _parse_error(source, _error_position(source.text, error)) from None
     found = _too_large(source, tree)
     if found:
         raise ChimeraError(found)
@@ -48,7 +48,7 @@ def parse(source: Source) -> n.Schedule:
 
 
 def count_tokens(source: Source) -> int:
-    """Return how many tokens a text has, at least 1. Raises ChimeraError: E102 a product without its sign, E104 brackets
+    """Return how many tokens a text has, at least 1. Raises ChimeraError: E102 a product without its operator, E104 brackets
     within brackets, E105 its size."""
     if len(source.text) > limits.TEXT:
         raise refuse("E105", f"{source.name} has {len(source.text)} characters, a schedule at most {limits.TEXT}")
@@ -57,7 +57,7 @@ def count_tokens(source: Source) -> int:
     for count, found in enumerate(TOKEN.finditer(source.text), 1):
         word = found[0]
         if number and number.end() == found.start() and (word == "(" or (word.isidentifier() and word not in keywords())):
-            raise _no_sign(source.span(number.start(), found.end()), before)
+            raise _missing_operator(source.span(number.start(), found.end()), before)
         before, number = last, found if word.isdigit() else None
         last = word
         if word in "([{":
@@ -68,7 +68,7 @@ def count_tokens(source: Source) -> int:
             message = f"brackets nested more than {limits.NESTING} deep"
             raise refuse("E104", message, source.span(*found.span()), help="give parts of it a name with let")
         if count > limits.TOKENS:
-            message = f"{source.name} has more than {limits.TOKENS} words, numbers and signs"
+            message = f"{source.name} has more than {limits.TOKENS} words, numbers and symbols"
             raise refuse(
                 "E105", message, source.span(*found.span()), "the first too many", help="write formulas instead of lists"
             )
@@ -78,21 +78,21 @@ def count_tokens(source: Source) -> int:
     return max(count, 1)
 
 
-def _no_sign(span: Span, before: str) -> ChimeraError:
-    """Return the finding of a number that touches a name. before: the word that stands before both."""
+def _missing_operator(span: Span, before: str) -> ChimeraError:
+    """Return the finding about a number directly followed by a name. before: the word before both."""
     number, name = re.fullmatch(r"([0-9]+)(.*)", span.text).groups()  # type: ignore[union-attr]
     if before in ("schedule", "param", "let", "pipe", "tied"):
         help = f"write '{before}_{number}{name}' instead of '{number}{name}'"
         return refuse("E102", "a name begins with a letter", span, help=help)
     help = f"write '{number}*{name}' instead of '{number}{name}'"
-    return refuse("E102", "two factors without a sign between them", span, help=help)
+    return refuse("E102", "two factors without an operator between them", span, help=help)
 
 
 def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
-    """Return findings for numbers and nesting that later passes could not bear. Iterative: any depth is safe here.
+    """Return findings for numbers and nesting that later passes cannot process. Iterative: any depth is safe here.
 
-    Parentheses are counted before, and the first operand of a chain a + b + c ... is not nested: whoever walks a tree
-    walks a chain in a loop.
+    Parentheses are counted before, and the first operand of a chain a + b + c ... is not nested: functions on
+    trees process a chain in a loop.
     """
     found: list[Diagnostic] = []
     stack: list[tuple[Any, int]] = [(child, 0) for child in tree.children]
@@ -113,7 +113,7 @@ def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
 
 
 def _check_names(schedule: n.Schedule) -> None:
-    """Refuse more params and lets than what is looked up among them can bear."""
+    """Raise ChimeraError E105 for too many params and lets: names are searched in all of them."""
     orders = [s.lets for s in schedule.statements if isinstance(s, n.Ticks)]
     for named in ([s for s in schedule.statements if isinstance(s, n.Param | n.Let)], *orders):
         if len(named) > limits.NAMES:
@@ -121,32 +121,32 @@ def _check_names(schedule: n.Schedule) -> None:
             raise refuse("E105", message, named[limits.NAMES].name.span, "the first too many")
 
 
-# --- where a text stops ----------------------------------------------------------------------------------------------
+# --- syntax errors ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """Where a text stops being one of the language.
+class ErrorPosition:
+    """The position of a syntax error, with its context.
 
-    position: of the first character that cannot stand there, the length of the text at its end; meaningless: that
-    character if nothing in the language can begin with it.
+    position: of the first token that cannot follow, or the length of the text if it ends too early; meaningless: the
+    character there if no token of the language begins with it, else empty.
     """
 
     position: int
     meaningless: str = ""
 
 
-def stop_of(text: str) -> Stop | None:
-    """Return where a text stops being one of the language; None if it does not."""
+def syntax_error_of(text: str) -> ErrorPosition | None:
+    """Return the position of the first syntax error of a text; None if there is none."""
     try:
         grammar().parse(text)
     except UnexpectedInput as error:
-        return _stop(text, error)
+        return _error_position(text, error)
     return None
 
 
 def terminals_after(text: str, end: int) -> frozenset[str]:
-    """Return the names of the terminals that could stand at a position of a text, if it is right up to there."""
+    """Return the names of the terminals that may follow a valid beginning of a text. end: the position where it ends."""
     parser = grammar().parse_interactive(text)
     try:
         for token in parser.lexer_thread.lex(parser.parser_state):  # type: ignore[no-untyped-call]
@@ -161,20 +161,20 @@ def terminals_after(text: str, end: int) -> frozenset[str]:
 
 @cache
 def terminal_texts() -> Mapping[str, str]:
-    """Return what each terminal looks like: its pattern, which for a word or sign is its text."""
+    """Return the pattern of each terminal, which for a keyword or symbol is its text."""
     return {t.name: t.pattern.value.replace("\\", "") for t in grammar().terminals}
 
 
-def _stop(text: str, error: UnexpectedInput) -> Stop:
+def _error_position(text: str, error: UnexpectedInput) -> ErrorPosition:
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
-        return Stop(len(text))
+        return ErrorPosition(len(text))
     position = error.pos_in_stream or 0
     # '/' is a token of `size 1/2`, and has no meaning anywhere else.
     slash = isinstance(error, UnexpectedToken) and error.token == "/"
-    return Stop(position, text[position] if slash or isinstance(error, UnexpectedCharacters) else "")
+    return ErrorPosition(position, text[position] if slash or isinstance(error, UnexpectedCharacters) else "")
 
 
-def _parse_error(source: Source, stop: Stop) -> ParseError:
+def _parse_error(source: Source, stop: ErrorPosition) -> ParseError:
     if stop.position >= len(source.text):
         at = len(source.text.rstrip())
         return ParseError([Diagnostic("E102", "the text ends too early", source.span(at, at + 1))])

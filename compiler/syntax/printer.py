@@ -1,4 +1,4 @@
-"""syntax tree -> text: the canonical spelling, which parses to the same tree. Parentheses stand only where needed."""
+"""syntax tree -> text: the canonical spelling, which parses to the same tree. Parentheses are written only where needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_term(e: n.Expr) -> str:
     last = e
     while isinstance(last, n.Binary | n.Unary):
         last = last.right if isinstance(last, n.Binary) else last.operand
-    return as_written(e, inside=isinstance(last, n.IfElse))  # what is added would be part of its last branch
+    return as_written(e, inside=isinstance(last, n.IfElse))  # without parentheses the addition would be part of its last branch
 
 
 def shifted(e: n.Expr, amount: int) -> str:
@@ -140,13 +140,13 @@ def _rule(r: n.Rule) -> str:
 
 
 def _left(e: n.Binary) -> int:
-    """Return how strongly the left operand must bind. Comparisons do not chain; the others associate to the left."""
+    """Return the least precedence of the left operand. Comparisons do not chain; the others associate to the left."""
     mine = _BINDS[e.op]
     return mine + 1 if mine == _BINDS["=="] else mine
 
 
 def expression(e: n.Expr, binds: int = 0) -> str:
-    """Return the text of an expression that stands where an operator of strength `binds` holds it."""
+    """Return the text of an expression that is an operand of an operator of precedence `binds`."""
     match e:
         case n.Int():
             return str(e.value)
@@ -161,7 +161,7 @@ def expression(e: n.Expr, binds: int = 0) -> str:
             mine = _NEGATE if e.op == "-" else _BINDS["not"]
             text = e.op + ("" if e.op == "-" else " ") + expression(e.operand, mine)
         case n.Binary():
-            # A chain a + b + c ... may be of any length, so it is walked, from its first operand on.
+            # A chain a + b + c ... may be of any length, so it is visited in a loop, from its first operand on.
             links = [e]
             while isinstance(links[-1].left, n.Binary):
                 links.append(links[-1].left)

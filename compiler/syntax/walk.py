@@ -1,4 +1,4 @@
-"""The parts of an expression: walked in loops, since a chain a + b + c ... may be of any length."""
+"""The parts of an expression: visited in loops, since a chain a + b + c ... may be of any length."""
 
 from __future__ import annotations
 

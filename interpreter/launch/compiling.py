@@ -8,7 +8,7 @@ from dataclasses import replace
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_schedule, evaluation_of, load_program, simulate
-from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
 from chimerac.interpreter.launch.plan import TRANSPORT, Plan, arranging, check_kind, for_another_machine

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import named, reason
+from chimerac.chimera_ir.files import reason, short_path
 
 BAR = 24  # characters
 EVERY_S = 0.1  # how often the bar is drawn
@@ -85,5 +85,5 @@ def _opened(path: Path) -> TextIO:
 
 def _not_written(path: str | Path, error: Exception) -> ChimeraError:
     return refuse(
-        "E811", f"the log {named(path)} cannot be written: {reason(error).lower()}", help="give --log-file another path"
+        "E811", f"the log {short_path(path)} cannot be written: {reason(error).lower()}", help="give --log-file another path"
     )

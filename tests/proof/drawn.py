@@ -23,9 +23,9 @@ from chimerac.chimera_ir.instructions import (
 )
 from chimerac.chimera_ir.program import Costs, Header, Machine, Pipe, Program, Tied
 from chimerac.chimera_ir.streams import program_of
+from chimerac.compiler.lower.insert import insert
 from chimerac.compiler.lower.sync import gradient_sync
 from chimerac.compiler.lower.transfers import transfers
-from chimerac.compiler.lower.weave import weave
 from chimerac.compiler.lower.width import widen
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from chimerac.compiler.verify import verify
@@ -138,8 +138,8 @@ def lowered(tasks: Program, r: random.Random, width: int = 2) -> Program:
         sync, collectives = gradient_sync(tasks, timing, r.choice(["at end", "eager", "eager where idle"]), queued)  # type: ignore[arg-type]
         tasks = replace(tasks, collectives=collectives)
         insertions.append(sync)
-    woven = weave(tasks, [transfers(tasks, timing, queued, ahead=r.randint(1, 3)), *insertions])
-    program = widen(woven, r.choice([1, 1, width]))
+    complete = insert(tasks, [transfers(tasks, timing, queued, ahead=r.randint(1, 3)), *insertions])
+    program = widen(complete, r.choice([1, 1, width]))
     return verify(with_streams(program, with_frees(r, program)) if r.random() < 0.4 else program)
 
 

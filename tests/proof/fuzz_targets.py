@@ -37,7 +37,7 @@ from tests.helpers import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
 # Lower limits, so that every program that is within them compiles quickly.
-LOW = {"TASKS": 2**9, "RANKS": 2**7, "PIPES": 2**4, "CELLS": 2**9, "MEMBERS": 2**12, "WORK": 2**18, "TURNS": 2**12}
+LOW = {"TASKS": 2**9, "RANKS": 2**7, "PIPES": 2**4, "CELLS": 2**9, "MEMBERS": 2**12, "WORK": 2**18, "REPETITIONS": 2**12}
 
 
 class Failure(AssertionError):  # noqa: N818

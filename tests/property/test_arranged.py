@@ -11,7 +11,7 @@ from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.program import Machine
 from chimerac.compiler import compile_text
-from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.verify import verify
 from tests.effort import examples

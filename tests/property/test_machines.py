@@ -18,7 +18,7 @@ from chimerac.compiler.analyze.graph import dependency_graph, dot, graphml
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw.timeline import draw_timeline
-from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.verify import verify
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View

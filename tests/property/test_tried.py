@@ -18,7 +18,7 @@ from chimerac.compiler import compile_schedule, compile_text, verify
 from chimerac.compiler.command.main import main
 from chimerac.compiler.diagnose.repair import moves_help, repair_order
 from chimerac.compiler.library import find
-from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.lower.width import tasks_only
 from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs

@@ -18,7 +18,7 @@ from chimerac.chimera_ir.program import Costs, Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.simulate import simulate
-from chimerac.compiler.lower.again import arranged
+from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.verify import findings, verify
 from tests.helpers import program
 from tests.helpers_events import makespan
@@ -151,7 +151,7 @@ def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help:
         ({"width": None}, ["width: expected an integer, found null"]),
         ({"width": float("nan")}, ["width: expected an integer, found NaN"]),
         ({"schedule": "no name"},
-         ['schedule: expected a name, at most 64 letters, digits and _, not a digit first, found "no name"']),
+         ['schedule: expected a name: at most 64 letters, digits or _, not starting with a digit, found "no name"']),
         ({"kind": "test"}, ['kind: expected "training" or "evaluation", found "test"']),
         ({"streams": [[{"op": "FWD", "FOO": 1}]]},
          [f"streams[0][0].{f}: this field is missing" for f in ("pipe", "stage", "micro_batches")]

@@ -96,7 +96,7 @@ def test_what_is_not_determined_is_refused() -> None:
     assert (d.code, d.message) == ("E306", "F could mean 2 stages of rank 0: p[0] s0, p[1] s0")
     assert refused("F p", pipes=TWO).message == d.message  # the family is two pipes
     d = refused("F", D=2, pipes="pipe main { stage k on rank 1 micro_batches N }", stages="1")
-    assert (d.message, d.help) == ("F could mean 0 stages of rank 0: none", "no stage lives on rank 0; list nothing there")
+    assert (d.message, d.help) == ("F could mean 0 stages of rank 0: none", "rank 0 has no stage: list nothing there")
     assert refused("F p[2]", pipes=TWO).message == "there is no pipe p[2]"
     assert refused("F q", pipes=TWO).code == "E201"
     assert refused("F main[0]").code == "E202"

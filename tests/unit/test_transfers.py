@@ -13,9 +13,9 @@ from chimerac.chimera_ir.instructions import Recv, Send
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import Compiled, compile_text
 from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.lower.insert import insert
 from chimerac.compiler.lower.sync import gradient_sync
 from chimerac.compiler.lower.transfers import AHEAD, transfers
-from chimerac.compiler.lower.weave import weave
 from chimerac.compiler.lower.width import widen
 from chimerac.compiler.verify import findings, peaks, verify
 from tests.effort import examples
@@ -52,9 +52,9 @@ def test_the_allowance_bounds_what_is_posted() -> None:
     """Like gpipe, with 8 micro-batches: at most `ahead` values of a channel are posted and not yet read."""
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
-        woven = weave(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
+        complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
         held = most = 0
-        for i in woven.stream(1):
+        for i in complete.stream(1):
             held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")
             most = max(most, held)
         # The window of 2 requires two posted RECVs for every allowance.
@@ -66,8 +66,8 @@ def without_the_rule(compiled: Compiled) -> Program:
     """Return the program as lowering without the rule for windows would make it."""
     unbounded = compiled.ordered.program.with_header(window=2**20)
     sync, collectives = gradient_sync(compiled.ordered.program, compiled.timing, compiled.spec.sync)
-    woven = weave(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
-    program = widen(woven, 1)
+    complete = insert(replace(unbounded, collectives=collectives), [transfers(unbounded, compiled.timing), sync])
+    program = widen(complete, 1)
     return program.with_header(window=compiled.program.header.window)
 
 

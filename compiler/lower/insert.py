@@ -1,4 +1,4 @@
-"""Insert instructions into a program of tasks.
+"""Insertion of instructions into a program of tasks.
 
 Transfers and gradient sync are planned independently on the program of tasks, and inserted together.
 """
@@ -26,7 +26,7 @@ class Insertion:
     tie: Ints
 
 
-def weave(program: Program, insertions: list[Insertion]) -> Program:
+def insert(program: Program, insertions: list[Insertion]) -> Program:
     """Return the program with the insertions between its rows."""
     rank, slot, priority, tie = (
         np.concatenate([getattr(i, name) for i in insertions]) for name in ("rank", "slot", "priority", "tie")

@@ -1,4 +1,4 @@
-"""program -> another program of its tasks, lowered again: arranged for a machine, or only its forwards."""
+"""program -> its tasks, lowered again: with transfers arranged for a machine, or only the forwards."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from chimerac.compiler.tasks import task_times
 
 
 def arranged(program: Program, machine: Machine) -> Program | None:
-    """Return the program that runs the same tasks in the same order, its transfers and sums arranged for a machine; it is
-    not verified yet. None if its replicas run in different orders, or if its tasks wait for each other in a circle.
+    """Return a program of the same tasks in the same order, with its transfers and collectives arranged for a machine.
 
-    program: right but for its machine. If all its sums come after the tasks of their rank, they stay there; else they
-    are launched early. A value that FREE released is released after its last reader.
+    The result is not verified. Return None if the replicas run in different orders, or if the tasks wait for each other in a
+    cycle. program: correct except on this machine. If every collective comes after the tasks of its rank, it stays there;
+    else collectives are launched eagerly. A value with a FREE is released after its last consumer instead.
     """
     tasks = tasks_only(program)
     timing = task_times(tasks)
     if timing.stuck:
         return None
     rank, op = program.rank_of, program.table.op
-    rows, sums = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
+    rows, all_reduces = np.flatnonzero(program.table.is_task), np.flatnonzero(op == Op.ALLREDUCE)
     last = np.zeros(program.world, np.int64)
     np.maximum.at(last, rank[rows], rows)
-    at_end = bool((sums > last[rank[sums]]).all())
+    at_end = bool((all_reduces > last[rank[all_reduces]]).all())
     result = lower(tasks, timing, "at end" if at_end else "eager", program.header.width, machine, arrange=True)
     before, after = (np.column_stack(p.table.columns())[p.table.is_task] for p in (program, result))
     return result if np.array_equal(before, after) else None

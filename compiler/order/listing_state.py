@@ -1,4 +1,4 @@
-"""What the ranks have listed so far: the state of the order form `listing`."""
+"""The state of the order form `listing`: the tasks that each rank has listed so far."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from chimerac.compiler.resolve.spec import KINDS
 
 FULL, INPUT, WEIGHT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
-# By kind: which turn it takes, since B and I are both the backward of a micro-batch; and the bits of all kinds that do.
-TURN = (0, 1, 1, 2)
-_SAME_TURN = (0b0001, 0b0110, 0b0110, 0b1000)
-# By kind, for bytearray.translate: every byte with the kind's bit; and the bits that take its turn.
+# By kind: its phase (forward, backward, weight gradient), since B and I are both the backward of a micro-batch; and the
+# bits of all kinds of that phase.
+PHASE = (0, 1, 1, 2)
+_SAME_PHASE = (0b0001, 0b0110, 0b0110, 0b1000)
+# By kind, for bytearray.translate: every byte with the kind's bit; and the byte's bits of its phase.
 _WITH = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(4))
-_TAKEN = tuple(bytes(b & same for b in range(256)) for same in _SAME_TURN)
+_TAKEN = tuple(bytes(b & same for b in range(256)) for same in _SAME_PHASE)
 
 
 @dataclass(slots=True)
 class Cell:
-    """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by turn, the
-    first micro-batch that has not had it; pending: I without W yet, numbered in the order of the rank's I; meanings: by
-    the id() of an action, the number of what it means here."""
+    """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by phase, the
+    first micro-batch without a task of it; pending: I without W yet, numbered in the order of the rank's I; meanings: by
+    the id() of an action, the number of its meaning in this cell."""
 
     pipe: int
     stage: int
@@ -35,23 +36,23 @@ class Cell:
     meanings: dict[int, int] = field(default_factory=dict)
 
     def advance(self, kind: int) -> None:
-        """Move `next` past what is listed."""
-        listed, same, following = self.listed, _SAME_TURN[kind], self.next[TURN[kind]]
+        """Advance `next` past the micro-batches that are listed."""
+        listed, same, following = self.listed, _SAME_PHASE[kind], self.next[PHASE[kind]]
         count = len(listed)
         while following < count and listed[following] & same:
             following += 1
-        self.next[TURN[kind]] = following
+        self.next[PHASE[kind]] = following
 
 
 @dataclass(slots=True)
 class Rank:
     """What one rank has listed so far. rows: the meaning and the batch of each task, in one flat list, since the garbage
-    collector would count and walk tuples; meant: by the id() of an action, the cells that it could mean, if no loop
-    changes that; inputs: how many I."""
+    collector would count and walk tuples; candidates: by the id() of an action, the cells that it could mean, if no loop
+    changes them; inputs: how many I."""
 
     number: int
     cells: list[Cell] = field(default_factory=list)
-    meant: dict[int, list[Cell]] = field(default_factory=dict)
+    candidates: dict[int, list[Cell]] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
     inputs: int = 0
 
@@ -71,12 +72,12 @@ class Rank:
         self.rows += (meaning, batch)
         return None
 
-    def repeat(self, actions: list[tuple[int, int, Cell]], turns: int) -> bool:
-        """List tasks of one micro-batch each, the next one of their cell, in this order and again and again. The result is
+    def repeat(self, actions: list[tuple[int, int, Cell]], repetitions: int) -> bool:
+        """List tasks of one micro-batch each, the next one of their cell, in this order, `repetitions` times. The result is
         that of listing them one by one, in much less time.
 
-        actions: meaning, kind and cell of each. Returns False, and has listed nothing, where one of them could not be listed
-        or what comes next has holes.
+        actions: meaning, kind and cell of each. Returns False, and lists nothing, if one of them could not be listed
+        or their micro-batches are not consecutive.
         """
         cells = {id(cell): cell for _, _, cell in actions}
         places: dict[tuple[int, int], list[int]] = {}  # by kind and cell
@@ -85,17 +86,17 @@ class Rank:
         taken: dict[tuple[int, int], list[int]] = {}
         for kind, key in sorted(places):  # I before W, which takes what is pending
             cell, mine, made = cells[key], places[kind, key], places.get((INPUT, key), [])
-            if turns * len(mine) > len(cell.listed):
+            if repetitions * len(mine) > len(cell.listed):
                 return False
             if kind == WEIGHT:
                 for n, k in enumerate(mine):
-                    pending = len(cell.pending) + bisect(made, k) - n  # on the first turn; then on the last
-                    if min(pending, pending + (turns - 1) * (len(made) - len(mine))) < 1:
+                    pending = len(cell.pending) + bisect(made, k) - n  # in the first repetition; then in the last
+                    if min(pending, pending + (repetitions - 1) * (len(made) - len(mine))) < 1:
                         return False
-                following = list(islice(chain(cell.pending, taken.get((INPUT, key), ())), turns * len(mine)))
+                following = list(islice(chain(cell.pending, taken.get((INPUT, key), ())), repetitions * len(mine)))
             else:
-                first = cell.next[TURN[kind]]
-                following = list(range(first, first + turns * len(mine)))
+                first = cell.next[PHASE[kind]]
+                following = list(range(first, first + repetitions * len(mine)))
             low, high = min(following), max(following) + 1
             if high - low != len(following) or high > len(cell.listed) or (kind == FULL and made):
                 return False
@@ -103,26 +104,26 @@ class Rank:
                 return False
             taken[kind, key] = following
         width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT]
-        rows = [0] * (width * turns)
+        rows = [0] * (width * repetitions)
         for (kind, key), following in taken.items():
             cell, mine = cells[key], places[kind, key]
             low, high = min(following), min(following) + len(following)
             cell.listed[low:high] = cell.listed[low:high].translate(_WITH[kind])
-            if cell.next[TURN[kind]] == low:
-                cell.next[TURN[kind]] = high
+            if cell.next[PHASE[kind]] == low:
+                cell.next[PHASE[kind]] = high
             cell.advance(kind)
             if kind == INPUT:
                 numbers = [bisect_left(inputs, k) for k in mine]
-                order = [self.inputs + turn * len(inputs) + n for turn in range(turns) for n in numbers]
-                gone = max(0, turns * len(places.get((WEIGHT, key), ())) - len(cell.pending))
-                cell.pending.update(zip(following[gone:], order[gone:], strict=True))
+                order = [self.inputs + number * len(inputs) + n for number in range(repetitions) for n in numbers]
+                completed = max(0, repetitions * len(places.get((WEIGHT, key), ())) - len(cell.pending))
+                cell.pending.update(zip(following[completed:], order[completed:], strict=True))
             elif kind == WEIGHT:
                 for m in following:
                     cell.pending.pop(m, None)
             batches = [cell.micro_batches[m] for m in following]
             for n, k in enumerate(mine):
-                rows[2 * k :: width] = [actions[k][0]] * turns
+                rows[2 * k :: width] = [actions[k][0]] * repetitions
                 rows[2 * k + 1 :: width] = batches[n :: len(mine)]
-        self.inputs += turns * len(inputs)
+        self.inputs += repetitions * len(inputs)
         self.rows += rows
         return True

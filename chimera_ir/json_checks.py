@@ -1,4 +1,4 @@
-"""JSON that is refused before pydantic sees it: invalid or too deeply nested, or objects with duplicate or too many fields."""
+"""Checks of a JSON text before pydantic parses it: its syntax, its nesting, and duplicate or too many fields of an object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_SHOWN = 2**20  # characters of a file whose wrong values findings show
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file. what: its name in messages; codes: for no JSON, for another kind or version, for a wrong field."""
+    """A kind of file. what: its name in messages; codes: of no JSON, of another kind or version, of a wrong field."""
 
     what: str
     format: str
@@ -29,7 +29,7 @@ class Kind:
 
 
 def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = None) -> ChimeraError:
-    """Return the finding about a text that is no JSON, or JSON that cannot be read. error: the decoder's, if it is known."""
+    """Return the finding about a text that is not JSON, or JSON outside the limits. error: the decoder's, if it is known."""
     name = part.source.name
     try:
         if error is None:
@@ -41,16 +41,16 @@ def not_json(kind: Kind, part: Excerpt, error: json.JSONDecodeError | None = Non
     if error is not None:
         span = part.span(error.pos, error.pos + 1)
         return refuse(kind.codes[0], f"{name} is not JSON: {error.msg[0].lower()}{error.msg[1:]}", span, label="here")
-    for at, fault, help in _extremes(part.text, kind):
+    for at, fault, help in _outside_limits(part.text, kind):
         message = f"{name} cannot be read: {fault}"
         return refuse(kind.codes[0], message, part.span(at, at + 1), "here", help=help)
     return refuse(kind.codes[0], f"{name} is not JSON that a {kind.what} can be read from")
 
 
-def _extremes(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
-    """Yield (position, fault, help) for what JSON allows and this project refuses."""
+def _outside_limits(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
+    """Yield (position, fault, help) for what JSON allows and this project rejects."""
     depth = at = 0
-    while found := _EXTREME.search(text, at):
+    while found := _QUOTE_BRACKET_OR_NUMBER.search(text, at):
         start, at = found.span()
         if found[0] == '"':
             try:
@@ -66,14 +66,14 @@ def _extremes(text: str, kind: Kind) -> Iterator[tuple[int, str, str]]:
             yield start, f"brackets are nested more than {MAX_DEPTH} deep", f"a {kind.what} nests less than 10 deep"
 
 
-MAX_DEPTH = 200  # of brackets, as pydantic reads
-MAX_DIGITS = 4300  # of a number, as Python reads
-_EXTREME = re.compile(r'["\[\]{}]|[0-9]+')
+MAX_DEPTH = 200  # of brackets, as pydantic allows
+MAX_DIGITS = 4300  # of an integer, as Python's int() allows
+_QUOTE_BRACKET_OR_NUMBER = re.compile(r'["\[\]{}]|[0-9]+')
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
 
-class _UnfitError(ValueError):
-    """An object is refused. fields: the most fields that it may have; None if it is too large as a whole."""
+class _ObjectError(ValueError):
+    """An object is rejected. fields: the most fields that it may have; None if it is too large as a whole."""
 
     def __init__(self, fields: int | None = None) -> None:
         super().__init__()
@@ -81,10 +81,10 @@ class _UnfitError(ValueError):
 
 
 class _Objects:
-    """Checks every object of a JSON text at its end. keys: those of the outermost object, after the last call.
+    """Checks every object of a JSON text when its end is parsed. keys: those of the outermost object, after the last call.
 
-    Two fields of one name are refused: readers would disagree which one counts. A large object inside another is refused
-    too: for a missing field pydantic would make Python values of all of it.
+    Two fields of one name are rejected: parsers differ in which of them they keep. A large object inside another is rejected
+    too: for a missing field pydantic would convert all of it to Python values.
     """
 
     def __init__(self) -> None:
@@ -93,10 +93,10 @@ class _Objects:
 
     def __call__(self, pairs: list[tuple[str, Any]]) -> tuple[int]:
         if self.weight > MAX_WEIGHT:
-            raise _UnfitError
+            raise _ObjectError
         fields, weight = dict(pairs), len(pairs)
         if len(fields) < weight or weight > limits.FIELDS:
-            raise _UnfitError(limits.FIELDS)
+            raise _ObjectError(limits.FIELDS)
         for value in fields.values():
             kind = type(value)
             if kind is list:
@@ -121,14 +121,14 @@ def _weight(values: list[Any]) -> int:
 
 
 def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], required: set[str]) -> None:
-    """Raise ChimeraError for objects that pydantic should not see. Text that is no JSON is left to pydantic."""
+    """Raise ChimeraError for objects that pydantic should not parse. A text that is not JSON is left to pydantic."""
     objects, name = _Objects(), part.source.name
     try:
         outermost = json.loads(part.text, object_pairs_hook=objects)
-    except _UnfitError as error:
+    except _ObjectError as error:
         if error.fields is None:
             raise refuse(kind.codes[2], f"{name}: an object within another holds more than {MAX_WEIGHT} values") from None
-        raise _unfit(kind, part, error.fields) from None
+        raise _object_finding(kind, part, error.fields) from None
     except (ValueError, RecursionError):
         return
     if type(outermost) is tuple and len(part.text) > MAX_SHOWN:
@@ -145,14 +145,14 @@ def check_objects(kind: Kind, part: Excerpt, path: Path, known: set[str], requir
             )
 
 
-def _unfit(kind: Kind, part: Excerpt, most: int) -> ChimeraError:
-    """Return the finding for the first object that has a field twice or more than `most` fields, with its place.
+def _object_finding(kind: Kind, part: Excerpt, max_fields: int) -> ChimeraError:
+    """Return the finding for the first object that has a field twice or more than `max_fields` fields, with its place.
 
     The text up to the end of that object is valid JSON: the decoder has read it.
     """
     objects: list[set[str]] = []
     name, at = part.source.name, 0
-    while found := _MARK.search(part.text, at):
+    while found := _QUOTE_OR_BRACE.search(part.text, at):
         at = found.end()
         if found[0] == "{":
             objects.append(set())
@@ -166,10 +166,10 @@ def _unfit(kind: Kind, part: Excerpt, most: int) -> ChimeraError:
                 message, place = f"{name}: the field '{key}' appears twice in one object", part.span(found.start(), at)
                 return refuse(kind.codes[2], message, place, "the second", help="keep one of them")
             objects[-1].add(key)
-            if len(objects[-1]) > most:
-                message, place = f"{name}: an object has more than {most} fields", part.span(found.start(), at)
+            if len(objects[-1]) > max_fields:
+                message, place = f"{name}: an object has more than {max_fields} fields", part.span(found.start(), at)
                 return refuse(kind.codes[2], message, place, "the first too many")
-    raise AssertionError("an object that was refused has nothing wrong")
+    raise AssertionError("a rejected object must have a defect")
 
 
-_MARK = re.compile(r'["{}]')
+_QUOTE_OR_BRACE = re.compile(r'["{}]')

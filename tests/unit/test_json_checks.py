@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from chimerac.chimera_ir import limits, unfit
+from chimerac.chimera_ir import json_checks, limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
 from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
 from chimerac.chimera_ir.model import model_from_json
@@ -37,7 +37,7 @@ def only_finding(read: object, text: str) -> Diagnostic:
 
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_fault_among_stray_signs(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unfit, "MAX_WEIGHT", 100)
+    monkeypatch.setattr(json_checks, "MAX_WEIGHT", 100)
     fault = FAULTS[what]
     instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
     assert instruction in RIGHT

@@ -55,4 +55,4 @@ def test_a_rank_that_never_comes_is_named() -> None:
     with started(*command, **environment) as zero:
         _, said = zero.communicate(timeout=60)
     assert zero.returncode == 1 and "Traceback" not in said
-    assert said.splitlines()[-1] == "error: the meeting of all ranks is not complete after 1 s: rank 1 does not answer"
+    assert said.splitlines()[-1] == "error: the rendezvous of all ranks is not complete after 1 s: rank 1 does not answer"

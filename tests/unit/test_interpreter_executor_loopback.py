@@ -101,8 +101,8 @@ def test_a_buffer_given_back_too_early_by_the_executor_itself_is_poisoned(monkey
         forward(work)
         if work.input is not None:
             values = work.input.read()
-            work.input.give_up()
-            work.input.put(values)  # only loopback detects this
+            work.input.release()
+            work.input.set(values)  # only loopback detects this
 
     monkeypatch.setattr(Work, "forward", early)
     with pytest.raises(RankError, match=r"rank 1, instruction \d+: BWD main s1 m0: .*modified by an inplace operation"):
@@ -118,8 +118,8 @@ def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.Monke
         forward(work)
         if work.input is not None:
             values = work.input.read()
-            work.input.give_up()
-            work.input.put(values)
+            work.input.release()
+            work.input.set(values)
 
     monkeypatch.setattr(Work, "forward_to_recompute", early)
     assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))

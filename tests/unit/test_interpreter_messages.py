@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chimerac.chimera_ir.model import Tensor as Spec
-from chimerac.interpreter.runtime.messages import Layout, digest, with_gradient
+from chimerac.interpreter.runtime.messages import Layout, table_digest, with_gradient
 
 CPU = torch.device("cpu")
 SPECS = (Spec((2, 3), "float32", True), Spec((5,), "bool", False), Spec((), "int64", False), Spec((3,), "float64", True))
@@ -59,5 +59,5 @@ def test_only_tensors_with_a_gradient_travel_back() -> None:
 
 def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
     tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [with_gradient(SPECS)], [(Spec((3, 2), "float32", True),)]]
-    assert len({digest(t) for t in tables}) == len(tables)
-    assert digest([SPECS]) == digest([SPECS])
+    assert len({table_digest(t) for t in tables}) == len(tables)
+    assert table_digest([SPECS]) == table_digest([SPECS])

@@ -20,15 +20,39 @@ from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
+from chimerac.interpreter import run
 from chimerac.interpreter.launch.measure import peak_memory_bytes
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import planned
 from chimerac.interpreter.launch.record import Record, bar
 from chimerac.interpreter.runtime.partitioned import partitioned
-from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_taken_s, times_of
+from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_elapsed_s, times_of
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
 from chimerac.interpreter.training.trainer import Settings, Trainer
 from tests.distributed.alone import Alone
+
+# --- start --------------------------------------------------------------------------------------------------------------
+
+
+def test_users_modules_are_found_before_those_of_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(_: bool) -> None:
+        raise StopError
+
+    monkeypatch.setattr(run, "_settings", stop)
+    own, rest = str(Path(run.__file__).parent), list(sys.path)
+    for path, expected in (
+        ([own, *rest], rest),
+        ([str(tmp_path), own, *rest], [str(tmp_path), own, *rest]),
+        (["", *rest], ["", *rest]),
+    ):
+        monkeypatch.setattr(sys, "path", path)
+        with pytest.raises(StopError):
+            run.main()
+        assert sys.path == expected, "only the first entry, and only the folder of run.py, is removed"
+
 
 # --- output -------------------------------------------------------------------------------------------------------------
 
@@ -84,8 +108,8 @@ def test_waiting_and_the_epilogue_are_not_computing() -> None:
     # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s, epilogue 5 s.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
     times = times_of(stamps, [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000], np.array([1, 0, 1, 0], bool))
-    assert computed_and_taken_s(times) == (2.5, 4.0)
-    assert computed_and_taken_s(times_of([5, 6], [0, 0], np.zeros(0, bool))) == (0.0, 0.0)
+    assert computed_and_elapsed_s(times) == (2.5, 4.0)
+    assert computed_and_elapsed_s(times_of([5, 6], [0, 0], np.zeros(0, bool))) == (0.0, 0.0)
 
 
 def test_peak_memory_grows_with_what_is_held() -> None:

@@ -12,7 +12,7 @@ from chimerac.compiler import compile_schedule, evaluation_of
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import IGNORED
 from chimerac.interpreter.runtime.partitioned import partitioned
-from chimerac.interpreter.training.evaluation import Evaluator, Few
+from chimerac.interpreter.training.evaluation import Evaluator, FirstSamples
 from chimerac.interpreter.training.reference import train, whole_model
 from chimerac.interpreter.training.trainer import Settings, Trainer, learning_rate
 from chimerac.interpreter.transport import Transport
@@ -115,10 +115,10 @@ class Counting(IntegerSamples):
 
 
 def test_few_samples_are_each_counted_once() -> None:
-    few = Few(Counting(), 3)
-    _, targets = few.read([1, 2, 3, 4])
+    first = FirstSamples(Counting(), 3)
+    _, targets = first.read([1, 2, 3, 4])
     assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().read([1, 2])[1])
-    assert few.valid_targets([1, 2, 3, 4]) == 4
+    assert first.valid_targets([1, 2, 3, 4]) == 4
 
 
 @pytest.mark.parametrize("samples", [3, 4, 7])

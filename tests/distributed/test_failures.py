@@ -51,7 +51,7 @@ pytestmark = pytest.mark.distributed
         (["--seed", "1"], "E809: rank 0 and rank 1 have a different training"),
     ],
 )
-def test_ranks_that_were_told_different_things_are_refused(different: list[str], finding: str, tmp_path: Path) -> None:
+def test_ranks_with_different_settings_are_refused(different: list[str], finding: str, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("to be or not to be " * 99)
     words = [str(tmp_path / "data") if word == "DATA" else word for word in different]
     jobs, plans = [], []
@@ -92,7 +92,7 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
     assert "gradients equal one process" in capsys.readouterr().out
 
 
-def test_two_real_ranks_with_different_options_are_refused_and_nobody_hangs() -> None:
+def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> None:
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
     port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
     first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
@@ -166,14 +166,14 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
     assert [d.code for d in error.value.diagnostics] == [code]
 
 
-def test_a_machine_on_which_nobody_can_move_is_reported_at_once() -> None:
+def test_a_deadlock_on_a_machine_is_reported_at_once() -> None:
     run = finished(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
     assert run.returncode == 1
     assert "error: deadlock on the serial machine:\n  rank 0, instruction" in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_the_job_quietly() -> None:
+def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
     command = [*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000"]
     with started(*command) as process:
         assert process.stdout is not None and "chimera: 2 ranks" in process.stdout.readline()

@@ -38,7 +38,7 @@ def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
     return min(1 + lengths[int(t)][int(s)] for t, s in zip(target, source, strict=True) if int(s) in lengths[int(t)])
 
 
-def test_the_circle_is_the_shortest() -> None:
+def test_the_cycle_is_the_shortest() -> None:
     seen = []
     for seed in range(3000):
         target, source, lane = drawn_waits(random.Random(seed))

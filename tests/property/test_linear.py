@@ -56,7 +56,7 @@ def test_drawing_a_timeline_in_bands_is_linear_in_its_characters() -> None:
     assert growth(spent, [len(text) for text in drawn]) <= SLACK
 
 
-def test_what_is_quadratic_is_seen() -> None:
+def test_quadratic_costs_are_detected() -> None:
     def pairs(n: int) -> int:
         return sum(1 for a in range(n) for b in range(n) if a == b)
 

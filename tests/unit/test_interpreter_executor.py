@@ -45,7 +45,7 @@ def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
         assert f is not None and w is not None and w.any() and f.equal(w)
 
 
-def test_a_wrong_gradient_is_seen_and_a_right_one_is_equal() -> None:
+def test_a_wrong_gradient_is_detected_and_a_right_one_is_equal() -> None:
     trainer = trainer_of(ONE_RANK)
     trainer.gradients(0)
     assert largest_difference(trainer) == 0

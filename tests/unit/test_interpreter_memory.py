@@ -27,7 +27,7 @@ def storage(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-def test_what_is_handed_on_is_alone_in_memory_of_its_size() -> None:
+def test_an_output_is_in_memory_of_its_own_and_of_its_size() -> None:
     whole, x = torch.arange(6.0).requires_grad_() * 1, torch.ones(2, 3)
     given = (whole, whole, whole[:2], x, x.t(), torch.ones(3).expand(2, 3), torch.zeros(0))
     found = in_own_memory(given, [False] * 7, others=[x])
@@ -38,7 +38,7 @@ def test_what_is_handed_on_is_alone_in_memory_of_its_size() -> None:
     assert storage(in_own_memory([whole], [True])[0]) != storage(whole), "but where its graph keeps it"
 
 
-def test_gradients_lie_in_one_run_of_memory_for_each_dtype() -> None:
+def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
     a, b, c = (nn.Parameter(torch.ones(2, 3, dtype=dtype)) for dtype in (torch.float32, torch.float64, torch.float32))
     frozen = nn.Parameter(torch.ones(7), requires_grad=False)
     gradients = Gradients([a, b, frozen, c], torch.device("cpu"))
@@ -108,7 +108,7 @@ class Twice(nn.Module):
         return x * mask, mask
 
 
-def test_a_description_tells_apart_what_layers_share() -> None:
+def test_a_description_lists_what_layers_share_separately() -> None:
     found = describe(model(TiedFirst, Kinked, Twice, Twice, partial(Part), Widening, Narrowing, TiedLast), 2)
     b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
     mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
@@ -123,7 +123,7 @@ def test_a_description_tells_apart_what_layers_share() -> None:
     )
 
 
-def test_layers_hand_on_contiguous_tensors_whatever_the_cut() -> None:
+def test_layers_return_contiguous_tensors_for_every_cut() -> None:
     m = describe(model(TiedFirst, Narrowing, Plain, Last), 2)
     other = describe(model(TiedFirst, Plain, Plain, Last), 2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes

@@ -45,12 +45,12 @@ def received(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot
     return slots, buffer, posted
 
 
-def test_a_place_is_one_and_the_same_for_a_key() -> None:
+def test_equal_keys_have_the_same_slot() -> None:
     store = Store()
     assert store.slot(KEY) is store.slot(Key("grad", 0, 1, 2)) is not store.slot(Key("act", 0, 1, 2))
 
 
-def test_reading_a_value_on_its_way_waits_once_for_the_whole_message() -> None:
+def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message() -> None:
     store = Store()
     (first, second), _, posted = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], Alone())
     assert store.left() == [first.key, second.key] and posted.waits == 0
@@ -62,7 +62,7 @@ def test_reading_a_value_on_its_way_waits_once_for_the_whole_message() -> None:
     assert store.left() == []
 
 
-def test_a_buffer_is_gone_when_the_last_of_its_values_is_given_up() -> None:
+def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
     transport = Noting()
     (first, second), buffer, _ = received(Store(), [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], transport)
     memory = StorageWeakRef(buffer.message.untyped_storage())
@@ -76,7 +76,7 @@ def test_a_buffer_is_gone_when_the_last_of_its_values_is_given_up() -> None:
     assert memory.expired()
 
 
-def test_a_free_gives_up_a_value_and_not_the_last_task_that_reads_it() -> None:
+def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> None:
     transport = Noting()
     (slot,), _, _ = received(Store(), [KEY], transport)
     slot.freed_later = True
@@ -86,13 +86,13 @@ def test_a_free_gives_up_a_value_and_not_the_last_task_that_reads_it() -> None:
     assert slot.values is None and transport.forgotten
 
 
-def test_a_buffer_that_is_still_to_be_filled_is_waited_for_before_it_is_gone() -> None:
+def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
     (slot,), _, posted = received(Store(), [KEY], Alone())
     slot.release()
     assert posted.waits == 1
 
 
-def test_a_value_taken_is_gone() -> None:
+def test_a_taken_value_is_removed() -> None:
     slot, values = Slot(KEY), (torch.zeros(1),)
     slot.set(values)
     assert slot.take() is values

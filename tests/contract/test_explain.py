@@ -26,9 +26,9 @@ COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]
 
 # Codes that need several ranks or a special machine, and the tests that show them.
 SHOWN_BY = {
-    "E806": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
-    "E807": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
-    "E809": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
+    "E806": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
+    "E807": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
+    "E809": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
     "E810": "tests/unit/test_interpreter_executor_loopback.py::test_copies_that_differ_are_named_before_the_first_iteration",
     "E811": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
     "E812": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
@@ -75,7 +75,7 @@ def test_the_wrong_start_is_refused_and_the_mended_one_is_not(
 
 
 @pytest.mark.parametrize("code", SHOWN_BY)
-def test_codes_without_an_example_refer_to_one(code: str) -> None:
+def test_codes_without_an_example_have_a_test(code: str) -> None:
     path, name = SHOWN_BY[code].split("::")
     text = (ROOT / path).read_text(encoding="utf-8")
     node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == name)

@@ -1,4 +1,4 @@
-"""What is said when a run cannot be: clear words, no hang, nothing left behind.
+"""The messages of runs that cannot start or fail: clear, without a hang, and no process is left.
 
 More of it, on killed ranks and on torchrun, is in test_first_run.py.
 """
@@ -97,9 +97,9 @@ def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> N
     port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
     first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
     with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]):
-        _, said = zero.communicate(timeout=60)
+        _, message = zero.communicate(timeout=60)
         assert zero.returncode == 1
-    assert said == (
+    assert message == (
         "error[E809]: rank 0 and rank 1 have a different training (settings): "
         "--eval-every is not given on rank 0 and 1 on rank 1\n"
         " = note: --check-gradients is not given on rank 0 and no on rank 1\n"
@@ -180,7 +180,7 @@ def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
         ranks = children(process.pid)
         process.stdout.close()
         assert process.stderr is not None
-        said = process.stderr.read()
+        message = process.stderr.read()
         process.wait(timeout=60)
         assert ended(ranks, within_s=5)
-    assert "interpreter/launch/job.py" not in said and "BrokenPipeError" not in said
+    assert "interpreter/launch/job.py" not in message and "BrokenPipeError" not in message

@@ -179,7 +179,7 @@ def test_characters_that_stdout_cannot_encode(here: Path) -> None:
         assert "é" in ran.stdout.decode() and ran.stderr == b""
 
 
-def test_a_model_description_into_a_closed_pipe(here: Path) -> None:
+def test_a_model_description_on_a_full_disk(here: Path) -> None:
     pytest.importorskip("torch")
     command = f"{sys.executable} -m chimerac.models describe --model gpt-nano"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

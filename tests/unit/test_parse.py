@@ -79,7 +79,7 @@ def test_texts_that_end_early(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["schedule x\x00", "schedule x param é = 1", "schedule x param D = ４", "\ufeffschedule x"])
-def test_characters_that_are_not_ascii(source: str) -> None:
+def test_unexpected_characters(source: str) -> None:
     assert errors(source)[0].code == "E101"
 
 

@@ -15,10 +15,10 @@ from chimerac.compiler import compile_text
 from chimerac.compiler.command.main import main
 from tools import figures
 from tools.console import SLOW, chimerac
-from tools.generated import EXAMPLES, ROOMS
+from tools.generated import EXAMPLES, PARTS
 
 ROOT = figures.ROOT
-FOLDERS = [ROOT / room for room in ROOMS]
+FOLDERS = [ROOT / part for part in PARTS]
 CODE = sorted(path for room in FOLDERS for path in room.rglob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

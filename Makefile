@@ -59,7 +59,7 @@ check: $(READY) ## lint, check types and import contracts, run the fast tests: u
 golden: $(READY) ## rewrite the golden files
 	$(BIN)/python -m pytest -q tests/golden --golden
 
-figures: $(READY) ## write every drawing and table in README and docs anew, and the saved parser
+figures: $(READY) ## rewrite every drawing and table in README and docs, and the saved parser
 	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.figures --write
 

@@ -5,8 +5,8 @@
       StuckError           every rank waits for another one; only the loopback sees this
       RankError            one instruction of one rank failed; `cause` is the error itself
 
-What is wrong with the input is a finding, as everywhere: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md says
-which is raised when.
+Errors in the input are findings, as in the compiler: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md says when
+each is raised.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class InterpreterError(Exception):
 class PeerLostError(InterpreterError):
     """Another rank has ended, does not answer, or was waited for too long.
 
-    give_way_s: seconds to wait before this rank ends, so that a rank that knows more reports first. torchrun ends all
+    exit_delay_s: seconds to wait before this rank exits, so that the rank that knows the cause reports first. torchrun ends all
     ranks as soon as one has failed.
     """
 
-    def __init__(self, message: str, give_way_s: float = 0.0) -> None:
+    def __init__(self, message: str, exit_delay_s: float = 0.0) -> None:
         super().__init__(message)
-        self.give_way_s = give_way_s
+        self.exit_delay_s = exit_delay_s
 
 
 class StuckError(InterpreterError):
-    """Every rank waits for another one."""
+    """A deadlock: every rank waits for another one."""
 
 
 class RankError(InterpreterError):

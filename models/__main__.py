@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if min(given.seq_len, given.micro_batch) < 1:
         describing.error("--seq-len and --micro-batch are at least 1")
-    # torch takes 2 s to import: a wrong option does not wait for it.
+    # torch takes 2 s to import. Errors in options are reported before that.
     from chimerac.interpreter.runtime.describe import describe
     from chimerac.models.gpt import gpt
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader of the output, head for instance, has closed it
+    except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         discard_output(sys.stdout)
     return 0
 

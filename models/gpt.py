@@ -1,7 +1,7 @@
 """A GPT: a pre-norm decoder on bytes, as a list of layers (embedding, blocks, head).
 
 Presets go from a few thousand parameters (tests) to hundreds of millions. No layer has a bias: the gradient of a key's bias
-is zero in exact arithmetic, so its relative error means nothing.
+is zero in exact arithmetic, so the check of relative gradient errors would fail for it.
 """
 
 from __future__ import annotations

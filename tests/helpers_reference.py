@@ -239,7 +239,7 @@ class Machine:
         while any(self.launched):
             due = next((x[0] for x in self.launched if x and all(self.launched[r][:1] == [x[0]] for r in x[0].ranks)), None)
             if due is None:
-                raise WrongError("collectives wait for each other in a circle")
+                raise WrongError("collectives wait for each other in a cycle")
             for r in due.ranks:
                 self.launched[r].pop(0)
 

@@ -82,7 +82,7 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm_2(x))))  # type: ignore[no-any-return]
 
 
-class Little(nn.Module):
+class TinyLayer(nn.Module):
     """A layer that computes as little as possible."""
 
     def __init__(self, z: Sizes) -> None:
@@ -107,7 +107,7 @@ def loss(outputs: Values, targets: Tensor) -> Tensor:
 
 
 def model_of(z: Sizes) -> Model:
-    block = Little if z is TINY else Block
+    block = TinyLayer if z is TINY else Block
     makers: list[Any] = [partial(Embedding, z), *[partial(block, z)] * z.blocks, partial(Head, z)]
 
     def example(samples: int) -> tuple[Values, Tensor]:

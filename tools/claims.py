@@ -19,33 +19,33 @@ from chimerac.compiler.syntax.parse import parse
 from chimerac.compiler.verify import peaks
 
 HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # in F
-SIGNS = {"==": "=", "<=": "≤", "about": "≈"}
+RELATIONS = {"==": "=", "<=": "≤", "about": "≈"}
 MEASURED = ("wall", "own", "least", "most", "activations")  # bubbles; activations: least, most, if equal on all ranks
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published formula for a measured number, `wall == EXPR when CONDITION`. The sign `about` allows 10 % of the value."""
+    """A published formula for a measured number, `wall == EXPR when CONDITION`. `about` allows 10 % off."""
 
     what: str
-    sign: str
+    relation: str
     formula: str
     condition: str
 
     @staticmethod
     def of(line: str) -> Claim:
         rest, _, condition = line.partition(" when ")
-        what, sign, formula = rest.split(maxsplit=2)
-        assert what in MEASURED and sign in SIGNS, line
-        return Claim(what, sign, formula, condition or "0 == 0")
+        what, relation, formula = rest.split(maxsplit=2)
+        assert what in MEASURED and relation in RELATIONS, line
+        return Claim(what, relation, formula, condition or "0 == 0")
 
     def value(self, env: Mapping[str, int]) -> int:
         return int(evaluate(expression(self.formula), env, Budget()))
 
     def holds(self, measured: int, value: int) -> bool:
-        if self.sign == "about":
+        if self.relation == "about":
             return abs(measured - value) * 10 <= value
-        return measured == value if self.sign == "==" else measured <= value
+        return measured == value if self.relation == "==" else measured <= value
 
 
 def expression(text: str) -> Expr:
@@ -88,7 +88,7 @@ def table(rest: str) -> str:
 
 def _claim_text(c: Claim) -> str:
     when = f" where `{c.condition}`" if c.condition != "0 == 0" else ""
-    return f"{c.what} {SIGNS[c.sign]} `{c.formula}`{when}"
+    return f"{c.what} {RELATIONS[c.relation]} `{c.formula}`{when}"
 
 
 def _costs_of(program: Program) -> str:
@@ -115,7 +115,7 @@ def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim
             continue
         value = c.value(env)
         assert free.scale == 1 and c.holds(measured[c.what], value), f"{where}: {c} is {measured[c.what]}, not {value}"
-        cells.append(f"{c.what} {SIGNS[c.sign]} {value}")
+        cells.append(f"{c.what} {RELATIONS[c.relation]} {value}")
     columns = [
         " / ".join(s.time(s.makespan) for s in at),
         " / ".join(_range(s, s.wall_bubbles) for s in at),

@@ -14,7 +14,7 @@ from pathlib import Path
 from chimerac.compiler.command.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = "make"  # commands that begin with this run only with --slow
+SLOW = "make"  # commands that begin with this word are run only with --slow
 
 
 def chimerac(arguments: Sequence[str]) -> str:

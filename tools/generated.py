@@ -18,15 +18,15 @@ from tools.claims import table
 from tools.console import ROOT, in_checkout
 from tools.imports import diagram
 
-ROOMS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
+PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
 
 
 def modules(_: str) -> str:
     """Return the table of all modules: the path, and the first sentence of the docstring."""
     rows = ["| file | what it is for |", "|---|---|"]
     files = [ROOT / "chimerac/__main__.py"]
-    for room in ROOMS:
-        files += sorted((ROOT / room).rglob("*.py"), key=lambda p: (p.parent != ROOT / room, p.parent, p.name))
+    for folder in PARTS:
+        files += sorted((ROOT / folder).rglob("*.py"), key=lambda p: (p.parent != ROOT / folder, p.parent, p.name))
     for path in files:
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if doc:

@@ -11,7 +11,7 @@ from pathlib import Path
 import networkx as nx
 
 ROOT = Path(__file__).resolve().parent.parent
-ENTRY = "chimerac.__main__"  # the command, which a diagram need not show
+ENTRY = "chimerac.__main__"  # the command; it is not in the diagram
 PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules")
 
 
@@ -63,22 +63,22 @@ def _of(source: str, node: ast.AST, lazy: bool = False, typing: bool = False) ->
             yield Import(source, target, child.lineno, lazy, typing)  # type: ignore[attr-defined]
 
 
-def room(module: str) -> str:
-    """Return the room of a module: its top folder, or in compiler and interpreter its subfolder (or the module itself)."""
+def part(module: str) -> str:
+    """Return the part of the project with this module: the top folder; in compiler and interpreter the subfolder or file."""
     parts = module.removeprefix("chimerac.").split(".")
     return parts[0] if parts[0] not in ("compiler", "interpreter") else ".".join(parts[:2])
 
 
-def graph(of_rooms: bool = False) -> nx.DiGraph:
-    """Return the graph of all imports between modules, or between their rooms."""
-    key = room if of_rooms else str
+def graph(of_parts: bool = False) -> nx.DiGraph:
+    """Return the graph of all imports between modules, or between the parts of the project."""
+    key = part if of_parts else str
     pairs = {(key(i.source), key(i.target)) for i in imports() if i.source != ENTRY}
     return nx.DiGraph(sorted((a, b) for a, b in pairs if a != b))
 
 
 def diagram(_: str) -> str:
-    """Return a mermaid diagram of the imports between rooms, without those that others imply (transitive reduction)."""
-    rooms = nx.transitive_reduction(graph(of_rooms=True))
-    name = {room: room.replace(".", "_") for room in sorted(rooms)}
-    lines = [f"{name[x]}[{x.replace('.', '/')}]" for x in name] + [f"{name[a]} --> {name[b]}" for a, b in sorted(rooms.edges)]
+    """Return a mermaid diagram of the imports between parts of the project, as a transitive reduction."""
+    parts = nx.transitive_reduction(graph(of_parts=True))
+    name = {part: part.replace(".", "_") for part in sorted(parts)}
+    lines = [f"{name[x]}[{x.replace('.', '/')}]" for x in name] + [f"{name[a]} --> {name[b]}" for a, b in sorted(parts.edges)]
     return "\n```mermaid\nflowchart TD\n" + "".join(f"    {line}\n" for line in lines) + "```\n\n"

@@ -1,6 +1,6 @@
-"""The parser of the schedule language as a file, compiler/syntax/grammar.tables, which compiler/syntax/grammar.py reads.
+"""Writes the parser of the schedule language to compiler/syntax/grammar.tables, which compiler/syntax/grammar.py reads.
 
-python tools/saved_parser.py    write it, if it is not of this grammar and this lark
+python tools/saved_parser.py    write the file, unless it was made from this grammar by this version of lark
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ PARSER = Path(__file__).resolve().parent.parent / "compiler/syntax" / grammar.TA
 
 
 def saved() -> bytes:
-    """Return what the file holds. Not the same bytes every time: lark numbers its states anew."""
+    """Return the content of the file. The bytes differ from call to call, because lark numbers its states differently."""
     file = io.BytesIO()
     grammar.made().save(file)
-    # Parts that are equal become one object, which makes the file a third smaller, and faster to load by 2 ms.
+    # Equal parts become one object, which makes the file a third smaller, and 2 ms faster to load.
     return grammar.first_line() + pickle.dumps(_shared(pickle.loads(file.getvalue()), {}), pickle.HIGHEST_PROTOCOL)
 
 

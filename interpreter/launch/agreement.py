@@ -1,6 +1,6 @@
-"""The comparison of all ranks before they run: a rank that does something else would hang the others or spoil their numbers.
+"""The comparison of all ranks before they run. A rank with other settings would hang the others or give wrong results.
 
-Every field of the settings is compared, so a new one needs no code here. The exceptions are listed below.
+Every field of the settings is compared, so a new field needs no code here. The exceptions are listed below.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from chimerac.interpreter.transport import Transport, ranks_text
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-NOT_COMPARED = {"log_file"}  # rank 0 alone writes it
-COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "data"}  # the program and the data are compared instead
+NOT_COMPARED = {"log_file"}  # only rank 0 writes it
+COMPARED_AS_PRODUCTS = {
+    "schedule",
+    "parameters",
+    "width",
+    "data",
+}  # the program and the data that result from them are compared
 HELP = "start every rank with the same files, options and versions"
 
-# The code of the finding, a name, and a text that is equal for equal products, such as a digest.
+# Something made from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.
 Product = tuple[str, str, str]
 
 
 def compare(
     transport: Transport, settings: DataclassInstance, program: Sequence[Product], data: Sequence[Product] = ()
 ) -> None:
-    """Compare the settings, and products that were made from them, with all ranks; called by all ranks together.
+    """Compare the settings, and the products made from them, between all ranks; called by all ranks together.
 
     Raises ChimeraError on all ranks where two differ: first the codes of `program`, then E809 for settings, then the codes
     of `data`.
@@ -50,22 +55,22 @@ def compare(
     _compare_products(data, products, notes)
 
 
-def _compare_products(wanted: Sequence[Product], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
-    """Raise ChimeraError for the first of these products that two ranks have different."""
-    for code, name, _ in wanted:
+def _compare_products(own: Sequence[Product], by_rank: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> None:
+    """Raise ChimeraError for the first of these products that differs between two ranks."""
+    for code, name, _ in own:
         values = [products.get(name, "none") for products in by_rank]
         if len(set(values)) > 1:
-            raise _refusal(code, name, values, notes)
+            raise _finding(code, name, values, notes)
 
 
-def _refusal(code: str, what: str, values: Sequence[str], notes: tuple[str, ...]) -> Exception:
+def _finding(code: str, what: str, values: Sequence[str], notes: tuple[str, ...]) -> Exception:
     other = _other(values)
-    mine, its = (value if len(value) < 60 else value[:12] for value in (values[0], values[other]))  # digests are cut
+    mine, its = (value if len(value) < 60 else value[:12] for value in (values[0], values[other]))  # digests are shortened
     return refuse(code, f"rank 0 and rank {other} have a different {what}: {mine} and {its}", notes=notes, help=HELP)
 
 
 def _other(values: Sequence[object]) -> int:
-    """Return the first rank that has another value than rank 0."""
+    """Return the first rank whose value differs from that of rank 0."""
     return next(rank for rank, value in enumerate(values) if value != values[0])
 
 
@@ -82,7 +87,7 @@ def _different(by_rank: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]
 
 
 def _text(value: object) -> str:
-    """Return the value of a setting as the user gives it."""
+    """Return the value of a setting as the user writes it."""
     match value:
         case None:
             return "not given"

@@ -1,4 +1,4 @@
-"""What a run asks the compiler for: the program, the program of evaluations, and the predicted times."""
+"""What a run gets from the compiler: the program, the program of evaluations, and the predicted times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimerac.interpreter.runtime.times import IterationTimes
 
 
 def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
-    """Return the plan for a schedule, or for a program that is compiled and is verified again."""
+    """Return the plan for a schedule, or for a compiled program, which is verified again."""
     program = load_program(settings.schedule) if is_compiled else _compiled(settings)
     check_kind(program)
     if settings.loopback:
@@ -27,7 +27,7 @@ def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
 
 
 def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Plan:
-    """Return the plan for a verified program. machine: on which it runs; the one in its header if not given.
+    """Return the plan for a verified program. machine: the machine on which it runs; by default the one in its header.
 
     Raises ChimeraError E814 for a program that does not train.
     """
@@ -35,7 +35,7 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     running = program.with_header(machine=machine or program.header.machine)
     if not timed:
         return Plan(program, evaluation_of(running), None)
-    # In a timed run messages take the time that they take: no hop is added.
+    # In a timed run messages are real, and their time is not simulated: hop is 0.
     simulated = simulate(running, {"hop": 0})
     idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
     return Plan(program, None, IterationTimes(simulated.makespan / simulated.scale, idle))
@@ -60,14 +60,14 @@ def _compiled(settings: RunSettings) -> Program:
 
 
 def _check_machine(program: Program, settings: RunSettings) -> None:
-    """Raise ChimeraError E816 where a verified program does not end on the machine of the transport."""
-    there = program.with_header(machine=TRANSPORT)
+    """Raise ChimeraError E816 if a verified program hangs on the machine of the transport."""
+    on_transport = program.with_header(machine=TRANSPORT)
     try:
-        verify_program(there)
+        verify_program(on_transport)
         return
     except ChimeraError as error:
         found = error.diagnostics
-    result = arranged(there, TRANSPORT)
+    result = arranged(on_transport, TRANSPORT)
     left = found if result is None else findings(result)
     help = f"{arranging(settings.schedule)} was tried: it then ends there"
     if left:

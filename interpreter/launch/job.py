@@ -1,8 +1,8 @@
 """Jobs: what one rank does, from the comparison with the other ranks to the table at the end.
 
-A job is made once in a process, before ranks meet. All that can be refused is refused then, before a rank waits for
-another. `Job.run` is the work of one rank on its transport. A job knows a model by its type `Model` and data by its type
-`Data`; workloads.py chooses both.
+A process makes its job before the ranks connect. All checks that can fail are made then, before a rank waits for another.
+`Job.run` is the work of one rank on its transport. A job uses a model only as a `Model` and data only as `Data`;
+workloads.py chooses both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.messages import digest
+from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
-from chimerac.interpreter.runtime.times import bubbles, computed_and_taken_s
+from chimerac.interpreter.runtime.times import bubbles, computed_and_elapsed_s
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Data
 from chimerac.interpreter.training.evaluation import Evaluator
@@ -30,16 +30,16 @@ from chimerac.interpreter.training.trainer import Result, Settings, Trainer, sam
 from chimerac.interpreter.transport import Transport
 
 GRADIENT_TOLERANCE = 1e-4  # relative, float32
-SMALL = 10_000_000  # up to so many parameters, every rank holds the whole model once to check the gradients
+SMALL = 10_000_000  # parameters up to which every rank builds the whole model once to check the gradients
 
 
 class Job(Protocol):
     """The work of one rank."""
 
-    def run(self, transport: Transport, alive: Callable[[], None]) -> int:
+    def run(self, transport: Transport, check_parent: Callable[[], None]) -> int:
         """Do the work, report on rank 0, and return the exit code.
 
-        alive: called in every iteration; ends the process if torchrun has ended.
+        check_parent: called in every iteration; ends the process if torchrun has ended.
         """
 
 
@@ -57,13 +57,13 @@ def products(plan: Plan, model: PartitionedModel) -> list[Product]:
     return [
         ("E806", "program", plan.program.digest),
         ("E806", "program of evaluations", evaluation),
-        ("E807", "table of boundary values", digest(model.table)),
+        ("E807", "table of boundary values", table_digest(model.table)),
         *(("E817", f"partition, stage {s}", f"layers {ids.start} to {ids.stop - 1}") for s, ids in stages),
     ]
 
 
 class TrainingJob:
-    """A training, ready to run on every rank. ranks_here: how many ranks this machine has."""
+    """A training run, the same for every rank. ranks_here: how many ranks this machine has."""
 
     def __init__(self, plan: Plan, settings: RunSettings, model: Model, data: Data, ranks_here: int) -> None:
         self.plan, self.settings, self.data = plan, settings, data
@@ -73,17 +73,17 @@ class TrainingJob:
         small = self.model.description.parameters <= SMALL
         self.check_gradients = small if settings.check_gradients is None else settings.check_gradients
 
-    def run(self, transport: Transport, alive: Callable[[], None]) -> int:
+    def run(self, transport: Transport, check_parent: Callable[[], None]) -> int:
         """Train, report on rank 0, and return the exit code."""
         data = [("E809", "training (model or data)", self.data.identity)]
         compare(transport, self.settings, products(self.plan, self.model), data)
         settings = training_settings(self.settings)
         trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings)
         record = Record(transport.rank, settings.iterations, self.settings.log_file)
-        self._introduce(record)
-        return Training(self, trainer, record).run(alive)
+        self._print_header(record)
+        return Training(self, trainer, record).run(check_parent)
 
-    def _introduce(self, record: Record) -> None:
+    def _print_header(self, record: Record) -> None:
         h, d = self.plan.program.header, self.model.description
         ranks = f"{self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
         record.say(f"{h.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
@@ -102,13 +102,13 @@ class Training:
             samples = min(job.settings.eval_samples, job.data.held_out_count)
             self.evaluator = Evaluator(job.plan.evaluation, trainer, job.data.held_out, samples)
 
-    def run(self, alive: Callable[[], None]) -> int:
+    def run(self, check_parent: Callable[[], None]) -> int:
         """Run all iterations and return the exit code."""
         iterations, record, trainer = self.trainer.settings.iterations, self.record, self.trainer
-        lines, losses, trained_s = max(1, iterations // 10), [], 0.0
+        print_every, losses, trained_s = max(1, iterations // 10), [], 0.0
         record.start()
         for iteration in range(iterations):
-            alive()
+            check_parent()
             start = time.perf_counter()
             loss = trainer.gradients(iteration)
             taken_s = time.perf_counter() - start
@@ -120,20 +120,20 @@ class Training:
             trained_s += taken_s
             losses.append(result.loss)
             speed, done = self.tokens / taken_s, iteration + 1
-            if iteration % lines == 0 or done == iterations:
+            if iteration % print_every == 0 or done == iterations:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
                 record.say(f"iteration {done:>5}   {state}")
             held_out = self._held_out_loss(done)
             record.write(self._line(done, result, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * done / trained_s)
         trainer.executor.check_copies()
-        self._conclude(losses[0], losses[-1], held_out, self.tokens * iterations / trained_s)
+        self._print_summary(losses[0], losses[-1], held_out, self.tokens * iterations / trained_s)
         return 0
 
     def _measured(self) -> tuple[float, float, float]:
         """Return this rank's peak memory in bytes, and how long it computed and took, in seconds."""
         device, times = self.trainer.transport.device, self.trainer.executor.times
-        return (measure.peak_memory_bytes(device), *computed_and_taken_s(times))
+        return (measure.peak_memory_bytes(device), *computed_and_elapsed_s(times))
 
     def _line(self, done: int, result: Result, taken_s: float, held_out: float | None) -> dict[str, object]:
         """Return the line of the log for an iteration."""
@@ -163,7 +163,7 @@ class Training:
         return True
 
     def _held_out_loss(self, done: int) -> float | None:
-        """Return the held-out loss after `done` iterations; None where no evaluation is due."""
+        """Return the held-out loss after `done` iterations; None if no evaluation is due."""
         every, last = self.job.settings.eval_every, done == self.trainer.settings.iterations
         if self.evaluator is None or not (last or (every and done % every == 0)):
             return None
@@ -172,7 +172,7 @@ class Training:
             self.record.say(f"iteration {done:>5}   held-out loss {loss:.3f}")
         return loss
 
-    def _conclude(self, first: float, last: float, held_out: float | None, speed: float) -> None:
+    def _print_summary(self, first: float, last: float, held_out: float | None, speed: float) -> None:
         name, baseline, remark = self.job.data.baseline()
         unseen = "-" if held_out is None else f"{held_out:.3f}"
         rows = [
@@ -188,7 +188,7 @@ class Training:
 
 
 class TimedJob:
-    """A timed run, ready to run on every rank: the same program and messages, with stages that only sleep.
+    """A timed run: the same program and messages, with stages that only sleep.
 
     unit_ms: milliseconds for one unit of cost; model: its first boundary value gives the size of messages.
     """
@@ -197,10 +197,10 @@ class TimedJob:
         self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
         boundary = describe(model, size).layers[0].boundary[0]
-        program = replace(plan.program.with_header(tied=()), partition=None)  # these are of the real model
+        program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
         self.model = partitioned(program, *timed_model(plan.program, boundary, size, Sleeper(self.unit_s)))
 
-    def run(self, transport: Transport, alive: Callable[[], None]) -> int:
+    def run(self, transport: Transport, check_parent: Callable[[], None]) -> int:
         """Run, report the times on rank 0, and return the exit code."""
         compare(transport, self.settings, products(self.plan, self.model))
         iterations = training_settings(self.settings).iterations
@@ -209,16 +209,16 @@ class TimedJob:
             f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
             f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
         )
-        record.say("\n" + self.measure(transport, alive).table())
+        record.say("\n" + self.measure(transport, check_parent).table())
         return 0
 
-    def measure(self, transport: Transport, alive: Callable[[], None]) -> Comparison:
+    def measure(self, transport: Transport, check_parent: Callable[[], None]) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
         settings = training_settings(self.settings)
         trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings)
         found = []
         for iteration in range(settings.iterations):
-            alive()
+            check_parent()
             found.append(measured_times(trainer, iteration))
         predicted = self.plan.predicted
         if predicted is not None:

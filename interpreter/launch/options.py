@@ -1,4 +1,4 @@
-"""The command line of run.py. It imports no torch, so that --help and a wrong option are answered at once."""
+"""The command line of run.py. It does not import torch, so that --help and errors in options appear at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ exit status: 0; 1 for findings and failures; 2 for a wrong command line"""
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
-    """Return the settings of a command line; ends the process with code 2 where it is wrong."""
+    """Return the settings of a command line; exits with code 2 if it is wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.loopback and options.transport != "gloo":
@@ -126,7 +126,7 @@ def _at_least(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{number} is less than {least}")
         return number
 
-    read.__name__ = "integer"  # what argparse calls it in its errors
+    read.__name__ = "integer"  # the name in the error messages of argparse
     return read
 
 

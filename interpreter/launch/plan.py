@@ -1,4 +1,4 @@
-"""Plans: the program of a run, what the compiler derives from it, and what is checked of it."""
+"""Plans: the program of a run, what the compiler derives from it, and the checks of both."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.runtime.times import IterationTimes
 
-TRANSPORT: Machine = "window"  # the machine of ranks that are processes: docs/semantics.md, "Machines"
+TRANSPORT: Machine = "window"  # the machine on which ranks run that are processes: docs/semantics.md, "Machines"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A program to train with. evaluation, predicted: None where they are not needed, or the compiler is not installed.
+    """A program to train with. evaluation, predicted: None if not needed, or if the compiler is not installed.
 
     predicted: the simulator's times, in units of cost.
     """
@@ -49,7 +49,7 @@ def check_kind(program: Program) -> None:
 
 
 def for_another_machine(program: Program, settings: RunSettings, note: str, help: str) -> ChimeraError:
-    """Return the finding E816: the program may not end on the machine of the transport."""
+    """Return the finding E816: the program may hang on the machine of the transport."""
     machine, window = program.header.machine, program.header.window
     ours = f"ranks over {settings.transport} run {TRANSPORT}({window})"
     return refuse("E816", f"{settings.schedule} is for the {machine} machine, and {ours}", notes=(note,), help=help)

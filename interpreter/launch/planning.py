@@ -1,6 +1,6 @@
-"""From settings to a plan. It imports no torch, so that findings about the program come at once.
+"""Makes the plan from the settings. It does not import torch, so that findings about the program appear at once.
 
-The compiler is optional: where it cannot be imported, a compiled program runs as it is.
+The compiler is optional: if it cannot be imported, a compiled program runs without being verified again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_an
 from chimerac.interpreter.launch.settings import RunSettings
 
 
-def planned(settings: RunSettings, say: Callable[[str], None] = lambda text: None) -> Plan:
-    """Return the plan for a schedule or a compiled program. say: called with what the user should know."""
+def planned(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
+    """Return the plan for a schedule or a compiled program. notify: called with messages for the user."""
     text = _program_text(settings.schedule)
     if text is not None and (settings.parameters or settings.width is not None):
         raise refuse(
@@ -25,10 +25,10 @@ def planned(settings: RunSettings, say: Callable[[str], None] = lambda text: Non
             help="leave out -p and --width, or give the schedule instead of its program",
         )
     try:
-        # The compiler may not be installed; it takes 0.2 s to import, for which --help does not wait.
+        # The compiler may not be installed. Its import takes 0.2 s, which --help should not need.
         from chimerac.interpreter.launch.compiling import compiled_plan
     except ImportError as error:
-        return _unverified(settings, text, str(error), say)
+        return _unverified(settings, text, str(error), notify)
     return compiled_plan(settings, is_compiled=text is not None)
 
 
@@ -41,7 +41,7 @@ def _program_text(path: Path) -> Source | None:
     return source if is_program(source) else None
 
 
-def _unverified(settings: RunSettings, text: Source | None, reason: str, say: Callable[[str], None]) -> Plan:
+def _unverified(settings: RunSettings, text: Source | None, reason: str, notify: Callable[[str], None]) -> Plan:
     """Return the plan of a compiled program where the compiler is not installed."""
     path = settings.schedule
     if text is None:
@@ -50,7 +50,7 @@ def _unverified(settings: RunSettings, text: Source | None, reason: str, say: Ca
             f"{path} is no compiled program, and the compiler cannot be imported: {reason}",
             help="compile it where the compiler is: chimerac SCHEDULE --emit json -o p.json",
         )
-    say(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated")
+    notify(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated")
     program = read_program(text)
     check_kind(program)
     if program.header.machine == "posted" and not settings.loopback:

@@ -15,22 +15,22 @@ from typing import TextIO
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import reason, short_path
 
-BAR = 24  # characters
+BAR = 24  # width of the bar, in characters
 EVERY_S = 0.1  # how often the bar is drawn
 
 
 class Record:
-    """The output of one rank; none on other ranks than rank 0. log: the file of the JSON lines."""
+    """The output of one rank. Ranks other than rank 0 have none. log: the file of the JSON lines."""
 
     def __init__(self, rank: int, iterations: int, log: Path | None = None) -> None:
-        self.speaks, self.iterations = rank == 0, iterations
-        self._bar: TextIO | None = sys.stderr if self.speaks and sys.stderr.isatty() else None
-        self._log = _opened(log) if self.speaks and log else None
+        self.is_writer, self.iterations = rank == 0, iterations
+        self._bar: TextIO | None = sys.stderr if self.is_writer and sys.stderr.isatty() else None
+        self._log = _opened(log) if self.is_writer and log else None
         self._start = self._drawn = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        if self.speaks:
+        if self.is_writer:
             self.clear()
             print(text, flush=True)
 
@@ -67,7 +67,7 @@ class Record:
 
 
 def bar(done: int, iterations: int, loss: float, tokens_per_second: float, left_s: float) -> str:
-    """Return the bar as text."""
+    """Return the progress bar as text."""
     full = BAR * done // iterations
     minutes, seconds = divmod(round(left_s), 60)
     return (

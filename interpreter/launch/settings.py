@@ -13,7 +13,7 @@ TransportName = Literal["gloo", "staged", "nccl"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The settings of a run. options.py describes each field. None: not given; the default then depends on other settings.
+    """The settings of a run. options.py describes each field. None: not given; the default depends on other settings.
 
     Ranks compare every field before they run (agreement.py).
     """

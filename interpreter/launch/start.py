@@ -24,7 +24,7 @@ def start(plan: Plan, settings: RunSettings) -> int:
 
 
 def prepared(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
-    """Return the job of every rank. All that can be refused is refused here, before ranks meet.
+    """Return the job of every rank. All checks that can fail are made here, before the ranks connect.
 
     ranks_here: how many ranks this machine has.
     """
@@ -55,7 +55,7 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
         case "gloo":
             gloo.join(settings.timeout)
             transport = gloo.Gloo()
-    code = job.run(transport, _parent_watch())
+    code = job.run(transport, _parent_check())
     gloo.leave()
     return code
 
@@ -67,7 +67,7 @@ def run_loopback(plan: Plan, settings: RunSettings) -> int:
     return max(run_in_loopback(plan.program, lambda transport: job.run(transport, lambda: None), settings.seed, machine))
 
 
-def _parent_watch() -> Callable[[], None]:
+def _parent_check() -> Callable[[], None]:
     """Return a call that ends this rank if torchrun has ended: nothing else would end the rank."""
     parent = os.getppid()
 

@@ -1,4 +1,4 @@
-"""The model and the data of a run. The one module of the interpreter that knows which models and data there are."""
+"""The model and the data of a run. No other module of the interpreter names a model or a data set."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def model_of(settings: RunSettings) -> Model:
 
 
 def data_of(settings: RunSettings) -> Data:
-    """Return the data of a run. Raises ChimeraError: E802 no text, E803 too short a text."""
+    """Return the data of a run. Raises ChimeraError: E802 no text, E803 a text that is too short."""
     return text_data(settings.data, settings.seq_len, settings.seed)

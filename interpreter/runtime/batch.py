@@ -1,4 +1,4 @@
-"""What one replica trains on in one iteration: samples by their numbers (docs/semantics.md, "Samples")."""
+"""The samples on which one replica trains in one iteration, by their numbers (docs/semantics.md, "Samples")."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one replica trains on in one iteration. size: samples of a micro-batch."""
+    """The samples of one replica in one iteration. size: of a micro-batch, in samples."""
 
     source: Samples
     seed: int
@@ -36,7 +36,10 @@ class Batch:
     size: int
 
     def numbers(self, micro_batch: int) -> range:
-        """Return the numbers of a micro-batch's samples: ((t W + w) N + m) b + j for j < b."""
+        """Return the numbers of a micro-batch's samples: ((t W + w) N + m) b + j for all j < b.
+
+        t: iteration; W: replicas; w: this replica; N: micro-batches; m: this micro-batch; b: samples of a micro-batch.
+        """
         place = (self.iteration * self.width + self.replica) * self.micro_batches + micro_batch
         return range(place * self.size, (place + 1) * self.size)
 

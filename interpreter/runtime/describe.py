@@ -4,7 +4,7 @@ Fake tensors have a device, unlike plain meta tensors. So attention takes the fu
 it would take the unfused path and keep (L, L) matrices, which a run does not.
 
 The layers run one after the other, as in one stage. So memory that several layers keep is found to be the same memory. It
-is counted apart, with the layer that makes it, because a stage that begins after that layer receives it as its input.
+is listed separately, with the layer that makes it, because a stage that begins after that layer receives it as its input.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def describe(model: Model, samples: int) -> ModelDescription:
     forward's multiplications and additions in matrix products and attention, and one operation for every number of the
     output, in thousands, rounded up.
     """
-    # Dropout keeps its masks too; their numbers make no difference. A layer may bring a module that was made before.
+    # Dropout keeps its masks too, whatever their values. A layer may contain a module that was built before with real tensors.
     with FakeTensorMode(allow_non_fake_inputs=True), drawing(Draws(0, 0, tuple(range(samples)))):
         modules = [build_layer(model, k, seed=0) for k in range(len(model.layers))]
         whole, halves = _Run(model, modules, samples, split=False), _Run(model, modules, samples, split=True)
@@ -72,7 +72,7 @@ class _Run:
     """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
     outputs: of each layer; saved: what autograd saved; operations: multiplications and additions; made: the layer that made
-    each storage that a layer hands on. The samples count as made by the first layer.
+    each storage that is in the output of a layer. The samples count as made by the first layer.
     """
 
     def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, split: bool) -> None:
@@ -118,7 +118,7 @@ def _reads(splitting: Splitting) -> list[torch.Tensor]:
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return the bytes that each layer makes and alone keeps, and those of other storages by (maker, keepers).
+    """Return the bytes of the storages that only the layer that makes them keeps, and of the others by (maker, keepers).
 
     kept: tensors by the layer that keeps them. Only outputs and gradients can be kept by several layers.
     """

@@ -1,7 +1,7 @@
 """The executor: one rank's stream, instruction by instruction, on a store keyed by value.
 
-It knows the meaning of each instruction (docs/semantics.md), and nothing of schemes or placements. FWD reads act[s, m] and
-writes act[s + 1, m]. SEND takes a value out of the store, RECV puts one in.
+It implements the meaning of each instruction (docs/semantics.md), and depends on no scheme or placement. FWD reads
+act[s, m] and writes act[s + 1, m]. SEND removes a value from the store, RECV adds one.
 
     stream                              store
     RECV act down s1 m0 <- 0            act down s1 m0, being received
@@ -51,7 +51,7 @@ Call = Callable[[], None]
 
 
 class Executor:
-    """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage hands on.
+    """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage passes to the next.
 
     groups: this rank's parameters by group, each once. All ranks make their executors of a program together, because they
     compare their copies of the parameters.
@@ -70,7 +70,7 @@ class Executor:
         self.store = Store()
         self.iteration = Iteration(model, transport.device)
         self.work: dict[tuple[int, int, int], Work] = {}
-        self.sums: list[Pending] = []
+        self.collectives: list[Pending] = []
         for i in self.stream:
             for slot in self._message(i)[0] if isinstance(i, Free) else []:
                 slot.freed_later = True
@@ -81,7 +81,7 @@ class Executor:
     def run(self, batch: Batch) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
-        Afterwards every parameter has its whole gradient. Raises RankError, which names the instruction.
+        Afterwards every parameter has its complete gradient. Raises RankError, which names the instruction.
         """
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
@@ -103,7 +103,7 @@ class Executor:
         return times_of(self._stamps, self._waits, self._tasks)
 
     def check_copies(self) -> None:
-        """Raise ChimeraError E810 on all ranks where copies of a stage differ in any bit; called by all together."""
+        """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
         check_copies(self.transport, self.groups)
 
     def _failure(self, number: int, cause: Exception) -> RankError:
@@ -113,12 +113,12 @@ class Executor:
         return RankError(self.transport.rank, number, instruction_text(self.stream[number], self.pipes), cause)
 
     def _finish(self) -> None:
-        """Wait for sends and sums."""
+        """Wait for sends and collectives."""
         self.transport.flush()
-        for pending in self.sums:
+        for pending in self.collectives:
             pending.wait()
-        self.sums.clear()
-        left, kept = self.store.left(), [place for place, work in self.work.items() if work.ran]
+        self.collectives.clear()
+        left, kept = self.store.left(), [key for key, work in self.work.items() if work.ran]
         assert not left and not kept, f"a stream left {left} and {kept} behind: it was not verified"
 
     def _bind(self, i: Instruction) -> Call:
@@ -143,7 +143,7 @@ class Executor:
                 slots, specs = self._message(i)
                 return partial(self._receive, i.peer, slots, Layout(specs * len(slots)))
             case AllReduce():
-                return _sequence([partial(self._sum, i.ranks, run) for run in self.gradients[i.group].runs])
+                return _sequence([partial(self._launch, i.ranks, tensor) for tensor in self.gradients[i.group].flat])
             case Free():
                 return _sequence([slot.free for slot in self._message(i)[0]])
             case _:
@@ -186,17 +186,17 @@ class Executor:
         for n, slot in enumerate(slots):
             slot.expect(tensors[n * each : (n + 1) * each], buffer)
 
-    def _sum(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
-        self.sums.append(self.transport.launch_all_reduce(ranks, gradients))
+    def _launch(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
+        self.collectives.append(self.transport.launch_all_reduce(ranks, gradients))
 
 
 def _sequence(calls: Sequence[Call]) -> Call:
-    """Return one call for all of these, one after the other."""
+    """Return one call that makes all of these, one after the other."""
     if len(calls) == 1:
         return calls[0]
 
-    def all_of_them() -> None:
+    def call_all() -> None:
         for call in calls:
             call()
 
-    return all_of_them
+    return call_all

@@ -1,4 +1,7 @@
-"""Messages: the tensors of one or several values as one run of bytes, in a fixed order and without any header.
+"""Messages: the tensors of one or several values in a fixed order, without a header.
+
+A single tensor is sent as it is. Several tensors are copied into one block of memory.
+
 
 Both ends know the shapes from the boundary table, whose digest they compare before the first iteration.
 """
@@ -22,12 +25,12 @@ Specs = tuple[Spec, ...]
 
 
 def boundary_table(description: ModelDescription, partition: Partition) -> tuple[Specs, ...]:
-    """Return the tensors that each stage hands on."""
+    """Return the tensors that each stage passes to the next."""
     return tuple(description.layers[ids[-1]].boundary for ids in partition.layers)
 
 
-def digest(table: Sequence[Specs]) -> str:
-    """Return the SHA-256 of a boundary table. Ranks compare it, because a message of a wrong size is not noticed."""
+def table_digest(table: Sequence[Specs]) -> str:
+    """Return the SHA-256 of a boundary table. Ranks compare it: transports do not detect messages of a wrong size."""
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
@@ -37,10 +40,10 @@ def with_gradient(specs: Specs) -> Specs:
 
 
 class Layout:
-    """Where the tensors lie in a message: computed once for all messages of these shapes.
+    """The positions of the tensors in a message, computed once for all messages of these shapes.
 
-    A single tensor is its own message, sent and received without a copy. Several tensors are copied into one run of bytes,
-    and are read from it without a copy.
+    A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
+    memory. The receiver reads them from it without a copy.
     """
 
     def __init__(self, specs: Specs) -> None:
@@ -58,7 +61,7 @@ class Layout:
         return torch.empty(self.bytes, dtype=torch.uint8, device=device)
 
     def pack(self, values: Values) -> Tensor:
-        """Return the message of these tensors. Raises ValueError where one is not as its description says."""
+        """Return the message of these tensors. Raises ValueError if one differs from its description."""
         for tensor, (shape, dtype) in zip(values, self.types, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
                 made = _name(tensor.dtype, tensor.shape)

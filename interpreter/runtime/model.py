@@ -1,7 +1,7 @@
-"""Models as lists of layers, and stages made of consecutive layers.
+"""Models as lists of layers, and stages of consecutive layers.
 
-A layer's weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights, without
-a message between ranks. A layer takes and returns the tensors of one boundary value.
+A layer's weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights without
+communication between ranks. A layer takes and returns the tensors of one boundary value.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def number_from(*words: int) -> int:
 
 
 def build_layer(model: Model, layer: int, seed: int) -> nn.Module:
-    """Build one layer with its initial weights, leaving torch's own generator as it was."""
+    """Build one layer with its initial weights, without changing the state of torch's own generator."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(number_from(seed, layer))
         return model.layers[layer][1]()

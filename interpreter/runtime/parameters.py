@@ -1,9 +1,10 @@
 """Parameter groups: which gradients are summed together, and the check that copies of parameters are equal.
 
-Groups are the stages and the sets of tied parameters. A layer names the parameters that it shares with other layers:
+Groups are the stages and the sets of tied parameters. Within a rank all tied copies become one Parameter, so autograd adds
+their gradients. Across ranks the group's all-reduce adds them. A layer names the parameters that it shares with other layers:
 
     class Head(nn.Module):
-        tied = {"embedding": "logits.weight"}      # set -> this layer's parameter of that set
+        tied = {"embedding": "logits.weight"}      # name of the set -> path of this layer's parameter
 """
 
 from __future__ import annotations
@@ -25,38 +26,38 @@ Groups = dict[str, list[nn.Parameter]]
 
 
 class Gradients:
-    """The gradients of a group. They are allocated once and summed in place.
+    """The gradients of a group. They are allocated once, and an ALLREDUCE sums them in place.
 
-    runs: for each dtype one run of memory that holds the gradients one after the other. A group without gradients has one
-    run of no bytes, because its ranks may still run its ALLREDUCE.
+    flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
+    tensor, because its ranks may still run its ALLREDUCE.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
         trained = [p for p in parameters if p.requires_grad]
-        self.runs: list[torch.Tensor] = []
-        self._places: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self.flat: list[torch.Tensor] = []
+        self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
         for dtype in dict.fromkeys(p.dtype for p in trained):
             alike = [p for p in trained if p.dtype == dtype]
-            self.runs.append(torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device))
-            parts = torch.split(self.runs[-1], [p.numel() for p in alike])
-            self._places += [(p, part.view(p.shape)) for p, part in zip(alike, parts, strict=True)]
-        self.runs = self.runs or [torch.zeros(0, device=device)]
+            self.flat.append(torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device))
+            parts = torch.split(self.flat[-1], [p.numel() for p in alike])
+            self._views += [(p, part.view(p.shape)) for p, part in zip(alike, parts, strict=True)]
+        self.flat = self.flat or [torch.zeros(0, device=device)]
 
     def begin(self) -> None:
-        """Move the parameters' gradients into the runs. A parameter without a gradient gets zeros."""
-        if all(p.grad is None for p, _ in self._places):
-            for run in self.runs:
-                run.zero_()
-        for p, place in self._places:
-            if p.grad is not place:
-                place.zero_() if p.grad is None else place.copy_(p.grad)
-                p.grad = place
+        """Make the parameters' gradients views of the flat tensors. A parameter without a gradient gets zeros."""
+        if all(p.grad is None for p, _ in self._views):
+            for tensor in self.flat:
+                tensor.zero_()
+        for p, view in self._views:
+            if p.grad is not view:
+                view.zero_() if p.grad is None else view.copy_(p.grad)
+                p.grad = view
 
 
 def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 
-    Several layers' copies of a tied parameter become one Parameter, so that its gradients add up.
+    The copies of a tied parameter in several layers become one Parameter, so that autograd adds their gradients.
     """
     shared: Groups = {}
     for tied in header.tied:
@@ -64,10 +65,10 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
         if owners:
             shared[tied.name] = [_merge(owners)]
     for stage in stages.values():
-        for owners in _ties(stage).values():  # a tie inside one stage needs no ALLREDUCE
+        for owners in _ties(stage).values():  # parameters tied within one stage need no ALLREDUCE
             _merge(owners)
-    elsewhere = {id(p) for parameters in shared.values() for p in parameters}
-    groups = {stage_group(s): [p for p in stage.parameters() if id(p) not in elsewhere] for s, stage in stages.items()}
+    in_shared = {id(p) for parameters in shared.values() for p in parameters}
+    groups = {stage_group(s): [p for p in stage.parameters() if id(p) not in in_shared] for s, stage in stages.items()}
     return groups | shared
 
 
@@ -80,8 +81,8 @@ def check_copies(transport: Transport, groups: Groups) -> None:
     by_rank: list[dict[str, str]] = [json.loads(text) for text in transport.all_gather(json.dumps(digests))]
     for name in sorted({name for held in by_rank for name in held}):
         holders = [(rank, held[name]) for rank, held in enumerate(by_rank) if name in held]
-        first, wanted = holders[0]
-        other = next((rank for rank, found in holders if found != wanted), None)
+        first, expected = holders[0]
+        other = next((rank for rank, found in holders if found != expected), None)
         if other is not None:
             raise refuse(
                 "E810",
@@ -92,7 +93,7 @@ def check_copies(transport: Transport, groups: Groups) -> None:
 
 
 def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Return the tied sets of a stage: the modules that own a parameter of each, and its name there."""
+    """Return, by name of a tied set, the modules of a stage that own a parameter of it, each with the attribute name."""
     found: dict[str, list[tuple[nn.Module, str]]] = {}
     for layer in stage.layers:
         declared: Mapping[str, str] = getattr(layer, "tied", {})

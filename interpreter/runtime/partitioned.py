@@ -23,7 +23,7 @@ class PartitionedModel:
 
     @property
     def table(self) -> tuple[Specs, ...]:
-        """Return the tensors that each stage hands on."""
+        """Return the tensors that each stage passes to the next."""
         return boundary_table(self.description, self.partition)
 
     def build(self, stage: int, seed: int) -> Stage:

@@ -1,7 +1,7 @@
 """The store: the values of a rank, by (value, pipe, stage, micro-batch). Values that are being received are in it too.
 
-Each value has a slot. Slots are looked up once, when a stream is bound. A receive buffer is made by its RECV, and freed
-when the last value of its message is given up (docs/semantics.md, "Buffers").
+Each value has a slot. Slots are looked up once, when a stream is translated to calls. A receive buffer is made by its
+RECV, and freed when the last value of its message is released (docs/semantics.md, "Buffers").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chimerac.interpreter.transport import Pending, Transport
 
 
 class Key(NamedTuple):
-    """Names a value. stage: of the task that reads it."""
+    """The name of a value. stage: of the task that reads it."""
 
     value: str  # act or grad
     pipe: int
@@ -27,7 +27,7 @@ class Key(NamedTuple):
 
 
 class Buffer:
-    """The memory of one received message. held: how many of its values have not been given up."""
+    """The memory of one received message. held: how many of its values have not been released."""
 
     __slots__ = ("_transport", "held", "message", "pending")
 
@@ -37,13 +37,13 @@ class Buffer:
         self.held = 0
 
     def arrive(self) -> None:
-        """Wait for the message, if that has not been done."""
+        """Wait for the message, unless it has already been waited for."""
         if self.pending is not None:
             self.pending.wait()
             self.pending = None
 
-    def give_up(self) -> None:
-        """Give up one of its values."""
+    def release(self) -> None:
+        """Release one of its values; the buffer is free after the last one."""
         self.arrive()
         self.held -= 1
         if not self.held:
@@ -59,9 +59,9 @@ class Slot:
         self.key = key
         self.values: Values | None = None
         self.buffer: Buffer | None = None  # of a received value
-        self.freed_later = False  # whether a FREE gives the value up, instead of the last task that reads it
+        self.freed_later = False  # whether a FREE releases the value, instead of the last task that reads it
 
-    def put(self, values: Values) -> None:
+    def set(self, values: Values) -> None:
         """Hold a value that this rank has made."""
         if self.values is not None:
             raise KeyError(f"{self.key} is already there")
@@ -69,20 +69,20 @@ class Slot:
 
     def expect(self, values: Values, buffer: Buffer) -> None:
         """Hold a value that is being received into `buffer`."""
-        self.put(values)
+        self.set(values)
         self.buffer = buffer
         buffer.held += 1
 
     def read(self) -> Values:
         """Return the value, after waiting for it."""
         if self.values is None:
-            raise KeyError(f"{self.key} is not there: never made, not received, or given up before")
+            raise KeyError(f"{self.key} is not there: never made, not received, or released before")
         if self.buffer is not None and self.buffer.pending is not None:
             self.buffer.arrive()
         return self.values
 
-    def give_up(self) -> None:
-        """Note that the last task has read the value: free it, unless a FREE does."""
+    def release(self) -> None:
+        """Free the value, after the last task that reads it, unless a FREE does."""
         if not self.freed_later:
             self.free()
 
@@ -91,7 +91,7 @@ class Slot:
         self.values = None
         buffer, self.buffer = self.buffer, None
         if buffer is not None:
-            buffer.give_up()
+            buffer.release()
 
     def take(self) -> Values:
         """Return a value that this rank has made, and empty the slot."""

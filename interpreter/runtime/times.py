@@ -1,4 +1,4 @@
-"""When a rank's instructions ran. Measured in every iteration: the clock is read once after each instruction."""
+"""The times of a rank's instructions, measured in every iteration. The clock is read once after each instruction."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
     waited: how long the instruction waited for other ranks: for a received value, or with a SEND for a full window.
-    task: which instructions compute. finish: when all sends and sums were complete. An instruction starts when the one
-    before it ends.
+    task: which instructions compute. finish: when all sends and collectives were complete. An instruction starts when the
+    one before it ends.
     """
 
     start: Nanoseconds
@@ -68,7 +68,7 @@ class IterationTimes:
         return sum(self.bubbles) / len(self.bubbles)
 
 
-def computed_and_taken_s(times: Times) -> tuple[float, float]:
+def computed_and_elapsed_s(times: Times) -> tuple[float, float]:
     """Return how long a rank computed, and the time from its first instruction to the end of its last task."""
     if not len(times.start):
         return 0.0, 0.0
@@ -77,10 +77,10 @@ def computed_and_taken_s(times: Times) -> tuple[float, float]:
     return times.task_ns / 1e9, (last - begin) / 1e9
 
 
-def bubbles(computed_s: Sequence[float], taken_s: Sequence[float]) -> list[float]:
+def bubbles(computed_s: Sequence[float], elapsed_s: Sequence[float]) -> list[float]:
     """Return the share of the iteration in which each rank did not compute, as the simulator counts it.
 
-    taken_s: of each rank, from its start to the end of its last task. The iteration lasts until the last rank is done.
+    elapsed_s: of each rank, from its start to the end of its last task. The iteration lasts until the last rank is done.
     """
-    makespan = max(taken_s, default=0.0)
+    makespan = max(elapsed_s, default=0.0)
     return [1 - computed / makespan if makespan else 0.0 for computed in computed_s]

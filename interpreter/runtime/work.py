@@ -1,4 +1,4 @@
-"""One stage's work on one micro-batch: what its forward makes and keeps, and what its backwards read and free.
+"""One stage's work on one micro-batch: the values that each task reads and makes, and what it keeps or frees.
 
 FWD          act[s, m]  -> act[s + 1, m], or the loss          keeps its graph; with recompute, nothing
 BWD          grad[s, m] -> grad[s - 1, m], weight gradients    frees act[s, m], grad[s, m] and the graph
@@ -23,7 +23,7 @@ from chimerac.interpreter.runtime.store import Slot
 
 
 class Iteration:
-    """What all work of a rank shares in one iteration. loss: the sum over this rank's last stages so far."""
+    """The state that all work of a rank shares in one iteration. loss: the sum over this rank's last stages so far."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
         self.model, self.device = model, device
@@ -45,7 +45,7 @@ class Iteration:
         return self._on_device([self.batch.targets(m)])[0]
 
     def _on_device(self, tensors: Sequence[Tensor]) -> Values:
-        return alone([t.to(self.device) for t in tensors], [False] * len(tensors))
+        return in_own_memory([t.to(self.device) for t in tensors], [False] * len(tensors))
 
 
 class Work:
@@ -95,12 +95,12 @@ class Work:
         """Free what the forward kept."""
         self.ran = False  # whether the forward has run and its last backward has not
         self.leaves: list[Tensor] = []  # the input's tensors that have a gradient
-        # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors may be freed before.
+        # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors may be freed earlier.
         self.edges: list[GradientEdge] | None = None  # None: the backward runs the forward again
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
-        self._put_output(self._build(), self.kept)
+        self._store_output(self._build(), self.kept)
         self.ran = True
 
     def forward_to_recompute(self) -> None:
@@ -112,10 +112,10 @@ class Work:
         """Run the stage and keep nothing: there is no backward."""
         self._without_graph()
         if self.input is not None:
-            self.input.give_up()
+            self.input.release()
 
     def backward(self) -> None:
-        """Add the weight gradients, and put the input gradient."""
+        """Add the weight gradients, and store the input gradient."""
         self._run_backward()
         self._end()
 
@@ -124,7 +124,7 @@ class Work:
         self.split = Splitting()
 
     def backward_input(self) -> None:
-        """Put the input gradient; of the graph, keep what the weight gradients need."""
+        """Store the input gradient; of the graph, keep what the weight gradients need."""
         self._run_backward()
         self.leaves, self.edges = [], []
 
@@ -139,7 +139,7 @@ class Work:
         return self.iteration.inputs(self.m) if self.input is None else self.input.read()
 
     def _build(self) -> Values:
-        """Run the stage so that its backward ends at its own inputs."""
+        """Run the stage. Its graph begins at detached copies of its inputs, so its backward stops there."""
         inputs = self._inputs()
         if self.input is not None:
             inputs = tuple(t.detach().requires_grad_() if g else t for t, g in zip(inputs, self.needs_gradient, strict=True))
@@ -150,36 +150,36 @@ class Work:
 
     def _compute(self, inputs: Values) -> Values:
         """Run the stage; the last one's output is its share of the iteration's loss."""
-        now = self.iteration
-        assert now.batch is not None
-        with drawing(now.batch.draws(self.m)), self.split or nullcontext():
+        iteration = self.iteration
+        assert iteration.batch is not None
+        with drawing(iteration.batch.draws(self.m)), self.split or nullcontext():
             outputs: Values = self.module(*inputs)
         if self.output is None:
-            return (now.model.loss(outputs, now.targets(self.m)) / now.valid_targets,)
+            return (iteration.model.loss(outputs, iteration.targets(self.m)) / iteration.valid_targets,)
         return outputs
 
-    def _put_output(self, outputs: Values, kept: Sequence[bool]) -> None:
-        """Put the output, or add the loss. kept: which tensors of it the graph also keeps."""
+    def _store_output(self, outputs: Values, kept: Sequence[bool]) -> None:
+        """Store the output, or add the loss. kept: which tensors of it the graph also keeps."""
         if self.output is None:
             self.iteration.loss += outputs[0].detach()
             return
-        # A tensor of the input that is also output is copied: the next stage may read it longer.
-        self.output.put(alone(outputs, kept, () if self.input is None else self.input.read()))
+        # A tensor of the input that is also in the output is copied: the next stage may need it for longer.
+        self.output.set(in_own_memory(outputs, kept, () if self.input is None else self.input.read()))
 
     def _without_graph(self) -> None:
         with torch.no_grad():
             outputs = self._compute(self._inputs())
-            self._put_output(outputs, [False] * len(outputs))
+            self._store_output(outputs, [False] * len(outputs))
 
     def _run_backward(self) -> None:
-        """Compute the gradients, and put the input gradient."""
+        """Compute the gradients, and store the input gradient."""
         edges = self._begin_backward()
         grads = self._take_output_gradient()
         if edges:  # empty for a first stage without parameters
             torch.autograd.backward(edges, grads)
         if self.input_gradient is not None:
-            found = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
-            self.input_gradient.put(alone(found, [False] * len(found)))
+            gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
+            self.input_gradient.set(in_own_memory(gradients, [False] * len(gradients)))
 
     def _begin_backward(self) -> list[GradientEdge]:
         """Return where in the graph the backward begins."""
@@ -203,20 +203,20 @@ class Work:
         grads = self.output_gradient.read()
         if self.output_gradient.buffer is not None:
             grads = tuple(g.clone() for g in grads)
-        self.output_gradient.give_up()
+        self.output_gradient.release()
         return grads
 
     def _end(self) -> None:
         self.close()
         if self.input is not None:
-            self.input.give_up()
+            self.input.release()
 
 
-def alone(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:
-    """Return these tensors without their graph, each in memory of its own and of just its size.
+def in_own_memory(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:
+    """Return these tensors without their graph, each in memory that it fills and shares with no other.
 
-    So the memory is freed with the value. A tensor is copied if a graph keeps it (`kept`), if it shares memory with another
-    one or with `others`, or if it is part of a larger one.
+    So freeing the value frees the memory. A tensor is copied if a graph keeps it (`kept`), if it shares memory with another
+    one or with `others`, or if its memory is larger than the tensor.
     """
     taken = {t.untyped_storage()._cdata for t in others}
     result = []

@@ -24,11 +24,11 @@ from chimerac.interpreter.training.text import Text, load_text, split_text, unig
 
 @dataclass(frozen=True)
 class Data:
-    """What a run trains and is evaluated on, with what it says about it.
+    """The samples of a run for training and evaluation, and their descriptions.
 
-    held_out_count: how many samples `held_out` has before it repeats. identity: a text, equal for equal data; ranks compare
-    it. summary: of all the data, in words; sample: one sample, in words; target: what the loss is per; baseline: name, loss
-    in nats and remark of a prediction without a model.
+    held_out_count: how many samples `held_out` has before it repeats. identity: a text that is equal for equal data; ranks
+    compare it. summary, sample: descriptions of all the data and of one sample; target: the unit that the loss is a mean
+    over, such as `byte`; baseline: returns name, loss in nats and remark of a prediction without a model.
     """
 
     train: Samples
@@ -43,7 +43,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Windows:
-    """Samples of `length` bytes. The targets are the bytes one place further on. The inputs of samples do not overlap."""
+    """Samples of `length` bytes. The targets are the inputs shifted by one byte. The inputs of samples do not overlap."""
 
     text: Text
     length: int
@@ -51,7 +51,7 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """Return how many samples the text has. Then it is read again, in another order."""
+        """Return how many samples the text has. After these it is read again, in another order."""
         return (len(self.text) - 1) // self.length
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
@@ -75,9 +75,9 @@ def _order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
 
 
 def text_data(path: Path | None, length: int, seed: int) -> Data:
-    """Return samples of `length` bytes from a text, the last part held out. path: as `load_text` takes it.
+    """Return samples of `length` bytes from a text whose last part is held out. path: as `load_text` takes it.
 
-    Raises ChimeraError: E802 no text, E803 too short a text.
+    Raises ChimeraError: E802 no text, E803 a text that is too short.
     """
     train, held_out = (Windows(part, length, seed) for part in split_text(load_text(path), length))
     return Data(
@@ -93,6 +93,6 @@ def text_data(path: Path | None, length: int, seed: int) -> Data:
 
 
 def _identity(text: Text) -> str:
-    """Return the length of a text and a digest of its beginning and end. All of a large text would take long to read."""
+    """Return the length of a text and a digest of its beginning and end. Reading all of a large text would take long."""
     ends = bytes(text.read(0, 2**16)) + bytes(text.read(len(text) - 2**16, len(text)))
     return f"{hashlib.sha256(ends).hexdigest()[:12]}, of {len(text)} bytes"

@@ -1,4 +1,4 @@
-"""Held-out loss: the forward-only program that the compiler derives, run on the stages and channels of the training."""
+"""Held-out loss: the forward-only program that the compiler derives, run on the stages and channels of the training run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from chimerac.interpreter.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Few:
-    """The first `count` samples of a source. The targets of all later samples do not count."""
+class FirstSamples:
+    """The first `count` samples of a source. The targets of all later samples are ignored."""
 
     source: Samples
     count: int
@@ -41,7 +41,7 @@ class Evaluator:
     """
 
     def __init__(self, program: Program, trainer: Trainer, held_out: Samples, samples: int) -> None:
-        self.trainer, self.source, self.samples = trainer, Few(held_out, samples), samples
+        self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples
         self.header = program.header
         trainer.transport.connect(program)
         self.executor = Executor(program, trainer.model, trainer.stages, trainer.executor.table, trainer.transport)

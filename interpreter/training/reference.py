@@ -1,4 +1,4 @@
-"""The reference: one process that holds the whole model. The pipeline's losses and gradients are compared with it.
+"""The reference: one process with the whole model. The pipeline's losses and gradients are compared with its own.
 
 Every rank can compute it, because layers are built from the same seeds and samples have the same numbers.
 """
@@ -44,13 +44,15 @@ def largest_difference(trainer: Trainer) -> float:
 
 
 def _difference(stage: Stage, layers: list[nn.Module]) -> float:
-    """Return the largest ||g - g'|| / ||g'|| of a parameter. ||g'|| is at least a thousandth of the stage's largest."""
-    wanted = [p.grad for layer in layers for p in layer.parameters()]
+    """Return the largest ||g - g'|| / ||g'|| of a parameter. g': in one process. ||g'|| counts as at least a
+    thousandth of the stage's largest, because the relative error of a gradient near zero means nothing.
+    """
+    expected = [p.grad for layer in layers for p in layer.parameters()]
     found = [p.grad for p in stage.parameters()]
-    norms = [0.0 if w is None else float(w.double().norm()) for w in wanted]
+    norms = [0.0 if w is None else float(w.double().norm()) for w in expected]
     floor = 1e-3 * max(norms, default=0.0) + 1e-30
     largest = 0.0
-    for w, f, norm in zip(wanted, found, norms, strict=True):
+    for w, f, norm in zip(expected, found, norms, strict=True):
         zero = torch.zeros(())
         difference = float(((zero if f is None else f) - (zero if w is None else w)).double().norm())
         largest = max(largest, difference / max(norm, floor))

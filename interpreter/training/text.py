@@ -17,9 +17,9 @@ from chimerac.chimera_ir.diagnostics import refuse
 
 Bytes = npt.NDArray[np.uint8]
 
-DEFAULT_BYTES = 4_000_000  # of the standard library: a short run then reads no sample twice
-MAPPED_BYTES = 2**20  # from this size on a file is mapped
-HELD_OUT = 20  # one byte in so many is held out, at the end
+DEFAULT_BYTES = 4_000_000  # of the standard library; enough that a short run reads no sample twice
+MAPPED_BYTES = 2**20  # files of at least this size are mapped into memory
+HELD_OUT = 20  # one byte in 20 is held out, at the end of the text
 # Installed packages, tests, and files that are tables rather than text.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
 
@@ -58,7 +58,7 @@ class Text:
 def load_text(path: Path | None) -> Text:
     """Return the text of a file, of all files of a folder, or by default of Python's own standard library.
 
-    Raises ChimeraError E802 where there is nothing to read.
+    Raises ChimeraError E802 if there is nothing to read.
     """
     if path is None:
         root = Path(sysconfig.get_path("stdlib"))
@@ -101,7 +101,7 @@ def _joined(root: Path, files: Iterable[Path], limit: int | None) -> Text:
 def split_text(text: Text, length: int) -> tuple[Text, Text]:
     """Return the part to train on and the part held out, its last twentieth or at least one sample.
 
-    Raises ChimeraError E803 where the text is shorter than one sample for each.
+    Raises ChimeraError E803 if the text is too short for one sample in each part.
     """
     needed = 2 * (length + 1)
     if len(text) < needed:
@@ -116,12 +116,12 @@ def split_text(text: Text, length: int) -> tuple[Text, Text]:
 
 
 def unigram_entropy(text: Text) -> float:
-    """Return the entropy of single bytes, in nats: the best loss of a model that looks at no context."""
+    """Return the entropy of single bytes, in nats: the lowest loss of a model that sees no context."""
     counts = text.counts()
     shares = counts[counts > 0] / len(text)
     return float(-(shares * np.log(shares)).sum())
 
 
 def windows(text: Text, starts: Sequence[int], length: int) -> Bytes:
-    """Return `length` bytes from each of these places: (places, length)."""
+    """Return `length` bytes from each of these starts, as an array (starts, length)."""
     return np.stack([text.read(start, start + length) for start in starts])

@@ -1,7 +1,7 @@
-"""Timed stages: they only sleep. They show how well the simulator predicts a real run, and need no processors.
+"""Timed stages, which sleep instead of computing. They show how well the simulator predicts a real run.
 
 Each task sleeps for its cost in the program's header, times a unit. Messages are real and as large as the model's. The
-backward sleeps inside autograd, so the executor runs these stages like any others. The second half of a split backward
+backward sleeps inside autograd, so the executor runs these stages like any others. The weight half of a split backward
 sleeps in BWD_WEIGHT.
 """
 
@@ -25,28 +25,28 @@ from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.split import register
 from chimerac.interpreter.runtime.split_functions import Product
-from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_taken_s
+from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_elapsed_s
 from chimerac.interpreter.training.trainer import Trainer
 
 
 class Sleeper:
-    """Sleeps. unit_s: seconds for one unit of cost; behind_s: how much too long the last sleep took."""
+    """Sleeps for costs. unit_s: seconds for one unit of cost; overshoot_s: by how much the last sleep was too long."""
 
     def __init__(self, unit_s: float) -> None:
         self.unit_s = unit_s
-        self.behind_s = 0.0
+        self.overshoot_s = 0.0
 
     def sleep(self, units: int) -> None:
-        """Return after this many units. Shorter by the delay of the last sleep, so that delays do not add up."""
-        deadline = time.monotonic() + units * self.unit_s - self.behind_s
+        """Sleep for this many units, less the overshoot of the last sleep, so that overshoots do not add up."""
+        deadline = time.monotonic() + units * self.unit_s - self.overshoot_s
         while (left := deadline - time.monotonic()) > 0:
             time.sleep(left)
-        self.behind_s = time.monotonic() - deadline
+        self.overshoot_s = time.monotonic() - deadline
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
-    """What a stage's tasks cost, for one micro-batch."""
+class TaskCosts:
+    """The costs of a stage's tasks for one micro-batch, in units."""
 
     forward: int
     backward: int
@@ -54,7 +54,7 @@ class Units:
     weight: int
 
 
-class _Taking(torch.autograd.Function):
+class _SleepingBackward(torch.autograd.Function):
     """The identity. Its backward calls `now`, which sleeps, then `later`, which may leave work for BWD_WEIGHT."""
 
     @staticmethod
@@ -69,24 +69,24 @@ class _Taking(torch.autograd.Function):
         return grads[0], None, None
 
 
-def taking(x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
+def with_sleeping_backward(x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
     """Return x; its backward sleeps as long as the stage's backward takes."""
-    if has_torch_function_unary(x):  # under a split backward, `_split` runs instead
-        return handle_torch_function(taking, (x,), x, sleeper, units)
-    return _Taking.apply(x, partial(sleeper.sleep, units.backward), _nothing)  # type: ignore[no-any-return,no-untyped-call]
+    if has_torch_function_unary(x):  # under `Splitting`, `_split` runs instead
+        return handle_torch_function(with_sleeping_backward, (x,), x, sleeper, costs)
+    return _SleepingBackward.apply(x, partial(sleeper.sleep, costs.backward), _nothing)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def _split(products: list[Product], x: Tensor, sleeper: Sleeper, units: Units) -> Tensor:
-    weights = Product(partial(sleeper.sleep, units.weight), ())
-    half = partial(sleeper.sleep, units.input)
-    return _Taking.apply(x, half, lambda: products.append(weights))  # type: ignore[no-any-return,no-untyped-call]
+def _split(products: list[Product], x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
+    weights = Product(partial(sleeper.sleep, costs.weight), ())
+    input_half = partial(sleeper.sleep, costs.input)
+    return _SleepingBackward.apply(x, input_half, lambda: products.append(weights))  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _nothing() -> None:
     pass
 
 
-register(taking, _split)
+register(with_sleeping_backward, _split)
 
 
 class TimedStage(nn.Module):
@@ -95,20 +95,20 @@ class TimedStage(nn.Module):
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
         super().__init__()
         costs = program.costs
-        self.units = Units(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
+        self.costs = TaskCosts(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
         self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
-        # The first stage has no input gradient: its backward ends at this parameter.
-        self.anchor = nn.Parameter(torch.zeros(()))
+        # The first stage has no input gradient. Without this parameter autograd would not run its backward.
+        self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
-        self.sleeper.sleep(self.units.forward * (len(current_draws().samples) // self.size))
-        x = torch.zeros(self.shape) + self.anchor if self.first else x + self.anchor
-        return taking(x, self.sleeper, self.units)
+        self.sleeper.sleep(self.costs.forward * (len(current_draws().samples) // self.size))
+        x = torch.zeros(self.shape) + self.parameter if self.first else x + self.parameter
+        return with_sleeping_backward(x, self.sleeper, self.costs)
 
 
 def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
-    """Return a model of one timed layer per stage. boundary: the output of each; its first dimension is the samples."""
+    """Return a model of one timed layer per stage. boundary: the output of each layer; its first dimension is the samples."""
     stages = program.header.stages
     makers = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
 
@@ -140,16 +140,16 @@ def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
     """Run one iteration that all ranks begin together, and measure it; called by all ranks together."""
     trainer.transport.all_reduce(torch.zeros(1))
     loss = trainer.gradients(iteration)
-    figures = trainer.update(iteration, loss, computed_and_taken_s(trainer.executor.times)).figures
-    computed_s, taken_s = zip(*figures, strict=True)
-    return IterationTimes(max(taken_s), tuple(bubbles(computed_s, taken_s)))
+    figures = trainer.update(iteration, loss, computed_and_elapsed_s(trainer.executor.times)).figures
+    computed_s, elapsed_s = zip(*figures, strict=True)
+    return IterationTimes(max(elapsed_s), tuple(bubbles(computed_s, elapsed_s)))
 
 
 def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
     """Return the iteration with the median makespan. The first one warms up: it is left out if there are others."""
-    judged = sorted(found[1:] or found, key=lambda t: t.makespan)
-    middle = statistics.median_low([t.makespan for t in judged])
-    return next(t for t in judged if t.makespan == middle)
+    considered = sorted(found[1:] or found, key=lambda t: t.makespan)
+    middle = statistics.median_low([t.makespan for t in considered])
+    return next(t for t in considered if t.makespan == middle)
 
 
 @dataclass(frozen=True, slots=True)

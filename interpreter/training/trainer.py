@@ -1,6 +1,6 @@
 """Training: iterations of one rank's executor, and the epilogue that is the same for every program.
 
-Epilogue (docs/semantics.md): wait for sends and sums, clip by the global norm, AdamW, clear the gradients.
+Epilogue (docs/semantics.md): wait for sends and collectives, clip by the global norm, AdamW, clear the gradients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.errors import InterpreterError, RankError
 from chimerac.interpreter.runtime.batch import Batch, Samples
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.messages import digest
+from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.partitioned import PartitionedModel
 from chimerac.interpreter.transport import Transport
 
@@ -41,7 +41,7 @@ class Settings:
 class Result:
     """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
 
-    figures: what each rank measured, by rank.
+    figures: the measurements of each rank, by rank.
     """
 
     loss: float
@@ -51,7 +51,7 @@ class Result:
 
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
-    """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 where they do not divide."""
+    """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
     part, whole = program.header.micro_batch_size
     if micro_batch * part % whole:
         raise refuse(
@@ -74,31 +74,31 @@ class Trainer:
         self.settings, self.transport = settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
         table = model.table
-        agree(transport, "program", "E806", program.digest)
-        agree(transport, "table of boundary values", "E807", digest(table))
+        check_equal(transport, "program", "E806", program.digest)
+        check_equal(transport, "table of boundary values", "E807", table_digest(table))
         transport.connect(program)
         header = program.header
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
         self.stages = {s: model.build(s, settings.seed).to(transport.device) for s in held}
         self.executor = Executor(program, self.model, self.stages, table, transport)
         parameters = [p for group in self.executor.groups.values() for p in group]
-        # A rank may have no stage. AdamW refuses an empty list.
+        # A rank may have no stage, and AdamW does not accept an empty list.
         self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
 
     def batch(self, iteration: int, replica: int) -> Batch:
-        """Return what one replica trains on in one iteration."""
+        """Return the samples on which one replica trains in one iteration."""
         header = self.program.header
         seed = self.settings.seed
         return Batch(self.source, seed, iteration, replica, header.width, header.micro_batches, self.size)
 
     def gradients(self, iteration: int) -> float:
-        """Run the stream: leave every parameter its whole gradient and return this rank's share of the loss."""
+        """Run the stream; compute every parameter's complete gradient, and return this rank's share of the loss."""
         return self.executor.run(self.batch(iteration, self.transport.rank // self.program.header.ranks))
 
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip, update the weights and clear the gradients.
 
-        loss: this rank's share; figures: what this rank has measured, equally many on every rank.
+        loss: this rank's share; figures: this rank's measurements, the same number on every rank.
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)
@@ -111,7 +111,7 @@ class Trainer:
             raise RankError(rank, None, "epilogue", cause) from cause
         total_loss, norm, rate = float(totals[0]), math.sqrt(float(totals[1])), learning_rate(self.settings, iteration)
         if not math.isfinite(total_loss + norm):
-            # Every rank has the same totals, so all ranks end here together.
+            # Every rank has the same totals, so all ranks exit here.
             raise refuse(
                 "E812",
                 f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}",
@@ -130,7 +130,7 @@ class Trainer:
         return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
 
     def _counted(self) -> list[torch.nn.Parameter]:
-        """Return the parameters that the gradient norm counts here: each group at the first rank that holds it."""
+        """Return the parameters that this rank counts in the gradient norm. The first rank that holds a group counts it."""
         header = self.program.header
         stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
         here = [ps for name, ps in self.executor.groups.items() if header.holders(stages[name])[0] == self.transport.rank]
@@ -138,7 +138,7 @@ class Trainer:
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:
-    """Return the rate of one iteration: a linear warm-up, then a cosine down to a tenth."""
+    """Return the rate of one iteration: a linear warm-up, then a cosine from `settings.rate` down to a tenth of it."""
     warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
     if iteration < warm_up:
         return settings.rate * (iteration + 1) / warm_up
@@ -146,13 +146,13 @@ def learning_rate(settings: Settings, iteration: int) -> float:
     return settings.rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 
-def agree(transport: Transport, what: str, code: str, digest: str) -> None:
-    """Compare a digest with every rank's. Raises ChimeraError on all ranks where two differ."""
-    heard = transport.all_gather(digest)
-    other = next((r for r, word in enumerate(heard) if word != heard[0]), None)
+def check_equal(transport: Transport, what: str, code: str, digest: str) -> None:
+    """Compare a digest with every rank's. Raises ChimeraError on all ranks if two differ."""
+    digests = transport.all_gather(digest)
+    other = next((r for r, its in enumerate(digests) if its != digests[0]), None)
     if other is not None:
         raise refuse(
             code,
-            f"rank 0 and rank {other} have a different {what}: {heard[0][:12]} and {heard[other][:12]}",
+            f"rank 0 and rank {other} have a different {what}: {digests[0][:12]} and {digests[other][:12]}",
             help="start every rank with the same files, options and versions",
         )

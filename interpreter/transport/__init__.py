@@ -1,12 +1,12 @@
 """Transports carry messages between ranks: one protocol, one file per transport.
 
-    gloo.py       real ranks, tensors on the CPU; or on GPUs, each message passing through pinned host memory
-    nccl.py       real ranks with a GPU each
+    gloo.py       ranks are processes; tensors are on the CPU, or on GPUs, then messages pass through pinned host memory
+    nccl.py       ranks are processes with a GPU each
     loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
 
 A transport knows ranks and buffers, and nothing of stages or micro-batches. Channels are directed, and first in, first
 out. Nothing depends on tags (docs/semantics.md, "Channels"). Every method that waits for another rank raises PeerLostError
-where that rank is gone or late, and StuckError where no rank can go on (interpreter/errors.py).
+if that rank is gone or the wait times out, and StuckError if no rank can continue (interpreter/errors.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Pending(Protocol):
 
 
 class Transport(Protocol):
-    """How one rank reaches the others.
+    """How one rank communicates with the others.
 
-    device: where the tensors of messages lie. waited_ns: how long this rank has waited for others in the calls of its
-    streams so far; it only grows.
+    device: where the tensors of messages are. waited_ns: how long this rank has waited for other ranks in the calls of its
+    stream, in total since the start.
     """
 
     rank: int
@@ -55,13 +55,13 @@ class Transport(Protocol):
         """Post a receive into `buffer`."""
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
-        """Launch the sum of `buffer`, in place, over these ranks."""
+        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
 
     def flush(self) -> None:
         """Wait for every send."""
 
     def forget(self, buffer: Tensor) -> None:
-        """Note that this receive buffer is not read any more."""
+        """Record that this receive buffer is not read any more."""
 
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""

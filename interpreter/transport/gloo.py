@@ -1,31 +1,31 @@
 """Real ranks over gloo: on CPUs, or on GPUs that several ranks may share.
 
-gloo moves host memory. The sender copies a message from its GPU to pinned host memory. The receiver copies it to its GPU
-when it waits for the message.
+gloo sends and receives host memory. The sender copies a message from its GPU to pinned host memory. The receiver copies it
+to its GPU when it waits for the message.
 """
 
 from __future__ import annotations
 
 import torch
 
-from chimerac.interpreter.transport.meeting import meet, part
 from chimerac.interpreter.transport.processes import HOST, Processes
+from chimerac.interpreter.transport.rendezvous import initialize, shutdown
 
 
 def join(timeout_s: float) -> None:
-    """Meet the other ranks that torchrun started. timeout_s: how long a wait may last before it is an error."""
-    meet(timeout_s)
+    """Join the other ranks that torchrun started. timeout_s: after how long a wait is an error."""
+    initialize(timeout_s)
 
 
 def leave() -> None:
-    """Part from the others, all together, so that no connection closes before the last message has arrived."""
-    part()
+    """Leave once all ranks are at the shutdown barrier, so that no connection closes before the last message has arrived."""
+    shutdown()
 
 
 class Gloo(Processes):
-    """One rank's channels and collectives. The ranks have met.
+    """One rank's channels and collectives. The ranks must have joined.
 
-    device: where messages lie; staged: they pass through host memory; by default where the device is not the host.
+    device: where messages are; staged: whether they pass through host memory; by default if the device is not the host.
     """
 
     def __init__(self, device: torch.device = HOST, staged: bool | None = None) -> None:

@@ -1,8 +1,9 @@
 """All ranks in one process: the executable form of the machines of docs/semantics.md.
 
-machines.py says what waits for what. One rank runs at a time and hands over only where it would wait (turns.py). So a run
-is a function of its seed, and a deadlock is found at once. A receive buffer is overwritten with NaN when it is posted and
-when it is given back. So a rank that reads it too early or too late gets NaN, or an error of autograd.
+Here is the wait of a SEND for its window. machines.py decides when a transfer or a collective completes. One rank runs at a
+time, and another one continues only where it would wait (turns.py). So a run is a function of its seed, and a deadlock is
+found at once. A receive buffer is overwritten with NaN when its receive is posted and when the buffer is freed. So a rank
+that reads it too early or too late gets NaN, or an error of autograd.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from chimerac.interpreter.transport.turns import Turns
 T = TypeVar("T")
 
 
-class Posted:
+class PendingOperation:
     """A transfer or a collective that a rank has posted."""
 
     __slots__ = ("_operation", "_owner", "_what")
@@ -34,7 +35,7 @@ class Posted:
         self._owner, self._operation, self._what = owner, operation, what
 
     def wait(self) -> None:
-        """Return when it is complete; others run meanwhile."""
+        """Return when it is complete; other ranks run meanwhile."""
         self._owner.wait(lambda: self._operation.complete, self._what)
 
 
@@ -45,12 +46,12 @@ class Loopback:
         self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
         self._world = world
         self._to: dict[int, Channel] = {}
-        self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that nobody has waited for
+        self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that have not been waited for
         self._launched: dict[tuple[int, ...], int] = {}
         self._gathered = 0
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """Return when `ready` holds; others run meanwhile."""
+        """Return when `ready()` is true; other ranks run meanwhile."""
         begin = perf_counter_ns()
         self._world.turns.wait(self.rank, ready, what)
         self.waited_ns += perf_counter_ns() - begin
@@ -60,10 +61,10 @@ class Loopback:
             self._world.turns.pause(self.rank)
 
     def connect(self, program: Program) -> None:
-        """Do nothing: a channel is made by its first use."""
+        """Do nothing: a channel is created by its first use."""
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        """Post a send, after waiting as long as the machine says."""
+        """Post a send, after waiting for the window as the machine requires; with window 0, wait for this send too."""
         self._pause()
         channel = self._to[peer] = self._world.channel(self.rank, peer)
         window = self._world.window
@@ -81,21 +82,21 @@ class Loopback:
             sent.append(buffer)
 
     def _wait_for(self, peer: int, channel: Channel, number: int) -> None:
-        """Return when transfer `number` is as far as the machine's window asks."""
+        """Return when transfer `number` is complete, or on machines without queues when its receive has been posted."""
         if self._world.transfers(self.rank, peer) is None:
             self.wait(lambda: channel.receives > number, f"rank {peer} to post its receive number {number} of this channel")
         else:
             self.wait(lambda: channel.done > number, f"its transfer number {number} to rank {peer}")
 
-    def recv(self, peer: int, buffer: Tensor) -> Posted:
+    def recv(self, peer: int, buffer: Tensor) -> PendingOperation:
         """Post a receive into `buffer`."""
         self._pause()
         poison(buffer)
         operation = self._world.channel(peer, self.rank).received(buffer, self._world.transfers(self.rank, peer))
-        return Posted(self, operation, f"what rank {peer} sends")
+        return PendingOperation(self, operation, f"what rank {peer} sends")
 
-    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Posted:
-        """Launch the sum of `buffer`, in place, over these ranks, added in the order of the ranks."""
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> PendingOperation:
+        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks. The terms are added in the order of the ranks."""
         self._pause()
         number = self._launched[ranks] = self._launched.get(ranks, 0) + 1
         operation, parts = self._world.sums.setdefault((ranks, number), (Operation(len(ranks)), {}))
@@ -109,7 +110,7 @@ class Loopback:
 
         operation.do = add
         operation.post(self._world.collectives(self.rank))
-        return Posted(self, operation, f"the sum over {ranks_text(ranks)}")
+        return PendingOperation(self, operation, f"the sum over {ranks_text(ranks)}")
 
     def flush(self) -> None:
         """Wait for every send."""
@@ -118,7 +119,7 @@ class Loopback:
             self._sent[peer].clear()
 
     def forget(self, buffer: Tensor) -> None:
-        """Overwrite a receive buffer that nobody may read any more."""
+        """Overwrite a receive buffer that may not be read any more."""
         poison(buffer)
 
     def all_reduce(self, buffer: Tensor) -> None:
@@ -135,13 +136,13 @@ class Loopback:
         self._gathered += 1
         table = self._world.gathered.setdefault(self._gathered, {})
         table[self.rank] = mine
-        self.wait(lambda: len(table) == self.world, "all ranks to come together")
+        self.wait(lambda: len(table) == self.world, "all ranks to make this call")
         self._world.gathered.pop(self._gathered, None)
         return [table[r] for r in range(self.world)]  # type: ignore[misc]
 
 
 def poison(buffer: Tensor) -> None:
-    """Set every bit: NaN in every floating-point type. Autograd notices that the tensor was overwritten."""
+    """Set every bit, which gives NaN in every floating-point type. Autograd detects that the tensor was overwritten."""
     if buffer.numel():
         buffer.view(-1).view(torch.uint8).fill_(255)
 
@@ -161,10 +162,10 @@ def run_in_loopback(
 ) -> list[T]:
     """Call `run_rank` once for each rank of the program, with the rank's transport, and return the results.
 
-    machine: by default the one in the program's header; every_post: ranks may also hand over at each transfer and
-    collective, so that every interleaving can be drawn; device: where messages lie; turns: which rank goes on, drawn with
-    the seed if not given. Raises the first error of a rank, or StuckError, with what every rank waits for, where no rank
-    can go on.
+    machine: by default the one in the program's header; every_post: another rank may also continue at each transfer and
+    collective, so that every interleaving can be drawn; device: where messages are; turns: decides which rank continues; if
+    not given, that is drawn with the seed. Raises the first error of a rank, or StuckError, with what every rank waits for,
+    if no rank can continue.
     """
     machine = machine or program.header.machine
     world = World(program, machine, every_post, turns or Turns(program.world, seed))

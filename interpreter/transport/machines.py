@@ -1,4 +1,7 @@
-"""The machines of docs/semantics.md, executable: what a SEND, a reader and a collective wait for.
+"""The machines of docs/semantics.md, executable: when a transfer and when a collective completes.
+
+The wait of a SEND for its window is in loopback.py. On real ranks processes.py limits the window, and the rest of the
+machine follows from how gloo or NCCL runs the calls.
 
 A transfer or a collective is an operation. It completes when all its members have posted it. On `paired` and `serial`
 operations are also in queues, and complete in the order of the queues. Channels are first in, first out.
@@ -28,25 +31,25 @@ class Operation:
         self.queues: list[Queue] = []
 
     def post(self, queue: Queue | None) -> None:
-        """Post one member's part. queue: the member's, if the machine has any."""
+        """Post the operation on one member. queue: that member's queue, if the machine has queues."""
         self.missing -= 1
         if queue is not None:
             queue.append(self)
             self.queues.append(queue)
-        self._complete_if_due()
+        self._complete_if_first()
 
-    def _complete_if_due(self) -> None:
+    def _complete_if_first(self) -> None:
         if self.missing or self.complete or any(queue[0] is not self for queue in self.queues):
             return
         self.complete = True
         assert self.do is not None
         self.do()
-        self.do = None  # it holds the tensors that it moved
+        self.do = None  # frees the tensors of the transfer
         for queue in self.queues:
             queue.popleft()
         for queue in self.queues:
             if queue:
-                queue[0]._complete_if_due()
+                queue[0]._complete_if_first()
 
 
 class Channel:
@@ -95,7 +98,7 @@ class Channel:
 
 
 class World:
-    """What the ranks of one program share. window: how many sends of a channel may be incomplete; None for any number."""
+    """What the ranks of one program share. window: how many sends of a channel may be incomplete; None: any number."""
 
     def __init__(self, program: Program, machine: Machine, every_post: bool, turns: Turns) -> None:
         self.size, self.machine, self.every_post = program.world, machine, every_post
@@ -111,7 +114,7 @@ class World:
         return self.channels.setdefault((a, b), Channel())
 
     def transfers(self, rank: int, peer: int) -> Queue | None:
-        """Return the queue of a rank's transfers with a peer; None where the machine has none."""
+        """Return the queue of a rank's transfers with a peer; None if the machine has no queues."""
         match self.machine:
             case "serial":
                 return self.queues.setdefault((rank,), deque())

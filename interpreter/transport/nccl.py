@@ -1,15 +1,15 @@
 """Real ranks over NCCL, with one GPU each.
 
-NCCL has no tags. torch puts all messages of a pair of ranks on one stream of a group, so a receive that is posted early
-would block a later send. Therefore every channel, for one direction, has a group of its own, and so has every collective.
-The first call on a group makes its communicator and blocks until the peer comes. So all groups are used once before the
-first iteration, in one global order (processes.py). The default group has no device: otherwise every new group would split
-it, with all ranks taking part in each.
+NCCL has no tags. Within a process group, torch puts all messages of a pair of ranks on one CUDA stream, so a receive that
+is posted early would block a later send. Therefore every channel (one direction of a pair) has a process group of its own,
+and so has every collective. The first call on a group creates its communicator and blocks until the peer calls it too. So
+all groups are used once before the first iteration, in one global order (processes.py). The default group has no device:
+otherwise every new group would be split from it, and all ranks would take part in each split.
 
-Waiting for a transfer blocks the GPU's stream and not the process. So a full window blocks the work that is queued after
-the SEND, and the waiting times that the process measures say nothing about the GPU.
+`wait` on a transfer blocks the GPU's current stream and not the process. So under NCCL a SEND whose window is full returns
+at once, and it is the GPU work queued after it that waits. The waiting times that the process measures do not include it.
 
-This transport has not run on several GPUs yet. The loopback's machines test the order of its calls.
+This transport has not run on several GPUs yet. The order of its calls is tested on the machines of the loopback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chimerac.interpreter.transport.processes import Processes
 
 
 def join(timeout_s: float, local_rank: int) -> None:
-    """Meet the other ranks that torchrun started, and take this rank's GPU.
+    """Join the other ranks that torchrun started, and select this rank's GPU.
 
     Raises ChimeraError E815 where this machine has too few GPUs or torch comes without NCCL.
     """
@@ -37,7 +37,7 @@ def join(timeout_s: float, local_rank: int) -> None:
 
 
 class Nccl(Processes):
-    """One rank's channels and collectives. The ranks have met, each with its GPU as the current device."""
+    """One rank's channels and collectives. The ranks must have joined, each with its GPU as the current device."""
 
     def __init__(self) -> None:
         super().__init__("nccl", torch.device("cuda", torch.cuda.current_device()), staged=False)

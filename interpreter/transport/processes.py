@@ -1,8 +1,8 @@
-"""Ranks that are processes, on torch.distributed's process groups: what gloo and NCCL have in common.
+"""Ranks that are processes, on the process groups of torch.distributed: what gloo and NCCL have in common.
 
 Every channel and every collective has a process group of its own. All of them are created, and used once, in one global
-order before the first iteration. So every connection exists before it is needed, and no later call waits for the set-up
-of another rank. all_reduce and all_gather use the default group, which is gloo's, and host memory.
+order before the first iteration. So every connection exists before it is needed, and no later call waits for another rank
+to set one up. all_reduce and all_gather use the default group, which is gloo's, and host memory.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport import Pending, ranks_text
-from chimerac.interpreter.transport.meeting import meeting
+from chimerac.interpreter.transport.rendezvous import rendezvous
 
 HOST = torch.device("cpu")
-NO_LIMIT = timedelta(days=365)  # a sum is launched long before it is waited for: gloo must not end it in between
+# gloo counts the timeout of an all-reduce from its launch, but a rank may wait for it much later. So the timeout of its group
+# is a year, which is never reached, and PendingOperation.wait applies the real one.
+NEVER = timedelta(days=365)
 
 
-class Posted:
+class PendingOperation:
     """A transfer or a collective that was posted to a process group.
 
-    then: called when it is complete; limit: how long to wait for it; None where its group has a limit of its own.
+    then: called when it is complete; limit: the timeout of the wait; None if the timeout of its group applies.
     """
 
     __slots__ = ("_limit", "_owner", "_then", "_what", "_work")
@@ -47,48 +49,48 @@ class Posted:
         self._owner, self._work, self._what, self._then, self._limit = owner, work, what, then, limit
 
     def wait(self) -> None:
-        """Return when it is complete. Raises PeerLostError where a peer is gone or late."""
-        met = self._owner.meeting
+        """Return when it is complete. Raises PeerLostError where a peer is gone or the wait times out."""
+        rendezvous = self._owner.rendezvous
         begin = perf_counter_ns()
-        met.waiting = self._what, monotonic()
+        rendezvous.waiting = self._what, monotonic()
         try:
             if self._limit is None:
                 self._work.wait()
             else:
                 self._work.wait(self._limit)
         except RuntimeError as error:
-            raise met.lost(self._what, error) from error
-        met.waiting = None
+            raise rendezvous.lost(self._what, error) from error
+        rendezvous.waiting = None
         self._owner.waited_ns += perf_counter_ns() - begin
         if self._then is not None:
             self._then()
 
 
 class Channel:
-    """One end of a channel: its group, the other end's rank in the group, and the sends that may be incomplete."""
+    """One end of a channel: its group, the peer's rank in the group, and the sends that have not been waited for."""
 
     __slots__ = ("group", "peer", "sends", "what")
 
     def __init__(self, group: Any, peer: int, what: str) -> None:
         self.group, self.peer, self.what = group, peer, what
-        # A buffer may not be freed before its send is complete.
-        self.sends: deque[tuple[Posted, Tensor]] = deque()
+        # With their buffers, which may not be freed before the send is complete.
+        self.sends: deque[tuple[PendingOperation, Tensor]] = deque()
 
 
 class Processes:
-    """One rank's channels and collectives. The ranks have met.
+    """One rank's channels and collectives. The ranks must have joined.
 
-    backend: of the groups; device: where messages lie; staged: they are copied through host memory, which gloo needs.
+    backend: of the groups; device: where messages are; staged: whether they are copied through host memory, as gloo needs
+    for messages on a GPU.
     """
 
     def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.device, self.waited_ns, self.meeting = device, 0, meeting()
+        self.device, self.waited_ns, self.rendezvous = device, 0, rendezvous()
         self._backend, self._staged = backend, staged
-        # gloo measures a timeout from the launch of a sum. Here it is measured from the wait, so `Posted` gets the limit.
-        # Waits of NCCL do not block the process.
-        self._limits_waits = backend == "gloo" and self.meeting.limit is not None
-        self._hosts: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # host memory for reuse
+        # Whether this class applies the timeout to waits for an all-reduce. NCCL's waits do not block the process.
+        self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
+        self._hosts: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # free host buffers, for reuse
         self._channels: set[tuple[int, int]] = set()
         self._to: dict[int, Channel] = {}
         self._from: dict[int, Channel] = {}
@@ -115,11 +117,11 @@ class Processes:
         if self._limits_waits:
             for ranks in sets:
                 if self.rank in ranks:
-                    self._collectives[ranks]._get_backend(HOST).set_timeout(NO_LIMIT)
+                    self._collectives[ranks]._get_backend(HOST).set_timeout(NEVER)
 
     def _group(self, ranks: Sequence[int]) -> Any:
-        limit = self.meeting.limit
-        with self.meeting.wait(f"connecting {ranks_text(ranks)}"):
+        limit = self.rendezvous.limit
+        with self.rendezvous.wait(f"connecting {ranks_text(ranks)}"):
             if limit is None:
                 return dist.new_group(list(ranks), backend=self._backend)
             # A new group does not inherit the timeout of the default group: torch's default is half an hour.
@@ -147,12 +149,12 @@ class Processes:
         if self._staged:
             device, buffer = buffer, self._host(buffer)
             buffer.copy_(device)
-            then = self._free(buffer)
+            then = self._release(buffer)
         try:
             work = channel.group.send([buffer], channel.peer, 0)
         except RuntimeError as error:
-            raise self.meeting.lost(channel.what, error) from error
-        queue.append((Posted(self, work, channel.what, then), buffer))
+            raise self.rendezvous.lost(channel.what, error) from error
+        queue.append((PendingOperation(self, work, channel.what, then), buffer))
         if self._window == 0:
             queue.popleft()[0].wait()
 
@@ -161,25 +163,25 @@ class Processes:
         channel, then, into = self._from[peer], None, buffer
         if self._staged:
             into = self._host(buffer)
-            then = self._free(into, buffer)
+            then = self._release(into, buffer)
         try:
             work = channel.group.recv([into], channel.peer, 0)
         except RuntimeError as error:
-            raise self.meeting.lost(channel.what, error) from error
-        return Posted(self, work, channel.what, then)
+            raise self.rendezvous.lost(channel.what, error) from error
+        return PendingOperation(self, work, channel.what, then)
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
-        """Launch the sum of `buffer`, in place, over these ranks."""
+        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
         what, then, total = f"the sum over {ranks_text(ranks)}", None, buffer
         if self._staged:
             total = self._host(buffer)
             total.copy_(buffer)
-            then = self._free(total, buffer)
+            then = self._release(total, buffer)
         try:
             work = dist.all_reduce(total, group=self._collectives[ranks], async_op=True)
         except RuntimeError as error:
-            raise self.meeting.lost(what, error) from error
-        return Posted(self, work, what, then, self.meeting.limit if self._limits_waits else None)
+            raise self.rendezvous.lost(what, error) from error
+        return PendingOperation(self, work, what, then, self.rendezvous.limit if self._limits_waits else None)
 
     def flush(self) -> None:
         """Wait for every send."""
@@ -188,15 +190,15 @@ class Processes:
                 channel.sends.popleft()[0].wait()
 
     def forget(self, buffer: Tensor) -> None:
-        """Do nothing: nobody reads the buffer again."""
+        """Do nothing: the buffer is not read again."""
 
     def _host(self, like: Tensor) -> Tensor:
         """Return host memory for a message; pinned where the message is on a GPU, because copies are then faster."""
         free = self._hosts.setdefault((like.shape, like.dtype), [])
         return free.pop() if free else torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
 
-    def _free(self, host: Tensor, target: Tensor | None = None) -> Callable[[], None]:
-        """Return the call for when a transfer is complete: copy `host` to its target, and keep `host` for reuse."""
+    def _release(self, host: Tensor, target: Tensor | None = None) -> Callable[[], None]:
+        """Return the function to call when a transfer is complete: it copies `host` to `target`, and keeps `host` for reuse."""
 
         def complete() -> None:
             if target is not None:
@@ -208,7 +210,7 @@ class Processes:
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
         host = buffer if buffer.device == HOST else buffer.to(HOST)
-        with self.meeting.wait("a sum over all ranks"):
+        with self.rendezvous.wait("a sum over all ranks"):
             dist.all_reduce(host)
         if host is not buffer:
             buffer.copy_(host)
@@ -216,6 +218,6 @@ class Processes:
     def all_gather(self, text: str) -> Sequence[str]:
         """Return the text of each rank; called by all ranks together, outside the streams."""
         texts = [""] * self.world
-        with self.meeting.wait("the comparison of all ranks"):
+        with self.rendezvous.wait("the comparison of all ranks"):
             dist.all_gather_object(texts, text)
         return texts

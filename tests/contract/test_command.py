@@ -63,7 +63,7 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert ran.wait() == 0
 
 
-def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
+def test_an_interrupt_ends_without_a_message(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=SIGINT_ON)
     assert ran.stdin is not None and ran.stderr is not None
@@ -120,7 +120,7 @@ def test_a_written_file_is_read_again(emit: str, tmp_path: Path, capsys: pytest.
     assert list(tmp_path.iterdir()) == [path]  # no temporary file is left
 
 
-def test_a_file_that_exists_survives_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_kept_after_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kept"
     path.write_text("precious")
     assert main(["chimera", "-p", "N=5", "-o", str(path)]) == 1
@@ -242,7 +242,7 @@ def test_streams_that_are_full_or_closed(command: str, status: int, said: str, t
     assert ran.stderr.startswith(said) and "Traceback" not in ran.stderr and "Exception" not in ran.stderr
 
 
-def test_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_suggested_options(capsys: pytest.CaptureFixture[str]) -> None:
     for given, help in (
         ("explian", "did you mean 'explain'?"),
         ("fmtt", "did you mean 'fmt'?"),
@@ -254,6 +254,6 @@ def test_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the name of the schedule is empty" in capsys.readouterr().err
 
 
-def test_a_timeline_needs_room(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timeline_needs_enough_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chimera", "--emit", "timeline", "--columns", "3"]) == 2
     assert "at least 20" in capsys.readouterr().err

@@ -15,10 +15,10 @@ from chimerac.compiler import compile_text
 from chimerac.compiler.command.main import main
 from tools import figures
 from tools.console import SLOW, chimerac
-from tools.generated import EXAMPLES, ROOMS
+from tools.generated import EXAMPLES, PARTS
 
 ROOT = figures.ROOT
-FOLDERS = [ROOT / room for room in ROOMS]
+FOLDERS = [ROOT / part for part in PARTS]
 CODE = sorted(path for room in FOLDERS for path in room.rglob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -106,7 +106,7 @@ def test_error_codes_are_those_of_the_code() -> None:
         assert re.findall(documented, text, re.MULTILINE) == sorted(code)
 
 
-def test_messages_that_are_read_aloud_are_of_different_passes() -> None:
+def test_the_quoted_messages_are_of_different_passes() -> None:
     text = (ROOT / "docs/errors.md").read_text(encoding="utf-8").split("## All codes")[0]
     assert len(re.findall(r"^error\[(E\d{3})\]", text, re.MULTILINE)) >= 6
     assert {code[:2] for code in re.findall(r"^error\[(E\d{3})\]", text, re.MULTILINE)} == {"E1", "E2", "E3", "E4"}
@@ -134,7 +134,7 @@ ALL_FILES = [*figures.DOCUMENTS, *figures.SCHEDULES, *CODE, *OTHERS, ROOT / "Mak
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=name)
-def test_nothing_speaks_of_the_workplace(path: Path) -> None:
+def test_no_text_names_the_development_environment(path: Path) -> None:
     assert not FOREIGN.search(path.read_text(encoding="utf-8"))
 
 

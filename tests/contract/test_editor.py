@@ -54,7 +54,7 @@ def test_no_other_word_is_a_keyword() -> None:
         assert scope(name) == "variable.other.sched"
 
 
-def test_every_sign_of_the_grammar_is_coloured() -> None:
+def test_every_symbol_of_the_grammar_is_coloured() -> None:
     text = (ROOT / "compiler/syntax/grammar.lark").read_text(encoding="utf-8")
     signs = {s for s in re.findall(r'"([^"\s]+)"', text) if not s[0].isalpha()}
     assert {"{", "..", "==", "//", "/", "&", ","} <= signs

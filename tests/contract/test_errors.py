@@ -55,7 +55,7 @@ def raised() -> Iterator[tuple[str, str]]:
                     yield node.value, path.relative_to(ROOT).as_posix()
 
 
-def test_a_code_is_raised_in_one_room() -> None:
+def test_a_code_is_raised_in_one_part_of_the_project() -> None:
     """Every pass has its own codes, so a code shows which pass raised it."""
     found = sorted(set(raised()))
     assert len({code for code, _ in found}) > 40

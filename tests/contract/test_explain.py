@@ -26,9 +26,9 @@ COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]
 
 # Codes that need several ranks or a special machine, and the tests that show them.
 SHOWN_BY = {
-    "E806": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
-    "E807": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
-    "E809": "tests/distributed/test_failures.py::test_ranks_that_were_told_different_things_are_refused",
+    "E806": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
+    "E807": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
+    "E809": "tests/distributed/test_failures.py::test_ranks_with_different_settings_are_refused",
     "E810": "tests/unit/test_interpreter_executor_loopback.py::test_copies_that_differ_are_named_before_the_first_iteration",
     "E811": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
     "E812": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
@@ -75,7 +75,7 @@ def test_the_wrong_start_is_refused_and_the_mended_one_is_not(
 
 
 @pytest.mark.parametrize("code", SHOWN_BY)
-def test_what_is_shown_elsewhere_is_shown(code: str) -> None:
+def test_codes_without_an_example_have_a_test(code: str) -> None:
     path, name = SHOWN_BY[code].split("::")
     text = (ROOT / path).read_text(encoding="utf-8")
     node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == name)
@@ -136,7 +136,7 @@ def test_a_file_of_that_name_is_compiled(
     assert "error[E208]" in capsys.readouterr().err
 
 
-def test_a_terminal_is_told_where_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_output_refers_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -148,7 +148,7 @@ def test_a_terminal_is_told_where_there_is_more(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("e", entries().values(), ids=lambda e: e.code)
-def test_texts_read_alike(e: Entry) -> None:
+def test_texts_have_a_common_form(e: Entry) -> None:
     """Titles are statements that begin in lower case, reasons are sentences, corrections say what was changed."""
     assert e.title[0].islower() or not e.title[0].isalpha()
     assert not e.title.endswith(".") and len(e.title) <= 90

@@ -36,7 +36,7 @@ def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
         assert errors[0] == errors[1]
 
 
-def test_the_grammar_leaves_nothing_to_choose(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
     """The grammar has no conflicts. lark resolves shift-reduce conflicts by itself, but logs them."""
     lark.logger.setLevel(logging.DEBUG)
     text = PARSER.with_name("grammar.lark").read_text(encoding="utf-8")
@@ -59,13 +59,13 @@ def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.Mon
     assert grammar.loaded(STORED) is None
 
 
-def test_without_a_saved_parser_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_saved_parser_one_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lark, "__version__", "0.0")
     text = SCHEDULES[0].read_text(encoding="utf-8")
     assert grammar.grammar.__wrapped__().parse(text) == grammar.grammar().parse(text)
 
 
-def test_the_parser_is_not_made_where_the_saved_one_fits() -> None:
+def test_the_parser_is_not_generated_if_the_saved_one_fits() -> None:
     """In a fresh process: reading a schedule never runs lark's analysis of the grammar."""
     code = "from chimerac.compiler.syntax import grammar\ngrammar.made = None\ngrammar.keywords()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -33,13 +33,13 @@ def imported(*argv: str) -> set[str]:
 
 
 @pytest.mark.parametrize("emit", ["streams", "json", "timeline"])
-def test_what_a_small_command_needs_not_import(emit: str) -> None:
+def test_small_commands_do_not_import_large_packages(emit: str) -> None:
     modules = imported("chimera", "--emit", emit)
     assert {"numpy", "lark", "pydantic"} <= modules
     assert not modules & {"torch", "networkx", "scipy", "pandas", "matplotlib", "sympy", "hypothesis", "interpreter", "models"}
 
 
-def test_nothing_at_all_imports_torch() -> None:
+def test_the_compiler_never_imports_torch() -> None:
     for argv in (["--list"], ["chimera", "--emit", "report"]):
         assert not imported(*argv) & {"torch", "interpreter", "models"}
 
@@ -51,14 +51,14 @@ def test_import_contracts() -> None:
     assert " 0 broken" in ran.stdout
 
 
-@pytest.mark.parametrize("of_rooms", [False, True], ids=["modules", "rooms"])
-def test_no_import_leads_back_to_where_it_began(of_rooms: bool) -> None:
+@pytest.mark.parametrize("of_parts", [False, True], ids=["modules", "parts"])
+def test_imports_have_no_cycle(of_parts: bool) -> None:
     """No import cycles. Imports inside functions and for the type checker count too."""
-    circles = [" -> ".join([*circle, circle[0]]) for circle in nx.simple_cycles(graph(of_rooms))]
-    assert not circles, "\n".join(circles)
+    cycles = [" -> ".join([*cycle, cycle[0]]) for cycle in nx.simple_cycles(graph(of_parts))]
+    assert not cycles, "\n".join(cycles)
 
 
-def test_an_import_inside_a_function_says_what_it_saves() -> None:
+def test_an_import_inside_a_function_has_a_comment_why() -> None:
     """A comment has the measured milliseconds, on the line of the import or above its group of imports."""
     silent = []
     for found in imports():
@@ -82,7 +82,7 @@ def test_the_reader_of_imports_sees_what_python_sees() -> None:
     assert loaded == {m for m in needed if modules()[m].name != "__init__.py"}
 
 
-def test_the_api_is_functions_whatever_was_imported_before() -> None:
+def test_the_api_is_functions_after_any_imports() -> None:
     """`chimerac.compiler.verify` and `chimerac.compiler.analyze.simulate` are also packages: the names must stay functions."""
     for first in ("verify", "analyze.simulate", "pipeline"):
         code = (

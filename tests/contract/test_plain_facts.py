@@ -53,7 +53,7 @@ def test_the_parser_raises_the_first_syntax_error_and_users_get_all_with_help() 
 @pytest.mark.parametrize(
     "text", ["", "schedule", "schedule x $", "schedule x size 1 / 2 param D = 1/2", "# only words", "\n\n"]
 )
-def test_every_place_where_a_text_stops_can_be_told_plainly(text: str) -> None:
+def test_every_syntax_error_has_a_plain_message(text: str) -> None:
     plain, helped = (raised(lambda f=f: f(Source("a.sched", text))) for f in (parse, parse_source))  # type: ignore[misc]
     assert isinstance(plain, ParseError)
     assert plain.diagnostics[0].code == helped.diagnostics[0].code
@@ -105,7 +105,7 @@ def test_the_verifier_imports_chimera_ir_and_itself() -> None:
                 assert ours or name.split(".")[0] in {*sys.stdlib_module_names, "numpy"}, f"{path.name} imports {name}"
 
 
-def test_a_right_program_pays_for_no_help() -> None:
+def test_a_correct_program_runs_no_code_for_help() -> None:
     code = "from chimerac.compiler import compile_schedule; import sys; compile_schedule('chimera'); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     loaded = {name for name in ran.stdout.split() if name.startswith("chimerac.compiler.diagnose.")}

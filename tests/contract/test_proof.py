@@ -39,7 +39,7 @@ def test_every_part_has_a_block_a_script_and_a_place_in_make_proof() -> None:
 
 
 @pytest.mark.parametrize("name", list(PARTS))
-def test_what_is_shown_has_been_run(name: str) -> None:
+def test_recorded_tables_come_from_a_run(name: str) -> None:
     assert re.match(r"\nRecorded \d{4}-\d\d-\d\d, in \d+ minutes?\. Seed .*Python 3", recorded(name)), f"run make proof-{name}"
 
 
@@ -55,7 +55,7 @@ def test_the_explorers_and_the_verifier_agree_on_more_than_ten_thousand_programs
     assert all(row["disagreements"] == "0" for row in by_machine)
 
 
-def test_the_explorers_would_notice_a_kind_of_wait_that_is_forgotten() -> None:
+def test_the_explorers_detect_every_kind_of_forgotten_wait() -> None:
     *_, forgotten = rows("explorer")
     assert [row.pop("wait that is forgotten") for row in forgotten] == [*WAITS.values()]
     for row, why in zip(forgotten, WAITS, strict=True):
@@ -90,7 +90,7 @@ def test_every_field_of_a_header_and_every_instruction_has_mutants() -> None:
 
 
 @pytest.mark.parametrize("name", ["tests/proof/model.py", "tests/proof/rules.py", "tests/helpers_reference.py"])
-def test_an_opinion_of_its_own_shares_no_code(name: str) -> None:
+def test_independent_judges_share_no_code(name: str) -> None:
     nodes = ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8")))
     modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom)}
     assert {m for m in modules if m.split(".")[0] in ("chimerac", "tests")} == {

@@ -107,7 +107,7 @@ def test_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'gpt-small'?" in capsys.readouterr().err
 
 
-def test_nothing_is_suggested_where_nothing_is_near(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_suggested_if_no_name_is_near(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps(json.loads(JSON) | {"speed": 9}))
     assert main([str(path)]) == 1

@@ -10,12 +10,12 @@ from chimerac.interpreter.transport import Pending
 
 
 class Alone:
-    """The transport of rank 0 of one rank. heard: the texts that other ranks would contribute to tell_all."""
+    """The transport of rank 0 of one rank. gathered: the texts of the other ranks in all_gather."""
 
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
 
-    def __init__(self, *heard: str) -> None:
-        self.heard = heard
+    def __init__(self, *gathered: str) -> None:
+        self.gathered = gathered
 
     def connect(self, program: Program) -> None:
         """Do nothing, because there are no channels."""
@@ -39,5 +39,5 @@ class Alone:
         """Leave the buffer as it is."""
 
     def all_gather(self, text: str) -> Sequence[str]:
-        """Return this text and what was given as heard."""
-        return [text, *self.heard]
+        """Return this text and those of the other ranks."""
+        return [text, *self.gathered]

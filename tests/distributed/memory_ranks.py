@@ -29,7 +29,9 @@ def main() -> None:
         p = lowered(drawn_tasks(r, Sizes(tied=False)), r, width=1)
         model, transport = drawn_model(r, p.header.stages, tied=False), Gloo()
         wrong = differences(p, model, describe(model, 2), IntegerSamples())(transport)
-        results.append([len(p), [words for heard in transport.all_gather(json.dumps(wrong)) for words in json.loads(heard)]])
+        results.append(
+            [len(p), [words for gathered in transport.all_gather(json.dumps(wrong)) for words in json.loads(gathered)]]
+        )
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

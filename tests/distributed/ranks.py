@@ -23,8 +23,8 @@ def differing(trainer: Trainer, model: Model, iteration: int) -> list[str]:
     add_gradients(whole, trainer, iteration)
     wrong = []
     for s, stage in trainer.stages.items():
-        wanted = [p.grad for k in trainer.partition.layers[s] for p in whole.layers[k].parameters()]
-        for n, (p, grad) in enumerate(zip(stage.parameters(), wanted, strict=True)):
+        expected = [p.grad for k in trainer.partition.layers[s] for p in whole.layers[k].parameters()]
+        for n, (p, grad) in enumerate(zip(stage.parameters(), expected, strict=True)):
             assert grad is not None and bool(grad.any()), "the gradient to compare with is zero"
             if p.grad is None or not p.grad.equal(grad):
                 wrong.append(f"s{s} parameter {n}")
@@ -46,9 +46,9 @@ def main() -> None:
             loss = trainer.gradients(iteration)
             found.append({"loss": loss, "differing": differing(trainer, model, iteration)})
             trainer.optimizer.zero_grad()
-        heard = transport.all_gather(json.dumps(found))
+        gathered = transport.all_gather(json.dumps(found))
         one = [add_gradients(whole_model(model, 3), trainer, t) for t in range(2)]
-        results[name] = {"ranks": [json.loads(words) for words in heard], "one process": one}
+        results[name] = {"ranks": [json.loads(words) for words in gathered], "one process": one}
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

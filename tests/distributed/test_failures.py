@@ -1,4 +1,4 @@
-"""What is said when a run cannot be: clear words, no hang, nothing left behind.
+"""The messages of runs that cannot start or fail: clear, without a hang, and no process is left.
 
 More of it, on killed ranks and on torchrun, is in test_first_run.py.
 """
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.distributed
         (["--seed", "1"], "E809: rank 0 and rank 1 have a different training"),
     ],
 )
-def test_ranks_that_were_told_different_things_are_refused(different: list[str], finding: str, tmp_path: Path) -> None:
+def test_ranks_with_different_settings_are_refused(different: list[str], finding: str, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("to be or not to be " * 99)
     words = [str(tmp_path / "data") if word == "DATA" else word for word in different]
     jobs, plans = [], []
@@ -61,7 +61,7 @@ def test_ranks_that_were_told_different_things_are_refused(different: list[str],
         jobs.append(prepared(plans[-1], options, ranks_here=2))
 
     def rank(transport: Transport) -> int:
-        return jobs[transport.rank].run(transport, alive=lambda: None)
+        return jobs[transport.rank].run(transport, check_parent=lambda: None)
 
     with pytest.raises(ChimeraError, match=finding):
         run_in_loopback(plans[0].program, rank)
@@ -76,7 +76,7 @@ def test_ranks_with_different_partitions_are_refused(tmp_path: Path) -> None:
         settings = parse_options([str(path), *TINY])
         jobs.append(prepared(planned(settings), settings, ranks_here=2))
     with pytest.raises(ChimeraError) as error:
-        run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport, alive=lambda: None))
+        run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport, check_parent=lambda: None))
     message = "rank 0 and rank 1 have a different partition, stage 0: layers 0 to 0 and layers 0 to 1"
     assert [(d.code, d.message) for d in error.value.diagnostics] == [("E817", message)]
 
@@ -92,14 +92,14 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
     assert "gradients equal one process" in capsys.readouterr().out
 
 
-def test_two_real_ranks_with_different_options_are_refused_and_nobody_hangs() -> None:
+def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> None:
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
     port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
     first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
     with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]):
-        _, said = zero.communicate(timeout=60)
+        _, message = zero.communicate(timeout=60)
         assert zero.returncode == 1
-    assert said == (
+    assert message == (
         "error[E809]: rank 0 and rank 1 have a different training (settings): "
         "--eval-every is not given on rank 0 and 1 on rank 1\n"
         " = note: --check-gradients is not given on rank 0 and no on rank 1\n"
@@ -159,28 +159,28 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
     def whole() -> None:
         plan = planned(given)
         job = prepared(plan, given, ranks_here=2)
-        run_in_loopback(plan.program, lambda transport: job.run(transport, alive=lambda: None))
+        run_in_loopback(plan.program, lambda transport: job.run(transport, check_parent=lambda: None))
 
     with pytest.raises(ChimeraError) as error:
         whole()
     assert [d.code for d in error.value.diagnostics] == [code]
 
 
-def test_a_machine_on_which_nobody_can_move_is_reported_at_once() -> None:
+def test_a_deadlock_on_a_machine_is_reported_at_once() -> None:
     run = finished(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
     assert run.returncode == 1
     assert "error: deadlock on the serial machine:\n  rank 0, instruction" in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_the_job_quietly() -> None:
+def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
     command = [*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000"]
     with started(*command) as process:
         assert process.stdout is not None and "chimera: 2 ranks" in process.stdout.readline()
         ranks = children(process.pid)
         process.stdout.close()
         assert process.stderr is not None
-        said = process.stderr.read()
+        message = process.stderr.read()
         process.wait(timeout=60)
         assert ended(ranks, within_s=5)
-    assert "interpreter/launch/job.py" not in said and "BrokenPipeError" not in said
+    assert "interpreter/launch/job.py" not in message and "BrokenPipeError" not in message

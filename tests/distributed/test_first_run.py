@@ -188,9 +188,9 @@ def test_ranks_with_different_programs_are_refused() -> None:
     port = free_port()
     first, second = (one_of_two(r, "-p", "D=2", "-p", f"N={n}", *TINY, port=port) for r, n in ((0, 2), (1, 4)))
     with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]) as one:
-        _, said = zero.communicate(timeout=60)
+        _, message = zero.communicate(timeout=60)
         assert zero.returncode == 1 and one.poll() is None, "rank 1 gives way, so that rank 0's words are not lost"
-    assert "error[E806]: rank 0 and rank 1 have a different program" in said
+    assert "error[E806]: rank 0 and rank 1 have a different program" in message
 
 
 def test_a_killed_rank_ends_the_job() -> None:

@@ -100,7 +100,7 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
     curve, held_out = plain(width * parameters["N"] * size)
     assert curve[-1][0] < curve[0][0] - 0.5, "a model that learns nothing proves nothing"
     for found, unseen in run_in_loopback(compiled, rank, seed=7):
-        assert found == [pytest.approx(wanted, rel=TOLERANCE) for wanted in curve]
+        assert found == [pytest.approx(expected, rel=TOLERANCE) for expected in curve]
         assert unseen == pytest.approx(held_out, rel=TOLERANCE)
 
 
@@ -165,7 +165,7 @@ def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> No
     assert (run.returncode, run.stderr) == (0, "")
     lines = [json.loads(line) for line in log_path.read_text().splitlines()]
     curve, held_out = plain(8)
-    assert [(x["loss"], x["gradient_norm"]) for x in lines] == [pytest.approx(wanted, rel=TOLERANCE) for wanted in curve]
+    assert [(x["loss"], x["gradient_norm"]) for x in lines] == [pytest.approx(expected, rel=TOLERANCE) for expected in curve]
     assert [x["iteration"] for x in lines if "held_out_loss" in x] == [10, 20]
     assert lines[-1]["held_out_loss"] == pytest.approx(held_out, rel=TOLERANCE)
 

@@ -12,14 +12,14 @@ from tests.distributed.test_first_run import TINY, children, free_port, of_two, 
 pytestmark = pytest.mark.distributed
 
 
-def test_every_wait_ends_in_time_and_a_rank_that_is_only_slow_is_waited_for() -> None:
+def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
     port = free_port()
     (first, environment), (second, its) = (of_two(rank, "tests/distributed/waits.py", port=port) for rank in (0, 1))
     with started(*first, **environment) as zero, started(*second, **its) as one:
         out, err = zero.communicate(timeout=60)
         assert zero.returncode == 0, err + one.communicate()[1]
     found = json.loads(out)
-    assert {name: said for name, (said, _) in found.items()} == {
+    assert {name: message for name, (message, _) in found.items()} == {
         "receive": "the receive from rank 1 is not complete after 2 s: rank 1 does not answer",
         "sends": "the send to rank 1 is not complete after 2 s: rank 1 does not answer",
         "sum": "the sum over ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
@@ -43,16 +43,16 @@ def test_a_stopped_rank_is_named_and_ends_the_job_and_a_pause_does_not() -> None
         assert zero.poll() is None and one.poll() is None
         os.kill(one.pid, signal.SIGSTOP)
         stopped = time.monotonic()
-        _, said = zero.communicate(timeout=60)
+        _, message = zero.communicate(timeout=60)
         assert zero.returncode == 1 and time.monotonic() - stopped < 20
         assert not children(zero.pid)
-    (line,) = said.splitlines()
+    (line,) = message.splitlines()
     assert line.startswith("error: rank 0, ") and line.endswith(" is not complete after 6 s: rank 1 does not answer")
 
 
-def test_a_rank_that_never_comes_is_named() -> None:
+def test_a_rank_that_never_starts_is_named() -> None:
     command, environment = one_of_two(0, "-p", "D=2", *TINY, "--timeout", "1", port=free_port())
     with started(*command, **environment) as zero:
-        _, said = zero.communicate(timeout=60)
-    assert zero.returncode == 1 and "Traceback" not in said
-    assert said.splitlines()[-1] == "error: the meeting of all ranks is not complete after 1 s: rank 1 does not answer"
+        _, message = zero.communicate(timeout=60)
+    assert zero.returncode == 1 and "Traceback" not in message
+    assert message.splitlines()[-1] == "error: the rendezvous of all ranks is not complete after 1 s: rank 1 does not answer"

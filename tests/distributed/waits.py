@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from chimerac.interpreter.errors import PeerLostError
-from chimerac.interpreter.transport import meeting
+from chimerac.interpreter.transport import rendezvous
 from chimerac.interpreter.transport.gloo import Gloo, join
 from tests.distributed.programs import TWO_RANKS
 
@@ -24,10 +24,10 @@ LIMIT_S = 2.0
 
 def main() -> None:
     rank = int(os.environ["RANK"])
-    meeting.GRACE_S = 0.5
+    rendezvous.GRACE_S = 0.5
     join(60)  # the two ranks may start at different times
-    meeting.meeting().limit = timedelta(seconds=LIMIT_S)
-    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(meeting.meeting().limit)
+    rendezvous.rendezvous().limit = timedelta(seconds=LIMIT_S)
+    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous.rendezvous().limit)
     transport = Gloo()
     transport.connect(TWO_RANKS["two pipes"].with_header(window=1))
     slow(transport)

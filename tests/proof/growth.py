@@ -26,10 +26,17 @@ from tests.proof.growth_inputs import Recipe, random_recipe
 from tests.proof.growth_targets import READERS, Reader, rendered
 from tests.proof.record import stamp, table
 
-FOUND = Path("runs/growth")  # folder for the inputs that fail
+FAILED_INPUTS = Path("runs/growth")  # folder for the inputs that fail
 MEMORY = 8 * 2**30  # bytes of a process
-LONG = 120  # seconds of processor time after which an input is aborted
-STEEP = 2.6  # allowed factor for an input twice as long; quadratic growth has 4, a sort little more than 2
+MAX_CPU_S = 120  # seconds of processor time after which an input is aborted
+STEEP = 2.6  # allowed factor of the cost if the length doubles; it is 4 for quadratic growth, a little over 2 for a sort
+MIN_LINES = 2_000  # smaller increases of the executed lines are ignored
+MIN_BYTES = 2**20  # smaller increases of the bytes held are ignored
+MIN_TIME_S = 0.05  # shorter times say nothing about growth
+SUSPICIOUS = 1.7  # if the time grows by this factor more than the length, it is measured again at more lengths
+MIN_STEEP_TIME_S = 0.1  # at the larger lengths, shorter times are not called steep
+SLOW_S = 2.0  # from this time on, two steep steps in a row are enough for a failure
+LONGEST_RUN_S = 5.0  # after a run of this time no longer input is measured
 LENGTHS_FOR_LINES = (2_000, 4_000, 8_000, 16_000)  # lengths of inputs for counting lines
 LENGTHS_FOR_BYTES = (16_000, 32_000, 64_000, 128_000)  # lengths of inputs for counting bytes
 
@@ -48,7 +55,7 @@ class Result:
 
 
 class TooSlowError(BaseException):
-    """An input took longer than LONG."""
+    """An input took more processor time than MAX_CPU_S."""
 
 
 def _abort(*_: object) -> None:
@@ -84,9 +91,9 @@ class Measurement:
                 gc.enable()
         return min(spent)
 
-    def judge(self, recipe: Recipe, cost: str, length: int) -> None:
+    def check_growth(self, recipe: Recipe, cost: str, length: int) -> None:
         """Measure one cost of an input at growing lengths; record a failure if the cost grows faster than the length."""
-        signal.setitimer(signal.ITIMER_PROF, LONG)
+        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
         try:
             self.result.inputs += 1
             self.result.answers.add(self.run(recipe.of_length(2_000)))
@@ -94,7 +101,7 @@ class Measurement:
             if steep:
                 self.fail(f"{cost}: {steep}", recipe)
         except TooSlowError:
-            self.fail(f"{cost}: aborted after {LONG} seconds", recipe)
+            self.fail(f"{cost}: aborted after {MAX_CPU_S} seconds", recipe)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -103,23 +110,26 @@ class Measurement:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
     def fail(self, what: str, recipe: Recipe) -> None:
-        self.result.failures.setdefault(what.split(":")[0] + " of " + recipe.words[:60], f"{what}; {recipe.words}")
-        FOUND.mkdir(parents=True, exist_ok=True)
-        path = FOUND / f"{self.result.reader.replace(' ', '-')}-{len(self.result.failures)}"
+        self.result.failures.setdefault(what.split(":")[0] + " of " + recipe.description[:60], f"{what}; {recipe.description}")
+        FAILED_INPUTS.mkdir(parents=True, exist_ok=True)
+        path = FAILED_INPUTS / f"{self.result.reader.replace(' ', '-')}-{len(self.result.failures)}"
         path.write_text(recipe.of_length(50_000), encoding="utf-8", errors="surrogatepass")
 
     def count_lines(self, recipe: Recipe, _: int) -> str:
         """Count executed lines of Python; return the counts if they grow faster than the input, else an empty string."""
-        return self.steep_counts(lines, [recipe.of_length(length) for length in LENGTHS_FOR_LINES], 2_000)
+        return self.steep_counts(lines, [recipe.of_length(length) for length in LENGTHS_FOR_LINES], MIN_LINES)
 
     def count_bytes(self, recipe: Recipe, _: int) -> str:
         """Count the bytes held at the peak; return the counts if they grow faster than the input, else an empty string."""
         texts = [recipe.of_length(length) for length in LENGTHS_FOR_BYTES]
         self.result.largest = max(self.result.largest, peak(lambda: self.run(texts[2])) / len(texts[2]))
-        return self.steep_counts(peak, texts, 2**20)
+        return self.steep_counts(peak, texts, MIN_BYTES)
 
     def steep_counts(self, count: Callable[[Callable[[], object]], int], texts: list[str], least: int) -> str:
-        """Return the counts if they grow faster than the texts. The longest text is counted only if the others do so."""
+        """Return the counts if they grow faster than the texts. The longest text is counted only if the others do so.
+
+        least: smaller increases of the count are ignored.
+        """
         if len(set(map(len, texts))) < len(texts):  # the input does not grow
             return ""
         spent = [count(lambda text=text: self.run(text)) for text in texts[:3]]  # type: ignore[misc]
@@ -129,31 +139,33 @@ class Measurement:
         return f"{spent} for {[len(text) for text in texts]} characters" if self.is_steep(spent[1:], texts[1:], least) else ""
 
     def is_steep(self, spent: list[int], texts: list[str], least: int) -> bool:
+        """Return whether the cost per added character grows by more than STEEP / 2 from the first step to the second."""
         (a, b, c), (x, y, z) = spent, map(len, texts[:3])
         return c - b > least and (c - b) / (z - y) > STEEP / 2 * max(b - a, least / 4) / (y - x)
 
     def measure_time(self, recipe: Recipe, length: int) -> str:
         """Measure processor time at two lengths; if it seems to grow faster than the input, measure it at more."""
         texts = [recipe.of_length(length), recipe.of_length(4 * length)]
-        if len(texts[1]) < 3 * len(texts[0]):
+        if len(texts[1]) < 3 * len(texts[0]):  # the input hardly grows, for example because it has few copies
             return ""
         spent = [self.seconds(text) for text in texts]
         rate = spent[1] / len(texts[1]) * 1e6
         if rate > self.result.slowest:
-            self.result.slowest, self.result.slowest_of = rate, recipe.words
-        if spent[1] < 0.05 or spent[1] / spent[0] < 1.7 * len(texts[1]) / len(texts[0]):
+            self.result.slowest, self.result.slowest_of = rate, recipe.description
+        if spent[1] < MIN_TIME_S or spent[1] / spent[0] < SUSPICIOUS * len(texts[1]) / len(texts[0]):
             return ""
         measured: list[tuple[int, float]] = []
-        steep = 0
+        steep = 0  # how many times in a row the time has grown too fast; three times, or two if slow, is a failure
         while length <= self.reader.longest:
             text = recipe.of_length(length)
-            measured.append((len(text), self.seconds(text, 3 if spent[0] < 0.2 else 2)))
+            runs = 3 if spent[0] < 0.2 else 2  # the minimum of three runs, or of two if a run takes 0.2 s or more
+            measured.append((len(text), self.seconds(text, runs)))
             if len(measured) > 1:
                 (x, a), (y, b) = measured[-2:]
-                steep = steep + 1 if b > 0.1 and b / a > STEEP / 2 * y / x else 0
-            if steep == 3 or (steep == 2 and measured[-1][1] > 2):
+                steep = steep + 1 if b > MIN_STEEP_TIME_S and b / a > STEEP / 2 * y / x else 0
+            if steep == 3 or (steep == 2 and measured[-1][1] > SLOW_S):
                 return ", ".join(f"{s:.2f} s for {n:,}" for n, s in measured) + " characters"
-            if measured[-1][1] > 5:
+            if measured[-1][1] > LONGEST_RUN_S:
                 break
             length *= 2
         return ""
@@ -170,10 +182,12 @@ def measure(name: str, seconds: float, seed: int, inputs: int = 2**62) -> Result
     end = time.monotonic() + seconds
     for recipe in reader.regressions():
         if time.monotonic() < end and measurement.result.inputs < inputs:
-            measurement.judge(recipe, "time", reader.longest // 128)
+            measurement.check_growth(
+                recipe, "time", reader.longest // 128
+            )  # so that doubling it seven times gives the longest input
     while time.monotonic() < end and measurement.result.inputs < inputs:
         cost = rng.choice(("lines", "bytes", "time", "time"))
-        measurement.judge(
+        measurement.check_growth(
             random_recipe(reader.seeds(), reader.known, rng), cost, rng.choice((16_000, 16_000, 16_000, 16_000, 64_000))
         )
     return measurement.result
@@ -186,9 +200,9 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
         "inputs",
         "different answers",
         "worse than linear",
-        "microseconds for a character",
-        "of an input with",
-        "bytes for a character",
+        "µs per character",
+        "slowest input",
+        "bytes per character",
     )
     rows = [
         (r.reader, r.inputs, len(r.answers), len(r.failures), f"{r.slowest:.1f}", quoted(r.slowest_of), f"{r.largest:,.0f}")

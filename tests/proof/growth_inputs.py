@@ -26,12 +26,12 @@ class Part:
     place: int
     copy: Callable[[int, int], str]
     closing: str = ""
-    words: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text of variable length. words: a description for people."""
+    """A text of variable length."""
 
     text: str
     parts: tuple[Part, ...]
@@ -50,8 +50,8 @@ class Recipe:
         return self.build(max(1, round(8 * (length - 2 * one + more) / max(1, more - one))))
 
     @property
-    def words(self) -> str:
-        return "; ".join(part.words for part in self.parts)
+    def description(self) -> str:
+        return "; ".join(part.description for part in self.parts)
 
 
 def random_recipe(seeds: Sequence[str], known: Sequence[str], rng: random.Random) -> Recipe:
@@ -74,8 +74,8 @@ def _part(place: int, text: str, known: Sequence[str], rng: random.Random) -> Pa
             opening, closing = rng.choice(NESTS)
             return Part(place, lambda k, n: opening, rng.choice((closing, closing, "")), f"{opening!r} ... {closing!r}")
         case 1:
-            sign = rng.choice(SIGNS)
-            return Part(place, lambda k, n: sign, words=repr(sign))
+            symbol = rng.choice(SYMBOLS)
+            return Part(place, lambda k, n: symbol, description=repr(symbol))
         case 2 | 3 if known:
             piece = rng.choice(known)
         case 4 | 5 | 6:  # a line, a statement, an object or a word is repeated where it is
@@ -141,7 +141,7 @@ NESTS = [
     ("1 + ", ""),
     ("(1 + ", ")"),
 ]
-SIGNS = [
+SYMBOLS = [
     '"',
     '\\"',
     '"\\',

@@ -57,10 +57,10 @@ def _texts(target: str) -> Callable[[], list[str]]:
     return cache(lambda: [seed.decode() for seed in TARGETS[target].seeds() if len(seed) < 20_000])
 
 
-def _recipe(text: str, mark: str, *pieces: str, words: str = "") -> Recipe:
+def _recipe(text: str, mark: str, *pieces: str, description: str = "") -> Recipe:
     """Return a recipe that repeats each piece before the first `mark`. {k} in a piece is the number of the copy."""
     place = text.index(mark)
-    parts = (Part(place, _copies(piece), words=words or repr(piece[:60])) for piece in pieces)
+    parts = (Part(place, _copies(piece), description=description or repr(piece[:60])) for piece in pieces)
     return Recipe(text, tuple(parts))
 
 
@@ -126,7 +126,7 @@ def _json_programs() -> Iterator[Recipe]:
         yield _recipe(text, front, piece)
         yield _recipe(text, instruction, piece)
         yield _recipe(text, end, piece)
-    yield _recipe(text, front, '"a": 1, "a": 2' + '\\" ' * 5, words="a field twice, and stray quotes")
+    yield _recipe(text, front, '"a": 1, "a": 2' + '\\" ' * 5, description="a field twice, and stray quotes")
     for piece in (
         JSON_SUM,
         JSON_SUM.replace("stage 0", "t{k}"),
@@ -149,11 +149,13 @@ def _json_programs() -> Iterator[Recipe]:
             Part(
                 text.index("]\n]}"),
                 _colliding(', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [%s]}'),
-                words="tuples of one hash",
+                description="tuples of one hash",
             ),
         ),
     )
-    yield Recipe(text, (Part(text.index("]\n]}"), _colliding(JSON_SUM.replace("[0]", "[%s]")), words="sums of one hash"),))
+    yield Recipe(
+        text, (Part(text.index("]\n]}"), _colliding(JSON_SUM.replace("[0]", "[%s]")), description="sums of one hash"),)
+    )
 
 
 def _colliding(template: str) -> Callable[[int, int], str]:
@@ -194,7 +196,7 @@ def _text_programs() -> Iterator[Recipe]:
         yield _recipe(text, "rank 0:", piece)
         yield _recipe(text, " m0", piece)
         yield _recipe(text, " m0", piece.strip())
-    yield Recipe(text, (Part(text.index("\nrank 1:"), _colliding("\n  FWD main s0 m%s"), words="tuples of one hash"),))
+    yield Recipe(text, (Part(text.index("\nrank 1:"), _colliding("\n  FWD main s0 m%s"), description="tuples of one hash"),))
 
 
 def _models() -> Iterator[Recipe]:

@@ -67,7 +67,7 @@ def replaced(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:
 
 
 def header_costs(d: Draft, _: Place, rng: random.Random) -> bool:
-    """Change a cost. Costs stand in the header of a file, and beside it in a program."""
+    """Change a cost. Costs are in the header of a file; in a program they are a field of their own."""
     d.costs = changed_costs(d.costs, rng)
     return True
 

@@ -47,18 +47,18 @@ class ChosenTurns(Turns):
 
     def pause(self, me: int) -> None:
         self.hand_over(me)
-        if self.over:
-            raise self.over("it is over")
+        if self.stopped_by:
+            raise self.stopped_by("the run was stopped")
 
     def choose(self, able: Sequence[int]) -> int:
         chosen = self._choose(able)
         if chosen is None:  # this run can reach no new state
-            self.over = PeerLostError
+            self.stopped_by = PeerLostError
             return able[0]
         return chosen
 
-    def start(self, lives: Sequence[Callable[[], None]]) -> None:
-        self._hub, self._greenlets = greenlet.getcurrent(), [greenlet(life) for life in lives]
+    def start(self, bodies: Sequence[Callable[[], None]]) -> None:
+        self._hub, self._greenlets = greenlet.getcurrent(), [greenlet(body) for body in bodies]
 
     def give(self, to: int | None) -> None:
         self._next = to
@@ -146,7 +146,7 @@ class Exploration:
             raise unexpected[0]
         if not cut:
             self.visit(tuple(positions), contents(world, buffers) if self.thorough else None)
-            self.finals[tuple(positions)] = turns.over is None and all(correct)
+            self.finals[tuple(positions)] = turns.stopped_by is None and all(correct)
 
     def visit(self, state: State, content: object) -> None:
         """Record a state. At each later visit the contents of the transport must be the same."""

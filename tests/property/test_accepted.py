@@ -68,7 +68,7 @@ rank 1:
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_written_by_hand(name: str) -> None:
+def test_programs_written_by_hand_are_accepted(name: str) -> None:
     p = program_from_text(HEADER + BY_HAND[name])
     assert verify(p) is p
     assert not wrong(p)

@@ -79,7 +79,7 @@ def test_zb_v(D: int, N: int) -> None:
 
 @pytest.mark.parametrize(("D", "least"), [(D, 2 * D - 1) for D in (1, 2, 4, 8)])
 @pytest.mark.parametrize("schedule", ["zb_h2", "zb_v"])
-def test_the_requirement_of_zero_bubble_is_where_it_begins(schedule: str, D: int, least: int) -> None:
+def test_the_requirement_of_zero_bubble_is_tight(schedule: str, D: int, least: int) -> None:
     assert set(measure(program(schedule, D=D, N=least)).own_bubbles) == {0}
     with pytest.raises(ChimeraError) as caught:
         program(schedule, D=D, N=least - 1)
@@ -268,7 +268,7 @@ def test_transfers_change_the_ranking(schedule: str, N: int, free: int, tenth: F
         assert Fraction(max(s.wall_bubbles), s.scale) == bubble
 
 
-def test_an_order_made_for_the_hop_at_hand_is_another_one() -> None:
+def test_an_order_planned_for_a_hop_differs() -> None:
     """The scheduler uses the hop: at hop F its order for F is faster than its order for 0, and at hop 0 it is slower."""
     free, far = program("chimera_zb", D=8, N=32), program("chimera_zb", D=8, N=32, hop=1)
     assert measure(far, hop=1).makespan < measure(free, hop=1).makespan

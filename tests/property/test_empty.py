@@ -37,7 +37,7 @@ HEAD = "schedule x param Z = 0 ranks 2 stages 2"
         f"order ticks {{ F a[i](s, m) at 1 // i {RULES} }}",
     ],
 )
-def test_what_concerns_nothing_is_not_computed(text: str) -> None:
+def test_expressions_without_tasks_are_not_evaluated(text: str) -> None:
     plain = f"{HEAD} {PIPES} order ticks {{ {RULES} }}"
     compiled, expected = compile_text(text).program, compile_text(plain).program
     assert len(compiled) == len(expected)
@@ -51,7 +51,7 @@ def test_what_concerns_nothing_is_not_computed(text: str) -> None:
         (("stage s on rank s", "stage s on rank s % Z"), "Z"),
     ],
 )
-def test_what_concerns_something_is(change: tuple[str, str], place: str) -> None:
+def test_expressions_with_tasks_are_evaluated(change: tuple[str, str], place: str) -> None:
     text = f"{HEAD} {PIPES} order ticks {{ {RULES} }}"
     assert change[0] in text
     with pytest.raises(ChimeraError) as caught:
@@ -60,7 +60,7 @@ def test_what_concerns_something_is(change: tuple[str, str], place: str) -> None
     assert d.code == "E205" and d.span is not None and d.span.text == place
 
 
-def test_a_task_of_a_pipe_without_micro_batches_is_told() -> None:
+def test_a_task_of_a_pipe_without_micro_batches_is_a_finding() -> None:
     with pytest.raises(ChimeraError, match=r"lists F of a s0, micro-batch 0; it has none"):
         compile_text(f"{HEAD} {PIPES} order listing for rank r {{ F a(r) }}")
 

@@ -47,7 +47,7 @@ def crossing() -> Program:
     return with_streams(p, changed)
 
 
-def test_crossing_sends_end_where_a_send_need_not_wait() -> None:
+def test_crossing_sends_terminate_if_a_send_does_not_wait() -> None:
     p = crossing()
     ends = {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
     for machine in MACHINES:
@@ -56,7 +56,7 @@ def test_crossing_sends_end_where_a_send_need_not_wait() -> None:
         assert model.explore(p, machine).finals == (ends[machine],)
 
 
-def test_a_wrong_verdict_is_seen() -> None:
+def test_a_wrong_verdict_is_detected() -> None:
     tally = Tally()
     tally.add("own orders", crossing(), {"posted": True, "window": True, "rendezvous": True, "paired": True, "serial": True})
     assert tally.disagreements == {"rendezvous": 1, "paired": 1, "serial": 1}
@@ -100,7 +100,7 @@ def triangle() -> Program:
         (triangle, "paired", {READ, WINDOW, END}),
     ],
 )
-def test_every_kind_of_wait_decides_where_some_program_ends(
+def test_every_kind_of_wait_is_needed_for_some_program(
     drawn: Callable[[], Program], machine: Machine, needed: set[int]
 ) -> None:
     p = drawn()
@@ -108,7 +108,7 @@ def test_every_kind_of_wait_decides_where_some_program_ends(
     assert model.explore(p, machine).finals == scheduler.explore(p, machine).finals == (False,)
 
 
-def test_a_channel_that_is_not_first_in_first_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_that_is_not_first_in_first_out_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def received(self: Channel, buffer: Tensor, queue: Queue | None) -> Operation:
         self.waiting = deque(reversed(self.waiting))
         return right(self, buffer, queue)

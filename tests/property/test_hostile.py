@@ -147,7 +147,7 @@ def codes(caught: ChimeraError) -> set[str]:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", SCHEDULES)
-def test_schedules_that_were_too_much(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_that_once_took_too_long(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WORK", 2**20)  # so that it is reached quickly
     text, expected = SCHEDULES[what]
     with pytest.raises(ChimeraError) as caught:
@@ -157,7 +157,7 @@ def test_schedules_that_were_too_much(what: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", FILES)
-def test_programs_that_were_too_much(what: str) -> None:
+def test_programs_that_once_took_too_long(what: str) -> None:
     text, expected = FILES[what]
     assert is_program(Source("a.json", text))
     with pytest.raises(ChimeraError) as caught:
@@ -165,7 +165,7 @@ def test_programs_that_were_too_much(what: str) -> None:
     assert codes(caught.value) <= set(expected.split())
 
 
-def test_a_field_twice_is_shown_where_it_stands() -> None:
+def test_a_duplicate_field_is_shown_at_its_place() -> None:
     with pytest.raises(ChimeraError) as caught:
         read_program(Source("a.json", FILES["a field twice"][0]))
     (d,) = caught.value.diagnostics
@@ -192,7 +192,7 @@ def test_a_large_text_that_a_search_writes_is_accepted() -> None:
     assert program.table.is_task.sum() == 2 * 16 * count
 
 
-def test_a_terminal_is_shown_what_it_would_obey() -> None:
+def test_control_characters_are_shown_escaped() -> None:
     text = "let \x1b[2J = \u202e1"
     shown = render([Diagnostic("E1", "\x07\x9b", Span(Source("\x1bname", text), 1, 5, 1, 9), "\r", ("a\nb\x08",), "\udc80")])
     check_printable(shown)
@@ -206,7 +206,7 @@ EXECUTIONS = {"schedule text": 40, "schedule": 40, "program json": 60, "program 
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_little_fuzzing(target: str, tmp_path: Path) -> None:
+def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
     """The inputs are the same every time; `make proof` draws more."""
     runner = Runner(target, tmp_path)
     run_own(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
@@ -214,7 +214,7 @@ def test_a_little_fuzzing(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_seeds_say_different_things(target: str) -> None:
+def test_seeds_have_different_answers(target: str) -> None:
     """If a target refused all of its seeds, the fuzzing would test its first lines only."""
     seeds = TARGETS[target].seeds()
     said = set()
@@ -277,7 +277,7 @@ def test_an_interrupted_run_records_nothing(monkeypatch: pytest.MonkeyPatch, cap
     assert "nothing is recorded" in capsys.readouterr().err
 
 
-def test_low_limits_are_put_back() -> None:
+def test_low_limits_are_restored() -> None:
     before = {k: v for k, v in vars(limits).items() if k.isupper()}
     with low_limits():
         assert before["TASKS"] > limits.TASKS

@@ -43,7 +43,7 @@ words = st.sampled_from([*sorted(keywords()), *"DNFBIWsmpr", "0", "1", "2", "999
 
 @examples(150)
 @given(st.binary(min_size=1, max_size=1), trees)
-def test_trees_that_need_not_make_sense(options: bytes, tree: n.Schedule) -> None:
+def test_arbitrary_trees(options: bytes, tree: n.Schedule) -> None:
     text = print_schedule(tree).encode()
     assert answer("schedule text", text).startswith("tree")
     answer("schedule", options + text)
@@ -67,7 +67,7 @@ def test_schedules_with_a_piece_cut_out_or_doubled(text: str, data: st.DataObjec
 
 @examples(150)
 @given(programs())
-def test_programs_that_need_not_make_sense(p: object) -> None:
+def test_arbitrary_programs(p: object) -> None:
     seen = answer("program json", program_to_json(p).encode())  # type: ignore[arg-type]
     assert seen == answer("program text", program_to_text(p).encode())  # type: ignore[arg-type]
 

@@ -56,7 +56,7 @@ def test_drawing_a_timeline_in_bands_is_linear_in_its_characters() -> None:
     assert growth(spent, [len(text) for text in drawn]) <= SLACK
 
 
-def test_what_is_quadratic_is_seen() -> None:
+def test_quadratic_costs_are_detected() -> None:
     def pairs(n: int) -> int:
         return sum(1 for a in range(n) for b in range(n) if a == b)
 
@@ -74,21 +74,21 @@ def test_readers_are_linear_in_their_input(name: str) -> None:
         measurement.run(text)
     words = "order greedy", "tied", "F & B"  # only these, because parsing a schedule executes many lines
     for recipe in measurement.reader.regressions():
-        if name != "schedule" or recipe.words[1:].startswith(words):
-            assert not measurement.count_lines(recipe, 0), recipe.words
+        if name != "schedule" or recipe.description[1:].startswith(words):
+            assert not measurement.count_lines(recipe, 0), recipe.description
 
 
 def test_memory_of_a_reader_is_linear_in_its_input() -> None:
     """For the inputs with the most bytes per character: values of JSON, and findings that each name all holders of a group."""
     measurement = Measurement("program json", READERS["program json"])
     for recipe in [*measurement.reader.regressions()][-12:]:
-        assert not measurement.count_bytes(recipe, 0), recipe.words
+        assert not measurement.count_bytes(recipe, 0), recipe.description
 
 
-def test_growth_is_seen() -> None:
+def test_quadratic_growth_is_detected() -> None:
     """A reader that is worse than linear in lines or bytes is detected; a linear one is not."""
 
-    recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, words="x"),))
+    recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, description="x"),))
     quick = [
         ("lines", lambda t: [sum(1 for _ in range(len(t) // 9)) for _ in range(len(t) // 90)]),
         ("bytes", lambda t: bytearray(len(t) ** 2 // 400)),

@@ -75,7 +75,7 @@ def check_products(p: Program) -> None:
 
 @given(st.integers(0, 2**32))
 @examples(60)
-def test_a_program_that_ends_on_its_machine_has_times_there(seed: int) -> None:
+def test_a_program_that_terminates_on_its_machine_has_times_on_it(seed: int) -> None:
     r = random.Random(seed)
     for p in drawn(r):
         check_products(p)
@@ -83,7 +83,7 @@ def test_a_program_that_ends_on_its_machine_has_times_there(seed: int) -> None:
             check_products(evaluation_of(p))
 
 
-def test_the_draws_reach_every_machine_and_what_only_one_of_them_runs() -> None:
+def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
     r = random.Random(1)
     found: Counter[object] = Counter()
     for _ in range(150):
@@ -97,7 +97,7 @@ def test_the_draws_reach_every_machine_and_what_only_one_of_them_runs() -> None:
 
 @given(st.integers(0, 2**32))
 @examples(60)
-def test_what_ends_on_a_machine_that_waits_for_more_ends_on_one_that_waits_for_less(seed: int) -> None:
+def test_a_program_that_terminates_on_a_machine_terminates_on_machines_with_fewer_waits(seed: int) -> None:
     for p in drawn(random.Random(seed)):
         ends = machines(View(p))
         for more, less in (("serial", "paired"), ("paired", "window"), ("rendezvous", "window"), ("window", "posted")):

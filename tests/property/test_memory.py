@@ -42,20 +42,20 @@ def wrong(p: Program, model: Model, seed: int, length: int = 2) -> list[str]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_rank_holds_what_is_predicted_after_every_instruction(part: int) -> None:
+def test_a_rank_holds_the_predicted_bytes_after_every_instruction(part: int) -> None:
     for seed in range(part * EACH, (part + 1) * EACH):
         p, model = drawn(random.Random(seed))
         assert not wrong(p, model, seed), f"seed {seed}"
 
 
-def test_what_is_drawn_is_of_every_kind() -> None:
+def test_all_kinds_of_layers_are_drawn() -> None:
     found = [drawn(random.Random(seed))[0] for seed in range(24)]
     assert len({p.header.machine for p in found}) >= 4 and {p.header.window for p in found} == {0, 1, 2, 3}
     assert any(p.header.width > 1 for p in found) and any(p.header.tied for p in found)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb_v", "chimera_doubling", "dualpipe"])
-def test_a_gpt_holds_what_is_predicted_after_every_instruction(name: str) -> None:
+def test_a_gpt_holds_the_predicted_bytes_after_every_instruction(name: str) -> None:
     p = program(name, **SMALL[name][0])
     model = gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1)
     assert not wrong(p, model, 0, length=16)

@@ -74,7 +74,7 @@ def test_mutants_of_drawn_schedules_too(sizes: Sizes) -> None:
 
 
 @pytest.mark.parametrize("schedule", SMALL)
-def test_the_reference_sees_what_the_verifier_sees(schedule: str) -> None:
+def test_the_reference_rejects_what_the_verifier_rejects(schedule: str) -> None:
     """The reference itself finds nearly all mutants that change what is computed."""
     p = program(schedule, width=2, **SMALL[schedule][0])
     for mutation in (drop, redirect_peer, change_stage, change_micro_batch):

@@ -32,7 +32,7 @@ def test_a_stage_on_two_ranks_is_accepted_and_trains() -> None:
     equal_to_one_process(p, deep_model(4), seed=0)
 
 
-def test_a_task_there_twice_is_refused() -> None:
+def test_a_duplicate_task_is_refused() -> None:
     """Every forward, input gradient and weight gradient must be computed exactly once."""
     for n, i in enumerate(PIPED.stream(0)):
         if not isinstance(i, Send | Recv):
@@ -101,7 +101,7 @@ def test_two_receives_in_the_wrong_order_are_refused() -> None:
 
 
 @pytest.mark.parametrize("garbage", ["garbage", " garbage", " 0", ",", " overlapped", " -> 1", "; garbage", "x", "\u0661"])
-def test_an_instruction_with_something_behind_it_is_refused(garbage: str) -> None:
+def test_an_instruction_with_trailing_text_is_refused(garbage: str) -> None:
     """The reader does not skip the rest of a line after an instruction."""
     text = program_to_text(PIPED)
     assert program_from_text(text) == PIPED

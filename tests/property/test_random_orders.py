@@ -40,7 +40,7 @@ def right(text: str) -> Program:
 
 @given(greedy_schedules(roomy=True))
 @examples(100)
-def test_a_scheduler_with_a_place_for_every_stage_is_never_stuck(case: GreedyCase) -> None:
+def test_a_scheduler_with_room_for_every_stage_is_never_stuck(case: GreedyCase) -> None:
     """Every limit is on F - W or F - B, and allows at least one group of forwards for each (pipe, stage) that it counts."""
     case.check(right(case.text))
 
@@ -119,7 +119,7 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
 @given(loops())
 @example(looped_and_unrolled(3, [], [(3, ["I(0)"]), (2, ["W(0)", "W(0)"])]))
 @examples(500)
-def test_a_loop_lists_what_its_turns_list_one_by_one(case: tuple[str, str]) -> None:
+def test_a_loop_lists_the_tasks_of_its_iterations(case: tuple[str, str]) -> None:
     def listed(text: str) -> object:
         try:
             budget = Budget()

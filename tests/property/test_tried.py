@@ -63,7 +63,7 @@ def sizes_tried(help: str) -> list[dict[str, int]]:
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "dapple", "chimera", "interleaved", "zb_h1", "gems"])
-def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
+def test_the_suggested_formula_corrects_the_order(name: str) -> None:
     parameters, text = SMALL[name][1], find(name).text
     suggested = 0
     for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
@@ -86,7 +86,7 @@ def test_the_formula_that_is_suggested_mends_the_order(name: str) -> None:
         ("s + 2*m", "D - s + 2*m", 33),  # a warm-up that is too short
     ],
 )
-def test_a_slip_in_1f1b_is_mended_to_1f1b(forward: str, backward: str, makespan: int) -> None:
+def test_a_slip_in_1f1b_is_corrected_to_1f1b(forward: str, backward: str, makespan: int) -> None:
     text = f"""schedule slip
 param D = 4
 param N = 8
@@ -103,14 +103,14 @@ order ticks {{
     assert makespan_of(compile_text(mended(text, help)).program) == makespan
 
 
-def test_a_suggestion_keeps_to_the_limits_of_the_schedule() -> None:
+def test_a_suggestion_respects_the_limits_of_the_schedule() -> None:
     text = find("1f1b").text.replace("2*D - 1 - s + 2*m", "2*D - 1 - s - 2*m") + "limit activations <= 4\n"
     code, help = refused(text, {"D": 4, "N": 8})
     assert code == "E304" and compile_text(mended(text, help), {"D": 4, "N": 8})
 
 
 @pytest.mark.parametrize("name", ["1f1b", "dapple", "chimera", "zb_h1"])
-def test_the_shift_that_is_suggested_parts_two_tasks(name: str) -> None:
+def test_the_suggested_shift_separates_two_tasks(name: str) -> None:
     text = find(name).text
     for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
         for change in (" - 1", " + 1", " + s"):
@@ -138,7 +138,7 @@ order listing for rank r {
 
 
 @pytest.mark.parametrize("wrong", ["min(N, r + 1)", "min(N, D - 1 - r)", "min(N, D + r)"])
-def test_the_count_that_is_suggested_mends_a_listing(wrong: str) -> None:
+def test_the_suggested_count_corrects_a_listing(wrong: str) -> None:
     right = compile_text(LISTING)
     broken = LISTING.replace("min(N, D - r)", wrong)
     code, help = refused(broken, {})
@@ -149,7 +149,7 @@ def test_the_count_that_is_suggested_mends_a_listing(wrong: str) -> None:
         assert makespan_of(compile_text(mended(broken, help)).program) == makespan_of(right.program)
 
 
-def test_a_rank_counted_from_the_wrong_end_is_mended_everywhere() -> None:
+def test_a_rank_counted_from_the_wrong_end_is_corrected_everywhere() -> None:
     broken = LISTING.replace("    let warm_up = min(N, D - r)\n", "").replace("warm_up", "r")
     code, help = refused(broken, {})
     assert code == "E304" and help.count("write ") == 3
@@ -166,7 +166,7 @@ def test_a_rank_counted_from_the_wrong_end_is_mended_everywhere() -> None:
         ("repeat N { F }  repeat N { B }", "repeat N { B  F }", 1, 15),  # the wrong way round
     ],
 )
-def test_loops_that_are_grouped_otherwise_mend_a_listing(first: str, second: str, edits: int, makespan: int) -> None:
+def test_regrouped_loops_correct_a_listing(first: str, second: str, edits: int, makespan: int) -> None:
     text = f"""schedule loops
 param N = 4
 ranks 2   stages 2
@@ -181,7 +181,7 @@ order listing for rank r {{
     assert makespan_of(compile_text(mended(text, help)).program) == makespan
 
 
-def test_a_stage_counted_up_that_should_be_counted_down_is_mended() -> None:
+def test_a_stage_counted_up_instead_of_down_is_corrected() -> None:
     text = """schedule up_and_up
 param N = 4
 ranks 2   stages 4
@@ -197,7 +197,7 @@ order listing for rank r {
 
 
 @pytest.mark.parametrize("machine", ["paired", "serial"])
-def test_what_is_suggested_runs_on_the_machine_at_hand(machine: Machine) -> None:
+def test_suggestions_run_on_the_machine_of_the_program(machine: Machine) -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)")
     with pytest.raises(ChimeraError) as caught:
         compile_source(Source("broken.sched", broken), {}, 1, machine)
@@ -206,14 +206,14 @@ def test_what_is_suggested_runs_on_the_machine_at_hand(machine: Machine) -> None
     assert compile_source(Source("broken.sched", mended(broken, help)), {}, 1, machine, arrange=True)
 
 
-def test_limits_are_not_kept_to_at_a_larger_size_and_that_is_said() -> None:
+def test_a_suggestion_says_if_it_exceeds_limits_at_a_larger_size() -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
     code, help = refused(broken, {})
     assert code == "E304" and "and with D=6 N=8, there without the limits: it then runs" in help
     assert refused(mended(broken, help), {}) == ("", "")
 
 
-def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
+def test_moving_the_suggested_tasks_earlier_makes_any_order_run() -> None:
     """Every rank has a random order. The moves are made one by one, and no task is lost."""
     mended = many = 0
     for seed in range(300):
@@ -237,7 +237,7 @@ def test_the_tasks_that_are_pulled_forward_make_any_order_run() -> None:
     assert mended > 100 and many > 50
 
 
-def test_what_a_program_of_such_an_order_is_told() -> None:
+def test_the_finding_for_a_program_with_such_an_order() -> None:
     explained = 0
     for seed in range(40):
         r = random.Random(seed)
@@ -250,7 +250,7 @@ def test_what_a_program_of_such_an_order_is_told() -> None:
     assert explained > 10
 
 
-def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arranging_works_if_it_is_suggested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For programs that deadlock, or whose sums have no common order: the command that the help names is run."""
     suggested, path = 0, tmp_path / "hung.json"
     for _, p in islice(candidates(seed=5), 400):
@@ -269,7 +269,7 @@ def test_arranging_where_it_is_suggested_works(tmp_path: Path, capsys: pytest.Ca
     assert suggested > 10
 
 
-def test_the_task_that_is_suggested_mends_a_listing() -> None:
+def test_the_suggested_task_corrects_a_listing() -> None:
     text = """schedule exchanged
 ranks 2   stages 2
 pipe p { stage s on rank s   micro_batches 2 }
@@ -289,7 +289,7 @@ order listing for rank r {
     assert refused(text.replace("B p(1, 1)\n        F p(1, 1)", "F p(1, 1)\n        B p(1, 1)"), {}) == ("", "")
 
 
-def test_pairs_that_wait_for_pairs_are_parted() -> None:
+def test_pairs_that_wait_for_pairs_are_separated() -> None:
     text = """schedule pairs
 ranks 2   stages 2
 pipe p[i in 0 .. 1] { stage s on rank (i + s) % 2   micro_batches 1 }
@@ -334,7 +334,7 @@ def disturbed(p: Program, r: random.Random) -> Program:
 
 
 @pytest.mark.parametrize("machine", MACHINES[1:])
-def test_the_moves_that_are_suggested_mend_the_program(machine: str) -> None:
+def test_the_suggested_moves_correct_the_program(machine: str) -> None:
     mended = hung = 0
     for name in SMALL:
         for seed in range(6):

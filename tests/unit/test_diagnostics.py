@@ -40,13 +40,13 @@ def test_a_finding_in_full() -> None:
     ]
 
 
-def test_tabs_stay_tabs_so_that_the_caret_stands_under_its_word() -> None:
+def test_tabs_are_kept_so_that_the_caret_is_under_its_word() -> None:
     found = shown(at(2, 10, 16))
     assert found[3] == "2 | \tlet x =\tN // 0 # tabs"
     assert found[4] == "  | \t       \t^^^^^^ here"
 
 
-def test_a_line_too_long_is_cut_around_its_caret() -> None:
+def test_a_long_line_is_cut_around_its_caret() -> None:
     text = "x" * 1000 + "WRONG" + "y" * 1000
     found = shown(at(1, 1001, 1006, text=text), label="")
     line, caret = found[3].removeprefix("1 | "), found[4].removeprefix("  | ")
@@ -69,11 +69,11 @@ def test_a_place_just_past_the_end_has_one_caret() -> None:
     assert shown(at(9, 1, 2))[3:5] == ["9 |", "  | ^ here"]  # a line that does not exist
 
 
-def test_windows_line_ends_do_not_show() -> None:
+def test_carriage_returns_are_not_shown() -> None:
     assert shown(at(1, 1, 4, text="abc\r\ndef\r\n"))[3] == "1 | abc"
 
 
-def test_the_margin_is_as_wide_as_the_number() -> None:
+def test_the_margin_has_the_width_of_the_line_number() -> None:
     found = shown(at(10, 1, 2, text="\n" * 9 + "x"))
     assert found[1:5] == ["  --> a.sched:10:1", "   |", "10 | x", "   | ^ here"]
 
@@ -104,13 +104,13 @@ def test_spans_join() -> None:
     assert str(a.to(b)) == "a.sched:1:7"
 
 
-def test_the_exception_carries_and_tells_all_findings() -> None:
+def test_the_exception_has_all_findings() -> None:
     error = ChimeraError([Diagnostic("E1", "one"), Diagnostic("E2", "two")])
     assert str(error) == "E1: one\nE2: two"
     assert refuse("E3", "three", help="h").diagnostics == (Diagnostic("E3", "three", help="h"),)
 
 
-def test_help_names_the_nearest_word_or_all() -> None:
+def test_help_names_the_nearest_word_or_lists_all() -> None:
     assert did_you_mean("chimara", ["gpipe", "chimera"]) == "did you mean 'chimera'?"
     assert did_you_mean("zzz", ["b", "a"]) == "known: a, b"
     assert did_you_mean("zzz", []) == ""

@@ -55,14 +55,14 @@ rank 1:
 """
 
 
-def test_micro_batches_that_are_not_one_after_another_are_named_as_they_are() -> None:
+def test_micro_batches_that_are_not_consecutive_are_listed() -> None:
     lines = drawn(program_from_text(APART))
     assert lines[1].startswith("rank 0 |F3,0-1.0")
     assert lines[-1].endswith("then the stage; a 0-1,3, b 2")
 
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
-def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
+def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
     """Read the drawing back: the column and width of each label give its start and cost."""
     p = compiled(schedule, parameters)
     s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
@@ -81,7 +81,7 @@ def test_every_task_stands_at_its_time(schedule: str, parameters: tuple[tuple[st
             assert Fraction(stop + 1, end) == Fraction(int(s.timeline.end[row]), s.makespan)  # one character is left empty
 
 
-def test_a_long_timeline_goes_on_below() -> None:
+def test_a_long_timeline_continues_below() -> None:
     p = program("1f1b", D=2, N=8)
     lines = drawn(p, columns=40, F=1, B=2)
     assert all(len(line) <= 40 for line in lines[:-1])
@@ -91,7 +91,7 @@ def test_a_long_timeline_goes_on_below() -> None:
         assert "".join(parts) == whole[g + 1].removeprefix(f"rank {g} |")[:-1]
 
 
-def test_colour_only_paints() -> None:
+def test_colour_changes_no_text() -> None:
     p = program("chimera", D=2)
     plain, coloured = drawn(p), drawn(p, colour=True)
     bare = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured]
@@ -99,12 +99,12 @@ def test_colour_only_paints() -> None:
     assert coloured[1].count("\x1b[0m") == 4
 
 
-def test_tasks_that_take_no_time_do_not_break_it() -> None:
+def test_tasks_that_take_no_time_can_be_drawn() -> None:
     assert len(drawn(program("1f1b", D=2, N=2), F=0, B=0)) == 4
     assert len(drawn(program("1f1b", D=2, N=2), F=0, B=2)) == 4
 
 
-def test_the_library_says_where_each_scheme_comes_from() -> None:
+def test_the_library_names_the_source_of_each_scheme() -> None:
     found = {e.name: e for e in entries()}
     assert set(found) == set(names())
     for e in found.values():
@@ -122,7 +122,7 @@ def test_schedules_are_found_by_name_and_by_path(tmp_path: pytest.TempPathFactor
             assert caught.value.diagnostics[0].code == "E001"
 
 
-def test_costs_without_a_common_measure_are_rounded() -> None:
+def test_costs_without_a_common_unit_are_rounded() -> None:
     """1000 and 1999 have no common divisor but 1, so an exact drawing would need one character per unit."""
     p = program("1f1b", D=4, N=8)
     exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})
@@ -131,7 +131,7 @@ def test_costs_without_a_common_measure_are_rounded() -> None:
     assert other.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in other
 
 
-def test_a_timeline_is_never_wider_than_a_person_can_scroll() -> None:
+def test_a_timeline_has_a_maximal_width() -> None:
     p = program("1f1b", D=2, N=2)
     for costs in ({"hop": 14_064_140}, {"B": 2**40}, {"F": Fraction(1, 999_983)}):
         s = simulate(p, costs)

@@ -73,7 +73,7 @@ def test_only_the_branch_taken_is_computed() -> None:
     assert np.asarray(value("if m % 2 == 0 then m else 100 * m", m=m)).tolist() == [0, 100, 2, 300]
 
 
-def test_and_and_or_stop_early() -> None:
+def test_and_and_or_short_circuit() -> None:
     assert value("m == 0 or N // m > 3", m=0, N=8) is True
     assert value("m != 0 and N // m > 3", m=0, N=8) is False
     m = np.arange(4)
@@ -99,7 +99,7 @@ def test_values_beyond_the_limit() -> None:
 
 
 @given(st.integers(-20, 20), st.lists(st.integers(-20, 20), min_size=1, max_size=6), st.data())
-def test_many_points_are_as_many_single_ones(a: int, points: list[int], data: st.DataObject) -> None:
+def test_evaluating_at_many_points_equals_evaluating_at_each(a: int, points: list[int], data: st.DataObject) -> None:
     """For every expression, evaluating an array of points gives the same values as evaluating each point."""
     text = data.draw(
         st.sampled_from(

@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_path_that_nothing_can_be_written_to(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_that_cannot_be_written(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(os.listdir(here))
     with pytest.raises(ChimeraError) as caught:
         write("new\n", name)
@@ -51,7 +51,7 @@ def test_a_path_that_nothing_can_be_written_to(name: str, here: Path, capsys: py
 
 
 @pytest.mark.parametrize("name", [*NAMES, "x" * 251, "none"])
-def test_a_path_that_nothing_can_be_read_from(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_that_cannot_be_read(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for reader in (read, find):
         with pytest.raises(ChimeraError) as caught:
             reader(name)  # type: ignore[operator]
@@ -69,7 +69,7 @@ def test_a_name_as_long_as_a_name_can_be(length: int, here: Path) -> None:
     assert sorted(os.listdir(here)) == ["file", "loop", "x" * length]
 
 
-def test_what_is_written_has_a_name_that_nobody_can_plant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_have_names_that_cannot_be_predicted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The temporary file is new: if its name exists, for instance as a link by someone else, nothing is written."""
     Path("victim").write_text("kept\n")
     Path(".planted").symlink_to("victim")
@@ -85,7 +85,7 @@ def test_what_is_written_has_a_name_that_nobody_can_plant(here: Path, monkeypatc
     assert len(set(opened)) == 2 and not any(str(os.getpid()) in Path(name).name for name in opened)
 
 
-def test_a_link_stays_and_leads_to_what_is_new(here: Path) -> None:
+def test_a_link_stays_and_leads_to_the_new_content(here: Path) -> None:
     Path("folder").mkdir()
     Path("folder/target").write_text("old\n")
     Path("link").symlink_to("folder/target")
@@ -107,13 +107,13 @@ def test_permissions_stay_and_new_files_have_the_usual_ones(here: Path) -> None:
     assert [stat.S_IMODE(os.stat(name).st_mode) for name in ("made", "file")] == [0o640, 0o604]
 
 
-def test_all_names_of_a_file_lead_to_what_is_new(here: Path) -> None:
+def test_all_hard_links_lead_to_the_new_content(here: Path) -> None:
     os.link("file", "other")
     write("new\n", "file")
     assert Path("other").read_text() == "new\n" and os.path.samefile("file", "other")
 
 
-def test_a_file_in_a_folder_that_takes_none(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_a_folder_that_is_not_writable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: str, *rest: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
@@ -170,7 +170,7 @@ def test_a_pipe_a_device_and_stdout_are_written_to(here: Path) -> None:
     assert subprocess.run([*command, "/dev/full"], env=env, capture_output=True, text=True).returncode == 1
 
 
-def test_what_stdout_has_no_sign_for(here: Path) -> None:
+def test_characters_that_stdout_cannot_encode(here: Path) -> None:
     Path("é.sched").write_text("# é\nschedule  x\n")
     for argv in (["fmt", "-"], ["fmt", "--check", "é.sched"], ["fmt", "é.sched"]):
         env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -179,7 +179,7 @@ def test_what_stdout_has_no_sign_for(here: Path) -> None:
         assert "é" in ran.stdout.decode() and ran.stderr == b""
 
 
-def test_a_model_description_that_nobody_reads(here: Path) -> None:
+def test_a_model_description_on_a_full_disk(here: Path) -> None:
     pytest.importorskip("torch")
     command = f"{sys.executable} -m chimerac.models describe --model gpt-nano"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -187,7 +187,7 @@ def test_a_model_description_that_nobody_reads(here: Path) -> None:
     assert ran.returncode == 1 and "error[E003]" in ran.stderr and "Traceback" not in ran.stderr
 
 
-def test_a_log_on_a_full_disk_is_told() -> None:
+def test_a_log_on_a_full_disk_is_a_finding() -> None:
     record = Record(0, 1, Path("/dev/full"))
     with pytest.raises(ChimeraError) as caught:
         record.write({"loss": 1.0})

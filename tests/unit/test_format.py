@@ -92,14 +92,14 @@ def test_spelling_of_actions(given: str, wanted: str) -> None:
     assert inside(given) == wanted
 
 
-def test_what_does_not_fit_goes_to_a_line_of_its_own() -> None:
+def test_a_part_that_does_not_fit_has_a_line_of_its_own() -> None:
     long = "let a = " + " + ".join(["long_name"] * 8)
     assert formatted(f"schedule x {long} {long.replace('a =', 'b =')}").count("\n") == 2
     listing = inside(" ".join(["F main(0)"] * 30))
     assert max(map(len, listing.splitlines())) <= WIDTH and len(listing.splitlines()) > 2
 
 
-def test_a_comment_may_stand_anywhere() -> None:
+def test_a_comment_may_be_anywhere() -> None:
     text = "".join(f"{token} # {k}\n" for k, token in enumerate(TOKEN.findall(find("dualpipe").text)) if token[0] != "#")
     assert comments(formatted(text)) == comments(text)
     assert formatted(formatted(text)) == formatted(text)

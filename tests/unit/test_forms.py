@@ -32,7 +32,7 @@ def codes(read: object, text: str) -> set[str]:
     return {d.code for d in caught.value.diagnostics}
 
 
-def test_json_says_what_the_format_promises() -> None:
+def test_json_has_the_documented_form() -> None:
     file = json.loads(program_to_json(RIGHT))
     assert list(file)[:3] == ["format", "version", "schedule"]
     assert (file["format"], file["version"], file["width"], file["ranks"]) == ("chimera-program", 1, 2, 2)
@@ -75,12 +75,12 @@ def test_the_published_schema_is_that_of_the_reader() -> None:
         ({"streams": [[{"pipe": 0, "stage": 0, "micro_batches": [0]}]]}, "E603"),
     ],
 )
-def test_json_from_a_stranger(change: dict[str, object], code: str) -> None:
+def test_json_from_other_writers(change: dict[str, object], code: str) -> None:
     assert codes(program_from_json, json.dumps(json.loads(program_to_json(RIGHT)) | change)) == {code}
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a": }', "[" * 100_000, '"\\ud800"', "NaN"])
-def test_what_is_no_json_at_all(text: str) -> None:
+def test_texts_that_are_not_json(text: str) -> None:
     assert codes(program_from_json, text) <= {"E601", "E602"}
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_json_at_all(text: str) -> None:
         ("chimera-program 1\n", "chimera-program 2\n"),
     ],
 )
-def test_texts_that_do_not_read(old: str, new: str) -> None:
+def test_texts_that_cannot_be_read(old: str, new: str) -> None:
     text = program_to_text(RIGHT)
     assert old in text
     assert codes(program_from_text, text.replace(old, new, 1)) <= {"E602", "E603", "E605"}
@@ -158,7 +158,7 @@ def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help:
          + ["streams[0][0].FOO: this field is unknown"]),
     ],
 )  # fmt: skip
-def test_a_wrong_field_is_told_in_the_words_of_json(change: dict[str, object], said: list[str]) -> None:
+def test_a_wrong_field_is_described_in_terms_of_json(change: dict[str, object], said: list[str]) -> None:
     with pytest.raises(ChimeraError) as raised:
         program_from_json(json.dumps(json.loads(program_to_json(RIGHT)) | change), "p.json")
     assert [d.message for d in raised.value.diagnostics] == [f"p.json: {fact}" for fact in said]
@@ -173,7 +173,7 @@ def test_a_wrong_field_is_told_in_the_words_of_json(change: dict[str, object], s
         ('{"a": "x\\ud800"}', "half of a surrogate pair is no character", 9),
     ],
 )
-def test_json_that_cannot_be_read_says_why_and_where(text: str, said: str, column: int) -> None:
+def test_the_finding_for_invalid_json_has_reason_and_place(text: str, said: str, column: int) -> None:
     with pytest.raises(ChimeraError) as raised:
         program_from_json(text, "p.json")
     [d] = raised.value.diagnostics
@@ -194,7 +194,7 @@ def test_json_that_cannot_be_read_says_why_and_where(text: str, said: str, colum
          "SEND act up[0] s1 m1 -> 9999999999"),
     ],
 )  # fmt: skip
-def test_a_wrong_field_of_a_text_has_its_line(old: str, new: str, message: str, caret: str) -> None:
+def test_the_finding_for_a_wrong_field_of_a_text_has_its_line(old: str, new: str, message: str, caret: str) -> None:
     text = program_to_text(RIGHT)
     assert old in text
     with pytest.raises(ChimeraError) as raised:
@@ -210,7 +210,7 @@ def test_text_may_be_spaced_and_commented() -> None:
     assert program_from_text(text) == RIGHT
 
 
-def test_costs_are_no_part_of_what_a_program_is() -> None:
+def test_costs_are_not_part_of_the_digest() -> None:
     dearer = replace(RIGHT, costs=replace(RIGHT.costs, hop=RIGHT.costs.hop + 1))
     assert dearer == RIGHT and dearer.digest == RIGHT.digest
     text = program_to_json(RIGHT)
@@ -257,7 +257,7 @@ order ticks {
 """
 
 
-def test_sets_of_a_header_stand_in_any_order() -> None:
+def test_sets_of_a_header_may_be_in_any_order() -> None:
     """The micro-batches of a pipe and the stages of tied parameters are sets: their order in a file does not matter."""
     p = compile_text(TIED, width=2).program
     text = program_to_text(p)
@@ -275,7 +275,7 @@ def test_sets_of_a_header_stand_in_any_order() -> None:
         assert result is not None and verify(result).collectives == p.collectives
 
 
-def test_a_set_with_an_id_twice_is_told() -> None:
+def test_a_set_with_a_duplicate_id_is_a_finding() -> None:
     text = program_to_text(compile_text(TIED).program)
     [found] = findings(program_from_text(text.replace("micro_batches 0 1\n", "micro_batches 1 0 1\n")))
     assert found.code == "E401" and "the pipes list micro-batch 1 twice" in found.message
@@ -291,7 +291,7 @@ def test_costs_of_a_simulation() -> None:
     assert half.time(half.makespan) == "4.667"
 
 
-def test_a_window_of_one_slows_what_a_window_of_two_does_not() -> None:
+def test_a_window_of_one_delays_a_program_and_a_window_of_two_does_not() -> None:
     """A SEND waits for the message before it, so at hop 3 the sender of a fast stage is delayed."""
     p: Program = program("gpipe", D=2, N=6)
     two, one = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))

@@ -80,7 +80,7 @@ def test_every_option_is_compared_and_named(name: str) -> None:
     assert said.startswith(f"{called} is ") and " on ranks 0, 2 and " in said and said.endswith(" on rank 1")
 
 
-def test_an_option_of_tomorrow_is_compared_by_itself() -> None:
+def test_a_new_option_is_compared_without_further_code() -> None:
     later = make_dataclass("later", [("not_there_yet", Any)], bases=(RunSettings,), frozen=True, kw_only=True)
 
     def told(settings: RunSettings, value: object) -> Any:
@@ -112,7 +112,7 @@ def test_several_that_differ_are_all_named() -> None:
     )
 
 
-def test_the_order_of_parameters_means_nothing() -> None:
+def test_the_order_of_parameters_has_no_effect() -> None:
     def live(transport: Transport) -> None:
         words = ["-p", "D=2", "-p", "N=4"] if transport.rank else ["-p", "N=4", "-p", "D=2"]
         compare(transport, parse_options(words), PROGRAM)
@@ -120,7 +120,7 @@ def test_the_order_of_parameters_means_nothing() -> None:
     run_in_loopback(RANKS, live)
 
 
-def test_another_text_and_a_missing_evaluation_are_findings() -> None:
+def test_a_different_text_and_a_missing_evaluation_are_findings() -> None:
     def live(transport: Transport, made: dict[int, Any], data: dict[int, str]) -> None:
         words = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
         compare(transport, parse_options([]), [("E806", "program of evaluations", made.get(transport.rank, "a"))], words)

@@ -20,7 +20,7 @@ def all_of(text: Text) -> bytes:
     return text.read(0, len(text)).tobytes()
 
 
-def test_a_sample_is_a_window_and_the_targets_are_one_further() -> None:
+def test_a_sample_is_a_window_and_the_targets_are_shifted_by_one() -> None:
     (inputs,), targets = Windows(TEXT, 9, seed=0).read(range(11))
     assert inputs.shape == targets.shape == (11, 9)
     assert targets.equal(inputs + 1)
@@ -28,7 +28,7 @@ def test_a_sample_is_a_window_and_the_targets_are_one_further() -> None:
     assert sorted(inputs.flatten().tolist()) == list(range(99))
 
 
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+def test_the_order_depends_only_on_seed_and_epoch() -> None:
     def first_bytes(seed: int, numbers: range) -> list[int]:
         (inputs,), _ = Windows(TEXT, 9, seed).read(numbers)
         return inputs[:, 0].tolist()
@@ -56,7 +56,7 @@ def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
     assert batch.draws(1).samples == (6, 7)
 
 
-def test_the_default_text_is_python_and_always_the_same() -> None:
+def test_the_default_text_is_the_standard_library_and_deterministic() -> None:
     text = load_text(None)
     assert len(text) == 4_000_000
     assert b"import" in text.read(0, 100_000).tobytes()

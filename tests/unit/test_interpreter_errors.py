@@ -30,8 +30,8 @@ def test_a_rank_error_says_where_and_why() -> None:
 @pytest.mark.parametrize(
     ("error", "slept_s", "has_traceback"),
     [
-        (PeerLostError("the send to rank 1 failed", give_way_s=12.0), 12.0, False),
-        (RankError(0, 3, "SEND", PeerLostError("the send to rank 1 failed", give_way_s=12.0)), 12.0, False),
+        (PeerLostError("the send to rank 1 failed", exit_delay_s=12.0), 12.0, False),
+        (RankError(0, 3, "SEND", PeerLostError("the send to rank 1 failed", exit_delay_s=12.0)), 12.0, False),
         (RankError(0, 3, "SEND", StuckError("deadlock")), 0.0, False),
         (StuckError("deadlock"), 0.0, False),
         (RankError(0, 3, "FWD", RuntimeError("of torch")), 0.0, True),
@@ -50,7 +50,7 @@ def test_a_traceback_is_printed_where_no_message_explains_the_failure(
     monkeypatch.setattr(failures, "end", end)
     monkeypatch.setattr(time, "sleep", slept.append)
     with pytest.raises(EndedError, match="1"):
-        failures.end_with(error, speaks=True)
+        failures.end_with(error, reports=True)
     said = capsys.readouterr().err
     assert ("Error: " in said) == has_traceback, "the last line of a traceback names the class"
     assert sum(slept) == slept_s and "error" in said

@@ -13,7 +13,7 @@ from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.reference import add_gradients, largest_difference, whole_model
-from chimerac.interpreter.training.trainer import Settings, Trainer, agree, learning_rate, samples_per_micro_batch
+from chimerac.interpreter.training.trainer import Settings, Trainer, check_equal, learning_rate, samples_per_micro_batch
 from chimerac.models.gpt import gpt
 from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model
@@ -45,7 +45,7 @@ def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
         assert f is not None and w is not None and w.any() and f.equal(w)
 
 
-def test_a_wrong_gradient_is_seen_and_a_right_one_is_equal() -> None:
+def test_a_wrong_gradient_is_detected_and_a_right_one_is_equal() -> None:
     trainer = trainer_of(ONE_RANK)
     trainer.gradients(0)
     assert largest_difference(trainer) == 0
@@ -118,8 +118,8 @@ def test_ranks_that_hold_something_different_are_refused() -> None:
     with pytest.raises(ChimeraError, match=r"E806: rank 0 and rank 1 have a different program: .* and abc"):
         trainer_of(ONE_RANK, Alone("abc"))
     with pytest.raises(ChimeraError, match=r"E807: rank 0 and rank 2 have a different table: abc and abd"):
-        agree(Alone("abc", "abd"), "table", "E807", "abc")
-    agree(Alone("abc", "abc"), "table", "E807", "abc")
+        check_equal(Alone("abc", "abd"), "table", "E807", "abc")
+    check_equal(Alone("abc", "abc"), "table", "E807", "abc")
 
 
 def test_a_micro_batch_of_a_part_of_the_size() -> None:

@@ -82,18 +82,18 @@ class Shifted(nn.Module):
         return x + self.shift.view(x.shape), mask
 
 
-def test_what_a_stage_hands_on_as_it_came_outlives_its_buffer() -> None:
+def test_an_input_that_a_stage_returns_unchanged_outlives_its_buffer() -> None:
     # The mask goes through s1 unchanged and is read by the weight half of s2, when s1 is done with its buffer.
     p = program(SPLIT_PAIR, "split_pair", 2, 3, 2)
     equal_to_one_process(p, integer_model(3), 0, iterations=2)
 
 
-def test_a_gradient_that_autograd_keeps_as_it_came_outlives_its_buffer() -> None:
+def test_a_received_gradient_that_autograd_keeps_outlives_its_buffer() -> None:
     model = model_of(First, Shifted, Whole, Last)
     equal_to_one_process(TWO_RANKS["1f1b"], model, 0, iterations=2)
 
 
-def test_a_buffer_given_back_too_early_by_the_executor_itself_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_that_the_executor_frees_too_early_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     p = TWO_RANKS["1f1b"]
     forward = Work.forward
 
@@ -101,8 +101,8 @@ def test_a_buffer_given_back_too_early_by_the_executor_itself_is_poisoned(monkey
         forward(work)
         if work.input is not None:
             values = work.input.read()
-            work.input.give_up()
-            work.input.put(values)  # only loopback detects this
+            work.input.release()
+            work.input.set(values)  # only loopback detects this
 
     monkeypatch.setattr(Work, "forward", early)
     with pytest.raises(RankError, match=r"rank 1, instruction \d+: BWD main s1 m0: .*modified by an inplace operation"):
@@ -118,8 +118,8 @@ def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.Monke
         forward(work)
         if work.input is not None:
             values = work.input.read()
-            work.input.give_up()
-            work.input.put(values)
+            work.input.release()
+            work.input.set(values)
 
     monkeypatch.setattr(Work, "forward_to_recompute", early)
     assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))
@@ -147,7 +147,7 @@ def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
         run_in_loopback(p, rank_of(p, model))
 
 
-def test_copies_that_come_to_differ_are_seen_when_asked() -> None:
+def test_copies_that_become_different_are_found_by_the_check() -> None:
     p = TWO_RANKS["two pipes"]
 
     def live(transport: Transport) -> Found:
@@ -242,7 +242,7 @@ def test_tied_parameters_on_one_rank_are_one_parameter() -> None:
         (tied_program(), deep_model(1), "the program ties embedding on stages 0, 1, but signed integers on no stage"),
     ],
 )
-def test_ties_of_only_one_side_are_refused(p: Program, model: Model, message: str) -> None:
+def test_ties_of_only_the_model_or_only_the_program_are_refused(p: Program, model: Model, message: str) -> None:
     """Before ranks meet, and also where no rank has two of the layers."""
     with pytest.raises(ChimeraError, match=f"E805: {message}"):
         partitioned(p, model, described(model))
@@ -266,7 +266,7 @@ def test_nothing_is_in_flight_when_an_iteration_ends() -> None:
     assert any(waited) and len(waited) == 16
 
 
-def test_times_tell_work_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_separate_computing_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     p = TWO_RANKS["1f1b"]
     now = 0
 

@@ -16,7 +16,7 @@ from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.parameters import Gradients
-from chimerac.interpreter.runtime.work import alone
+from chimerac.interpreter.runtime.work import in_own_memory
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
@@ -27,36 +27,36 @@ def storage(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-def test_what_is_handed_on_is_alone_in_memory_of_its_size() -> None:
+def test_an_output_is_in_memory_of_its_own_and_of_its_size() -> None:
     whole, x = torch.arange(6.0).requires_grad_() * 1, torch.ones(2, 3)
     given = (whole, whole, whole[:2], x, x.t(), torch.ones(3).expand(2, 3), torch.zeros(0))
-    found = alone(given, [False] * 7, others=[x])
+    found = in_own_memory(given, [False] * 7, others=[x])
     assert all(f.equal(g) and f.is_contiguous() and not f.requires_grad for f, g in zip(found, given, strict=True))
     assert all(f.untyped_storage().nbytes() == f.nbytes for f in found)
     assert len({storage(t) for t in (*found, x)}) == 8
     assert storage(found[0]) == storage(whole), "what is alone already is not copied"
-    assert storage(alone([whole], [True])[0]) != storage(whole), "but where its graph keeps it"
+    assert storage(in_own_memory([whole], [True])[0]) != storage(whole), "but where its graph keeps it"
 
 
-def test_gradients_lie_in_one_run_of_memory_for_each_dtype() -> None:
+def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
     a, b, c = (nn.Parameter(torch.ones(2, 3, dtype=dtype)) for dtype in (torch.float32, torch.float64, torch.float32))
     frozen = nn.Parameter(torch.ones(7), requires_grad=False)
     gradients = Gradients([a, b, frozen, c], torch.device("cpu"))
-    assert [(run.dtype, run.numel()) for run in gradients.runs] == [(torch.float32, 12), (torch.float64, 6)]
+    assert [(tensor.dtype, tensor.numel()) for tensor in gradients.flat] == [(torch.float32, 12), (torch.float64, 6)]
     places = []
     for _ in range(2):
         gradients.begin()
         torch.autograd.backward((a * 2).sum() + (b * 3).sum() + (c * 4).sum())
-        assert gradients.runs[0].tolist() == [2] * 6 + [4] * 6 and gradients.runs[1].tolist() == [3] * 6
+        assert gradients.flat[0].tolist() == [2] * 6 + [4] * 6 and gradients.flat[1].tolist() == [3] * 6
         places.append([p.grad.data_ptr() for p in (a, b, c) if p.grad is not None])
         a.grad = b.grad = c.grad = None
     assert places[0] == places[1] and frozen.grad is None
     a.grad = torch.full((2, 3), 7.0)  # the new gradient is added to this one
     gradients.begin()
-    assert gradients.runs[0].tolist() == [7] * 6 + [0] * 6
+    assert gradients.flat[0].tolist() == [7] * 6 + [0] * 6
     gradients.begin()
-    assert gradients.runs[0].tolist() == [7] * 6 + [0] * 6
-    assert [run.numel() for run in Gradients([frozen], torch.device("cpu")).runs] == [0]
+    assert gradients.flat[0].tolist() == [7] * 6 + [0] * 6
+    assert [tensor.numel() for tensor in Gradients([frozen], torch.device("cpu")).flat] == [0]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ class Twice(nn.Module):
         return x * mask, mask
 
 
-def test_a_description_tells_apart_what_layers_share() -> None:
+def test_a_description_lists_what_layers_share_separately() -> None:
     found = describe(model(TiedFirst, Kinked, Twice, Twice, partial(Part), Widening, Narrowing, TiedLast), 2)
     b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
     mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
@@ -123,7 +123,7 @@ def test_a_description_tells_apart_what_layers_share() -> None:
     )
 
 
-def test_layers_hand_on_contiguous_tensors_whatever_the_cut() -> None:
+def test_layers_return_contiguous_tensors_for_every_cut() -> None:
     m = describe(model(TiedFirst, Narrowing, Plain, Last), 2)
     other = describe(model(TiedFirst, Plain, Plain, Last), 2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes

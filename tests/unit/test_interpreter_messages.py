@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chimerac.chimera_ir.model import Tensor as Spec
-from chimerac.interpreter.runtime.messages import Layout, digest, with_gradient
+from chimerac.interpreter.runtime.messages import Layout, table_digest, with_gradient
 
 CPU = torch.device("cpu")
 SPECS = (Spec((2, 3), "float32", True), Spec((5,), "bool", False), Spec((), "int64", False), Spec((3,), "float64", True))
@@ -17,7 +17,7 @@ VALUES = (
 SQUARE = (Spec((4, 4), "float32", True),)
 
 
-def test_a_message_brings_every_tensor_as_it_was() -> None:
+def test_a_message_preserves_every_tensor() -> None:
     layout = Layout(SPECS)
     message, arrived = layout.pack(VALUES), layout.empty(CPU)
     assert message.shape == arrived.shape and message.numel() == layout.bytes == 32 + 16 + 16 + 32
@@ -27,7 +27,7 @@ def test_a_message_brings_every_tensor_as_it_was() -> None:
         assert tensor.dtype == wanted.dtype and tensor.equal(wanted)
 
 
-def test_a_single_tensor_is_sent_from_where_it_lies_and_read_where_it_arrives() -> None:
+def test_a_single_tensor_is_sent_and_read_without_a_copy() -> None:
     layout, x = Layout(SQUARE), torch.arange(16.0).view(4, 4)
     assert layout.pack((x,)) is x
     arrived = layout.empty(CPU)
@@ -48,16 +48,16 @@ def test_a_value_without_a_gradient_is_an_empty_message() -> None:
         (torch.zeros(4, 4, dtype=torch.float64), r"float64\[4, 4\]"),
     ],
 )
-def test_a_value_unlike_its_description_is_not_sent(made: torch.Tensor, words: str) -> None:
+def test_a_value_that_differs_from_its_description_is_not_sent(made: torch.Tensor, words: str) -> None:
     with pytest.raises(ValueError, match=rf"the stage made {words}, its description says float32\[4, 4\]"):
         Layout(SQUARE).pack((made,))
 
 
-def test_only_tensors_with_a_gradient_travel_back() -> None:
+def test_only_tensors_with_a_gradient_are_sent_back() -> None:
     assert with_gradient(SPECS) == (SPECS[0], SPECS[3])
 
 
 def test_a_table_has_another_digest_when_anything_in_it_changes() -> None:
     tables = [[SPECS], [SPECS, SPECS], [SPECS[:3]], [with_gradient(SPECS)], [(Spec((3, 2), "float32", True),)]]
-    assert len({digest(t) for t in tables}) == len(tables)
-    assert digest([SPECS]) == digest([SPECS])
+    assert len({table_digest(t) for t in tables}) == len(tables)
+    assert table_digest([SPECS]) == table_digest([SPECS])

@@ -26,7 +26,7 @@ def test_without_arguments_it_is_chimera() -> None:
     assert options.model == "gpt-small" and not options.loopback and options.timed is None
 
 
-def test_torchrun_takes_no_option_for_its_own() -> None:
+def test_torchrun_takes_no_option_of_run_py() -> None:
     """The parser of torchrun also reads the options after the script, and refuses an ambiguous prefix of its own options."""
     theirs = [word for action in get_args_parser()._actions for word in action.option_strings]
     ours = re.findall(r"--[a-z][a-z-]+", capture_help())

@@ -20,15 +20,39 @@ from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
+from chimerac.interpreter import run
 from chimerac.interpreter.launch.measure import peak_memory_bytes
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import planned
 from chimerac.interpreter.launch.record import Record, bar
 from chimerac.interpreter.runtime.partitioned import partitioned
-from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_taken_s, times_of
+from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_elapsed_s, times_of
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
 from chimerac.interpreter.training.trainer import Settings, Trainer
 from tests.distributed.alone import Alone
+
+# --- start --------------------------------------------------------------------------------------------------------------
+
+
+def test_users_modules_are_found_before_those_of_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(_: bool) -> None:
+        raise StopError
+
+    monkeypatch.setattr(run, "_settings", stop)
+    own, rest = str(Path(run.__file__).parent), list(sys.path)
+    for path, expected in (
+        ([own, *rest], rest),
+        ([str(tmp_path), own, *rest], [str(tmp_path), own, *rest]),
+        (["", *rest], ["", *rest]),
+    ):
+        monkeypatch.setattr(sys, "path", path)
+        with pytest.raises(StopError):
+            run.main()
+        assert sys.path == expected, "only the first entry, and only the folder of run.py, is removed"
+
 
 # --- output -------------------------------------------------------------------------------------------------------------
 
@@ -38,12 +62,12 @@ class Terminal(StringIO):
         return True
 
 
-def test_the_bar_says_loss_speed_and_time_left() -> None:
+def test_the_bar_shows_loss_speed_and_time_left() -> None:
     assert bar(5, 20, 2.5, 12345.6, 75.2) == "[######..................] 5/20  loss 2.500  12,346 tokens/s  1:15 left"
     assert bar(20, 20, 2.5, 1.0, 0).startswith("[########################] 20/20")
 
 
-def test_only_rank_0_speaks_and_the_bar_is_for_terminals(
+def test_only_rank_0_prints_and_the_bar_is_for_terminals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rank, terminal, lines, bars in ((0, Terminal(), 1, True), (1, Terminal(), 0, False), (0, StringIO(), 1, False)):
@@ -57,7 +81,7 @@ def test_only_rank_0_speaks_and_the_bar_is_for_terminals(
         assert terminal.getvalue().endswith("\r\x1b[K") == bars, "the bar must not stand in the way of words"
 
 
-def test_the_log_is_there_line_by_line(tmp_path: Path) -> None:
+def test_each_line_of_the_log_is_written_at_once(tmp_path: Path) -> None:
     record = Record(0, 2, tmp_path / "log")
     Record(1, 2, tmp_path / "other").write({"iteration": 1})
     record.write({"iteration": 1, "loss": 2.5})
@@ -67,7 +91,7 @@ def test_the_log_is_there_line_by_line(tmp_path: Path) -> None:
         Record(0, 2, tmp_path / "gone" / "log")
 
 
-def test_the_table_stands_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     Record(0, 1).table([("loss", "2.5", "nats"), ("tokens per second", "1,000", "")])
     assert capsys.readouterr().out == "\nloss                 2.5   nats\ntokens per second  1,000\n"
 
@@ -75,7 +99,7 @@ def test_the_table_stands_in_columns(capsys: pytest.CaptureFixture[str]) -> None
 # --- measurements -------------------------------------------------------------------------------------------------------
 
 
-def test_bubbles_charge_every_rank_until_the_last_is_done() -> None:
+def test_bubbles_count_the_time_of_every_rank_until_the_last_is_done() -> None:
     assert bubbles([3.0, 2.0], [3.5, 4.0]) == [0.25, 0.5]
     assert bubbles([0.0], [0.0]) == [0.0]
 
@@ -84,8 +108,8 @@ def test_waiting_and_the_epilogue_are_not_computing() -> None:
     # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s, epilogue 5 s.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
     times = times_of(stamps, [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000], np.array([1, 0, 1, 0], bool))
-    assert computed_and_taken_s(times) == (2.5, 4.0)
-    assert computed_and_taken_s(times_of([5, 6], [0, 0], np.zeros(0, bool))) == (0.0, 0.0)
+    assert computed_and_elapsed_s(times) == (2.5, 4.0)
+    assert computed_and_elapsed_s(times_of([5, 6], [0, 0], np.zeros(0, bool))) == (0.0, 0.0)
 
 
 def test_peak_memory_grows_with_what_is_held() -> None:
@@ -98,7 +122,7 @@ def test_peak_memory_grows_with_what_is_held() -> None:
 # --- timed stages -------------------------------------------------------------------------------------------------------
 
 
-def test_a_sleep_that_took_too_long_shortens_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overshoot_shortens_the_next_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.003))
@@ -142,7 +166,7 @@ def test_the_median_leaves_the_first_iteration_out() -> None:
     assert median_times([first, a, b, c]) is c and median_times([first]) is first
 
 
-def test_predicted_and_measured_stand_side_by_side() -> None:
+def test_predicted_and_measured_are_in_one_table() -> None:
     table = Comparison(IterationTimes(2.0, (0.25, 0.5)), IterationTimes(2.1, (0.3, 0.5))).table().splitlines()
     assert table[0].split() == ["predicted", "measured"]
     assert table[1].split() == ["makespan", "2.000", "s", "2.100", "s", "+5.0", "%"]
@@ -213,7 +237,7 @@ def posted_alone(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_program_that_hangs_on_the_transport_is_refused_and_what_arranging_does_was_tried(
+def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_tried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = posted_alone(tmp_path)
@@ -234,7 +258,7 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_what_arranging_doe
     assert plan(str(path), "--loopback", "--machine", "serial", monkeypatch=monkeypatch).evaluation.header.machine == "serial"
 
 
-def test_where_arranging_does_not_help_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_help_says_so_if_arranging_does_not_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One buffer is enough for RECVs that are posted late, but not for those of `--for window`."""
     path = posted_alone(tmp_path)
     text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
@@ -250,7 +274,7 @@ def test_where_arranging_does_not_help_that_is_said(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("machine", ["posted", "window", "rendezvous", "paired", "serial"])
-def test_a_program_runs_that_ends_on_the_transport_whatever_it_promises(
+def test_a_program_that_terminates_on_the_transport_runs_whatever_machine_its_header_names(
     machine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = compile_schedule("chimera", {"D": 2}, machine=machine, arrange=True).program  # type: ignore[arg-type]
@@ -262,7 +286,7 @@ def test_a_program_runs_that_ends_on_the_transport_whatever_it_promises(
     assert timed.makespan == simulate(program.with_header(machine="window")).makespan
 
 
-def test_without_the_compiler_only_what_is_for_posted_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_compiler_only_programs_for_posted_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     program = compile_schedule("chimera", {"D": 2}).program
     monkeypatch.setitem(sys.modules, "chimerac.interpreter.launch.compiling", None)

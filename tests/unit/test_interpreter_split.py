@@ -146,7 +146,7 @@ def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> N
     assert of_inputs == products - (2 * 8 * 4 * 16 * 64 if first else 0)
 
 
-def test_between_the_halves_lives_what_the_products_read() -> None:
+def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None:
     width, rows = 64, 8 * 4
     module = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Linear(width, 16))
     x = torch.randn(8, 4, 16, requires_grad=True)

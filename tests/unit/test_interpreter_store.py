@@ -14,7 +14,7 @@ SPECS = (Spec((2,), "float32", True), Spec((3,), "int64", False))
 KEY = Key("grad", 0, 1, 2)
 
 
-class Posted:
+class PendingReceive:
     """A transfer that counts the calls of wait."""
 
     waits = 0
@@ -34,9 +34,9 @@ class Noting(Alone):
         self.forgotten.append(buffer)
 
 
-def received(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot], Buffer, Posted]:
+def received(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot], Buffer, PendingReceive]:
     """Post a receive of these values, as the executor does."""
-    layout, posted = Layout(SPECS * len(keys)), Posted()
+    layout, posted = Layout(SPECS * len(keys)), PendingReceive()
     buffer, slots = Buffer(layout.empty(transport.device), transport), [store.slot(key) for key in keys]
     buffer.pending = posted
     tensors = layout.unpack(buffer.message)
@@ -45,56 +45,56 @@ def received(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot
     return slots, buffer, posted
 
 
-def test_a_place_is_one_and_the_same_for_a_key() -> None:
+def test_equal_keys_have_the_same_slot() -> None:
     store = Store()
     assert store.slot(KEY) is store.slot(Key("grad", 0, 1, 2)) is not store.slot(Key("act", 0, 1, 2))
 
 
-def test_reading_a_value_on_its_way_waits_once_for_the_whole_message() -> None:
+def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message() -> None:
     store = Store()
     (first, second), _, posted = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], Alone())
     assert store.left() == [first.key, second.key] and posted.waits == 0
     assert [t.shape for t in second.read()] == [(2,), (3,)]
     assert first.read()[0].data_ptr() != second.read()[0].data_ptr()
     assert posted.waits == 1
-    first.give_up()
-    second.give_up()
+    first.release()
+    second.release()
     assert store.left() == []
 
 
-def test_a_buffer_is_gone_when_the_last_of_its_values_is_given_up() -> None:
+def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
     transport = Noting()
     (first, second), buffer, _ = received(Store(), [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], transport)
     memory = StorageWeakRef(buffer.message.untyped_storage())
     assert buffer.message.nbytes == 2 * (16 + 32)
-    first.give_up()
-    first.give_up()  # giving it up again has no effect
+    first.release()
+    first.release()  # releasing it again has no effect
     assert not transport.forgotten
-    second.give_up()
+    second.release()
     assert len(transport.forgotten) == 1 and transport.forgotten.pop() is buffer.message
     del buffer
     assert memory.expired()
 
 
-def test_a_free_gives_up_a_value_and_not_the_last_task_that_reads_it() -> None:
+def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> None:
     transport = Noting()
     (slot,), _, _ = received(Store(), [KEY], transport)
     slot.freed_later = True
-    slot.give_up()
+    slot.release()
     assert slot.read() and not transport.forgotten
     slot.free()
     assert slot.values is None and transport.forgotten
 
 
-def test_a_buffer_that_is_still_to_be_filled_is_waited_for_before_it_is_gone() -> None:
+def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
     (slot,), _, posted = received(Store(), [KEY], Alone())
-    slot.give_up()
+    slot.release()
     assert posted.waits == 1
 
 
-def test_a_value_taken_is_gone() -> None:
+def test_a_taken_value_is_removed() -> None:
     slot, values = Slot(KEY), (torch.zeros(1),)
-    slot.put(values)
+    slot.set(values)
     assert slot.take() is values
     with pytest.raises(KeyError, match="grad of pipe 0, s1, m2 is not there"):
         slot.read()
@@ -104,6 +104,6 @@ def test_a_value_is_made_once() -> None:
     store = Store()
     (slot,), _, _ = received(store, [KEY], Alone())
     with pytest.raises(KeyError, match="already there"):
-        slot.put((torch.zeros(1),))
+        slot.set((torch.zeros(1),))
     with pytest.raises(KeyError, match="already there"):
         received(store, [KEY], Alone())

@@ -12,7 +12,7 @@ from chimerac.compiler import compile_schedule, evaluation_of
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import IGNORED
 from chimerac.interpreter.runtime.partitioned import partitioned
-from chimerac.interpreter.training.evaluation import Evaluator, Few
+from chimerac.interpreter.training.evaluation import Evaluator, FirstSamples
 from chimerac.interpreter.training.reference import train, whole_model
 from chimerac.interpreter.training.trainer import Settings, Trainer, learning_rate
 from chimerac.interpreter.transport import Transport
@@ -29,7 +29,7 @@ def trainer_of(settings: Settings = SETTINGS) -> Trainer:
     return Trainer(ONE_RANK, partitioned(ONE_RANK, MODEL, describe(MODEL, 2)), IntegerSamples(), Alone(), settings)
 
 
-def test_a_long_gradient_is_cut_to_the_clip_and_a_short_one_is_not() -> None:
+def test_a_gradient_above_the_clip_norm_is_scaled_and_a_smaller_one_is_not() -> None:
     """The gradients are compared, because the first update of AdamW is the same for every norm of the gradient."""
     for clip in (1e-3, 1e9):
         trainer = trainer_of(replace(SETTINGS, clip=clip))
@@ -66,7 +66,7 @@ def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[
     assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, 3).parameters())
 
 
-def test_what_each_rank_measured_comes_by_rank() -> None:
+def test_measurements_are_returned_by_rank() -> None:
     program = compile_schedule("gpipe", {"D": 3, "N": 1}).program
 
     def measured(transport: Transport) -> object:
@@ -76,14 +76,14 @@ def test_what_each_rank_measured_comes_by_rank() -> None:
     assert run_in_loopback(program, measured) == [((0, 10.5), (1, 11.5), (2, 12.5))] * 3
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_a_finding() -> None:
+def test_a_loss_that_is_nan_ends_the_run_with_a_finding() -> None:
     trainer = trainer_of()
     trainer.gradients(0)
     with pytest.raises(ChimeraError, match="E812: iteration 5 has the loss nan and the gradient norm"):
         trainer.update(4, float("nan"))
 
 
-def test_the_warm_up_is_as_long_as_it_was_set() -> None:
+def test_the_warm_up_has_the_length_of_its_setting() -> None:
     rates = [learning_rate(replace(SETTINGS, warm_up=5), t) for t in range(20)]
     assert rates[:5] == pytest.approx([SETTINGS.rate * k / 5 for k in range(1, 6)])
     assert rates[5:] == sorted(rates[5:], reverse=True)
@@ -114,15 +114,15 @@ class Counting(IntegerSamples):
         return 2 * len(numbers)
 
 
-def test_few_samples_are_each_counted_once() -> None:
-    few = Few(Counting(), 3)
-    _, targets = few.read([1, 2, 3, 4])
+def test_first_samples_are_each_counted_once() -> None:
+    first = FirstSamples(Counting(), 3)
+    _, targets = first.read([1, 2, 3, 4])
     assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().read([1, 2])[1])
-    assert few.valid_targets([1, 2, 3, 4]) == 4
+    assert first.valid_targets([1, 2, 3, 4]) == 4
 
 
 @pytest.mark.parametrize("samples", [3, 4, 7])
-def test_an_evaluation_is_the_mean_over_these_samples_and_leaves_no_trace(samples: int) -> None:
+def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(samples: int) -> None:
     def masked(outputs, targets):  # type: ignore[no-untyped-def]
         return (outputs[0].sum(-1) * targets * (targets != IGNORED)).sum()
 

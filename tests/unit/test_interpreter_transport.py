@@ -133,7 +133,7 @@ def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch
         assert sum(entry[0] == "wait" for entry in log) == 4
 
 
-def test_staged_messages_pass_through_memory_of_the_host_that_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, 0, 2)
     transport = Processes("gloo", torch.device("cpu"), staged=True)
     transport.connect(TWO_RANKS["two pipes"])
@@ -169,7 +169,7 @@ def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         transport.recv(1, torch.zeros(1)).wait()
 
 
-def test_gloo_stages_what_lies_elsewhere_and_nccl_takes_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, 0, 2)
     assert not Gloo()._staged and Gloo(torch.device("cuda", 0))._staged and Gloo(staged=True)._staged
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
@@ -177,7 +177,7 @@ def test_gloo_stages_what_lies_elsewhere_and_nccl_takes_it_as_it_is(monkeypatch:
     assert nccl.device == torch.device("cuda", 3) and nccl._backend == "nccl" and not nccl._staged
 
 
-def test_nccl_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: False)
     with pytest.raises(ChimeraError, match="E815: this torch comes without NCCL"):
         join(1, 0)
@@ -205,7 +205,7 @@ def test_only_one_runs_at_a_time_and_an_error_ends_all() -> None:
     assert not done and isinstance(turns.errors[1], ValueError) and len(turns.errors) == 3
 
 
-def test_messages_of_unlike_sizes_are_an_error_not_garbage() -> None:
+def test_messages_of_different_sizes_are_an_error() -> None:
     def live(transport: Any) -> None:
         if transport.rank == 0:
             transport.send(1, torch.zeros(3))
@@ -216,7 +216,7 @@ def test_messages_of_unlike_sizes_are_an_error_not_garbage() -> None:
         run_in_loopback(TWO_RANKS["1f1b"], live)
 
 
-def test_collectives_in_unlike_orders_hang_on_every_machine() -> None:
+def test_collectives_in_different_orders_hang_on_every_machine() -> None:
     p = program("gpipe", D=3, N=1)
     pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # each pair of ranks has the same order
 
@@ -229,7 +229,7 @@ def test_collectives_in_unlike_orders_hang_on_every_machine() -> None:
             run_in_loopback(p, live, machine=machine)  # type: ignore[arg-type]
 
 
-def test_the_ranks_meet_outside_the_streams() -> None:
+def test_collectives_outside_the_streams() -> None:
     def live(transport: Any) -> tuple[list[str], list[float]]:
         total = torch.full((2,), float(transport.rank))
         transport.all_reduce(total)
@@ -239,7 +239,7 @@ def test_the_ranks_meet_outside_the_streams() -> None:
     assert found == [(["rank 0", "rank 1", "rank 2"], [3.0, 3.0])] * 3
 
 
-def test_a_poisoned_buffer_is_not_a_number_and_autograd_sees_it() -> None:
+def test_a_poisoned_buffer_is_nan_and_autograd_detects_it() -> None:
     buffer = torch.ones(3)
     x = buffer.detach().requires_grad_()
     y = (x * x).sum()
@@ -253,7 +253,9 @@ def test_a_poisoned_buffer_is_not_a_number_and_autograd_sees_it() -> None:
     ("machine", "window", "most"),
     [("posted", 2, 9), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
 )
-def test_a_machine_takes_so_many_sends_before_the_first_receive(machine: Machine, window: int, most: int) -> None:
+def test_the_number_of_sends_that_each_machine_allows_before_the_first_receive(
+    machine: Machine, window: int, most: int
+) -> None:
     p = TWO_RANKS["1f1b"].with_header(window=window)
 
     def live(transport: Any, count: int) -> None:
@@ -271,7 +273,7 @@ def test_a_machine_takes_so_many_sends_before_the_first_receive(machine: Machine
             run_in_loopback(p, partial(live, count=most + 1), machine=machine)
 
 
-def test_a_full_window_of_a_machine_with_queues_waits_for_what_stands_in_front() -> None:
+def test_a_full_window_of_a_machine_with_queues_waits_for_earlier_operations() -> None:
     p = program("gpipe", D=3, N=1).with_header(window=1)
     done: list[str] = []
 
@@ -294,7 +296,7 @@ def test_a_full_window_of_a_machine_with_queues_waits_for_what_stands_in_front()
     assert done == ["what comes from rank 2", "second send"] * 60
 
 
-def test_a_posted_buffer_holds_nonsense_until_its_message_is_there() -> None:
+def test_a_posted_buffer_holds_nan_until_its_message_arrives() -> None:
     def live(transport: Any) -> None:
         if transport.rank == 0:
             transport.all_gather("posted")
@@ -310,7 +312,7 @@ def test_a_posted_buffer_holds_nonsense_until_its_message_is_there() -> None:
     run_in_loopback(TWO_RANKS["1f1b"], live)
 
 
-def test_a_peer_that_is_gone_before_the_ranks_have_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_gone_before_the_rendezvous_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, rank=0, world=2)
 
     def gone(ranks: list[int], backend: str) -> Group:

@@ -44,7 +44,7 @@ def test_b_and_i_are_both_the_backward_of_a_micro_batch() -> None:
     assert tasks_of(listing("repeat N { F }  B(0, 1)  I  I  W  W"), 0) == "F0 F1 F2 B1 I0 I2 W0 W2"
 
 
-def test_w_is_the_oldest_pending_of_what_it_could_mean() -> None:
+def test_w_is_the_oldest_pending_one_that_it_could_mean() -> None:
     both = "pipe a { stage k on rank 0 micro_batches N }   pipe b { stage k on rank 0 micro_batches N }"
     body = "repeat N { F a F b }  I b  I a  I b  I a  "
     for order, wanted in (("WWWW", "W2 W0 W3 W1"), ("aaWW", "W0 W1 W2 W3"), ("WaWW", "W2 W0 W3 W1"), ("abab", "W0 W2 W1 W3")):
@@ -78,7 +78,7 @@ def test_every_rank_reads_the_same_text() -> None:
     assert [tasks_of(p, r) for r in range(3)] == ["F0 F1 F2 B0 B1 B2"] * 2 + ["F0 B0 F1 B1 F2 B2"]
 
 
-def test_what_could_be_several_gets_an_example_that_works() -> None:
+def test_an_ambiguous_name_gets_an_example_that_works() -> None:
     for wrong, before, after, wanted in (
         ("F", "", "F p[1] I p[0] I p[1] W W", "F p[0](0)"),
         ("F(0, 0)", "", "F p[1] I p[0] I p[1] W W", "F p[0](0, 0)"),
@@ -91,7 +91,7 @@ def test_what_could_be_several_gets_an_example_that_works() -> None:
         assert listing(f"{before}{wanted} {after}", pipes=TWO, N=1)
 
 
-def test_what_is_not_determined_is_refused() -> None:
+def test_an_undetermined_task_is_refused() -> None:
     d = refused("F", pipes=TWO)
     assert (d.code, d.message) == ("E306", "F could mean 2 stages of rank 0: p[0] s0, p[1] s0")
     assert refused("F p", pipes=TWO).message == d.message  # the family is two pipes
@@ -105,7 +105,7 @@ def test_what_is_not_determined_is_refused() -> None:
     assert refused("F(0, 1 .. 3)").message == "rank 0 lists F of main s0, micro-batch 1 .. 3; it has 0 .. 2"
 
 
-def test_a_hostile_loop_ends() -> None:
+def test_a_loop_with_a_huge_count_terminates() -> None:
     assert refused("repeat 1000000000000 { }").code == "E306"
     assert refused("repeat i in 0 .. 1000000000000 { repeat 10 { } }").code == "E306"
     assert refused("F(0, 0 .. 1000000000000)").code == "E306"
@@ -118,7 +118,7 @@ PAIRED = [(name, parameters) for name in ("dualpipe", "dualpipev") for parameter
 
 @pytest.mark.parametrize(("name", "parameters"), PAIRED)
 @pytest.mark.parametrize("width", [1, 2])
-def test_nothing_stands_between_the_tasks_of_a_pair(name: str, parameters: dict[str, int], width: int) -> None:
+def test_nothing_is_between_the_tasks_of_a_pair(name: str, parameters: dict[str, int], width: int) -> None:
     p = program(name, width, **parameters)
     pairs = 0
     for g in range(p.world):

@@ -97,7 +97,7 @@ def test_recomputation_keeps_a_stage_s_input() -> None:
     assert one(*again, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, "one micro-batch after the other"
 
 
-def test_a_buffer_is_held_until_its_free() -> None:
+def test_a_buffer_is_held_until_it_is_freed() -> None:
     p = program("1f1b", D=2, N=5)
     late = streams(p)
     late[1] += [Free("act", 0, 1, (m,)) for m in range(5)]
@@ -106,7 +106,7 @@ def test_a_buffer_is_held_until_its_free() -> None:
     assert (memory(p, TOY)[1].buffers, memory(held, TOY)[1].buffers) == (3 * 32, 5 * 32)  # 16 + 8 bytes, aligned
 
 
-def test_an_evaluation_has_no_gradients_and_runs_nothing_again() -> None:
+def test_an_evaluation_has_no_gradients_and_recomputes_nothing() -> None:
     p = evaluation_of(program("1f1b", D=2, N=3))
     again = with_streams(p, [[replace(i, recompute=True) if isinstance(i, Fwd) else i for i in s] for s in streams(p)])
     assert memory(verify(again), TOY) == memory(p, TOY)
@@ -114,13 +114,13 @@ def test_an_evaluation_has_no_gradients_and_runs_nothing_again() -> None:
     assert (first.weights, first.gradients, first.peak) == (400, 0, 400 + 24 + 3 * 32)  # the output, and the open messages
 
 
-def test_what_waits_counts_while_its_last_task_runs() -> None:
+def test_an_activation_counts_until_its_last_task_has_run() -> None:
     assert one("FWD main s0 m0", "FWD main s1 m0", "BWD main s1 m0", "BWD main s0 m0", "FWD main s0 m1", "FWD main s1 m1",
                "BWD main s1 m1", "BWD main s0 m1").activations == 50 + 7  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_limit_is_the_most_that_is_held(name: str) -> None:
+def test_a_limit_applies_to_the_peak(name: str) -> None:
     p = program(name, **SMALL[name][1])
     held = {limit: max(getattr(peaks(p), limit)) for limit in LIMITS}
     assert verify(p.with_header(limits=held))
@@ -190,7 +190,7 @@ def test_a_message_is_held_until_its_send_is_known_to_be_complete(
     assert second.values == 16
 
 
-def test_a_message_of_several_values_has_one_buffer_until_the_last_is_given_up() -> None:
+def test_a_message_of_several_values_has_one_buffer_until_the_last_is_released() -> None:
     grouped = two(
         2,
         "window",
@@ -224,7 +224,7 @@ def huge(shape: tuple[int, ...], amount: int = 2**53) -> ModelDescription:
 
 
 @pytest.mark.parametrize("shape", [(2**31, 2**30), (2**31, 2**31), (2**31, 2**31, 7), (2**31,) * 16])
-def test_bytes_are_exact_however_many(shape: tuple[int, ...]) -> None:
+def test_bytes_are_exact_for_any_size(shape: tuple[int, ...]) -> None:
     p, model, each = program("1f1b", D=2, N=3), huge(shape), 8 * prod(shape)
     first, second = memory(p, model)
     # Rank 0: two activations, two buffers, and the third act, which is sent while two messages are open.
@@ -236,14 +236,14 @@ def test_bytes_are_exact_however_many(shape: tuple[int, ...]) -> None:
     assert f"{first.peak:,}" in report(p, simulate(p), model)
 
 
-def test_a_need_of_exactly_two_to_the_sixty_fourth_is_no_small_one() -> None:
+def test_a_need_of_two_to_the_sixty_fourth_bytes_does_not_overflow() -> None:
     model = ModelDescription("even", 1, (Layer("a", 0, 0, 0, 0, (Tensor((2**31, 2**29), "float64", True),), 1),) * 2)
     assert [m.peak for m in memory(two(0), model)] == [2**64, 3 * 2**63]
     with pytest.raises(ChimeraError, match="E461"):
         check_memory(two(0), model, 1000)
 
 
-def test_what_layers_share_is_counted_once_and_an_input_is_a_value() -> None:
+def test_tensors_that_layers_share_are_counted_once_and_an_input_is_a_value() -> None:
     shared = (Shared(8, 0, kept=(1, 2)), Shared(4, None, weight_kept=(0, 1)), Shared(2, 1, split_kept=(2,)))
     model = ModelDescription("three", 1, tuple(Layer(f"l{k}", 1, 4, 100, 10, BETWEEN, 1) for k in range(3)), (), shared)
     (whole,) = model.stage_sums(balanced(model, 1).layers)
@@ -261,7 +261,7 @@ def test_tied_parameters_are_held_once_by_a_rank() -> None:
         assert (m.weights, m.gradients) == expected
 
 
-def test_bytes_are_the_most_that_a_rank_has() -> None:
+def test_bytes_are_the_peak_of_a_rank() -> None:
     p = program("1f1b", D=2, N=3)
     need = max(m.peak for m in memory(p, TOY))
     check_memory(p, TOY, need)
@@ -289,7 +289,7 @@ def test_recomputation_is_suggested_only_where_it_helps() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if " recompute" not in find(name).text])
-def test_recomputing_everywhere_is_what_the_text_would_compile_to(name: str) -> None:
+def test_recomputing_everywhere_equals_compiling_the_text_with_recompute(name: str) -> None:
     text = re.sub(r"(\bon rank .*?)(\s+(?:micro_batches|stage)\b)", r"\1 recompute\2", find(name).text)
     for machine in ("window", "serial"):
         written, said = (

@@ -95,7 +95,7 @@ LAYER = json.loads(model_to_json(model(1)))["layers"][0]
         (changed(tied=[{"name": "e", "layers": [0, 0], "parameters": 1, "weight_bytes": 4}]), "E703", "named twice"),
     ],
 )
-def test_a_file_from_outside_is_refused_with_the_place(text: str, code: str, message: str) -> None:
+def test_an_invalid_file_is_refused_with_the_place(text: str, code: str, message: str) -> None:
     with pytest.raises(ChimeraError, match=message) as error:
         model_from_json(text, "m.json")
     assert error.value.diagnostics[0].code == code

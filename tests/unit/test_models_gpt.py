@@ -30,7 +30,7 @@ def test_any_cut_computes_the_same_bits() -> None:
         assert values[0].equal(wanted)
 
 
-def test_weights_depend_on_seed_and_layer_alone() -> None:
+def test_weights_depend_only_on_seed_and_layer() -> None:
     def weights(layer: int, seed: int) -> torch.Tensor:
         return nn.utils.parameters_to_vector(build_layer(NANO, layer, seed).parameters())
 
@@ -43,7 +43,7 @@ def test_weights_depend_on_seed_and_layer_alone() -> None:
     assert not weights(2, 0).equal(one) and not weights(1, 1).equal(one)
 
 
-def test_it_looks_at_the_past_only() -> None:
+def test_attention_is_causal() -> None:
     whole = build_stage(NANO, range(4), seed=0)
     tokens = torch.randint(0, 256, (1, 16))
     later = tokens.clone()
@@ -103,7 +103,7 @@ def real_kept_bytes(model: Model, layer: int, x: torch.Tensor) -> int:
     return sum(size for pointer, size in saved.items() if pointer not in weights)
 
 
-def test_a_description_equals_a_real_forward() -> None:
+def test_a_description_equals_the_measurement_of_a_real_forward() -> None:
     description = describe(NANO, 3)
     real = build_stage(NANO, range(4), seed=0)
     assert [layer.name for layer in description.layers] == ["embedding", "block 1", "block 2", "head"]

@@ -61,25 +61,25 @@ def test_every_statement_with_an_error_is_reported() -> None:
     ]
 
 
-def test_errors_are_not_more_than_anyone_reads() -> None:
+def test_the_number_of_errors_is_limited() -> None:
     many = "schedule x\n" + "param D = = 4\n" * 50
     assert len(errors(many)) == MAX_SYNTAX_ERRORS
 
 
-def test_an_error_hides_nothing_before_it_and_invents_nothing_after_it() -> None:
+def test_an_error_hides_no_earlier_error_and_causes_no_later_one() -> None:
     assert len(errors(text(ranks="ranks"))) == 1
     assert len(errors(text(more="require 1 <= N <= 3"))) == 1
     assert len(errors(text(end=""))) == 1
 
 
 @pytest.mark.parametrize("source", ["", "   \n", "# nothing\n", "schedule", "schedule schedule", "pipe", "}", "schedule x }"])
-def test_texts_that_hardly_begin(source: str) -> None:
+def test_texts_that_end_early(source: str) -> None:
     [d] = errors(source)
     assert d.code in ("E101", "E102") and d.span
 
 
 @pytest.mark.parametrize("source", ["schedule x\x00", "schedule x param é = 1", "schedule x param D = ４", "\ufeffschedule x"])
-def test_characters_from_elsewhere(source: str) -> None:
+def test_unexpected_characters(source: str) -> None:
     assert errors(source)[0].code == "E101"
 
 
@@ -99,7 +99,7 @@ def test_sizes_have_limits() -> None:
 
 
 @pytest.mark.parametrize("sign", ["+", "*", "and", "=="])
-def test_a_chain_may_be_long(sign: str) -> None:
+def test_a_long_chain_of_operators_parses(sign: str) -> None:
     """The terms of a chain are not nested in the tree, so no function recurses for each of them."""
     chain = f" {sign} ".join(f"(a{k % 7})" for k in range(20_000 if sign != "==" else 2))
     tree = read(f"schedule x let y = {chain}")
@@ -118,10 +118,10 @@ def test_a_chain_may_be_long(sign: str) -> None:
         ({"F": "for s in 0 .. 1 { F(s, m) at s }"}, "formulas need no loop: F(s, m) at ..."),
     ],
 )
-def test_what_other_languages_write_is_understood(changes: dict[str, str], help: str) -> None:
+def test_syntax_of_other_languages_gets_help(changes: dict[str, str], help: str) -> None:
     assert errors(text(**changes))[0].help.startswith(help)  # test_slips_text.py has many more
 
 
-def test_a_slip_is_not_seen_where_there_is_none() -> None:
+def test_no_slip_is_reported_in_a_correct_text() -> None:
     assert "'='" not in errors(text(param="param = 2"))[0].help
     assert read(text(order="order listing for rank r {", F="repeat i in 0 .. 3 { F & B }", B=""))

@@ -56,7 +56,7 @@ def test_a_partition_is_contiguous_and_no_stage_is_empty(stages: tuple[tuple[int
         program_from_json(text, "p.json")
 
 
-def test_a_partition_says_where_a_layer_is() -> None:
+def test_a_partition_gives_the_stage_of_a_layer() -> None:
     assert UNEVEN.layers == (range(3), range(3, 4), range(4, 5), range(5, 6))
     assert [UNEVEN.stage_of(k) for k in range(6)] == [0, 0, 0, 1, 2, 3]
     assert UNEVEN.digest != balanced(described(MODEL), 4).digest == balanced(described(MODEL), 4).digest
@@ -91,14 +91,14 @@ def test_a_file_with_a_wrong_partition_is_refused(old: str, new: str, fact: str)
 
 
 @pytest.mark.parametrize("line", ["partition 0:3 3:4", "partition 0:3 model x", 'partition 0-3 model "x"', "partition"])
-def test_a_line_that_is_no_partition_is_refused(line: str) -> None:
+def test_an_invalid_partition_line_is_refused(line: str) -> None:
     lines = program_to_text(cut(program("gpipe", D=4))).splitlines()
     at = next(n for n, text in enumerate(lines) if text.startswith("partition"))
     with pytest.raises(ChimeraError, match="E605"):
         program_from_text("\n".join([*lines[:at], line, *lines[at + 1 :]]))
 
 
-def test_a_partition_fits_its_own_model_alone() -> None:
+def test_a_partition_fits_only_its_own_model() -> None:
     assert partition_for(None, described(MODEL), 4) == balanced(described(MODEL), 4)
     assert partition_for(UNEVEN, described(MODEL), 4) is UNEVEN
     for other in (describe(deep_model(5), 2), replace(described(MODEL), name="other")):

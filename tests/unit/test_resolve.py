@@ -21,7 +21,7 @@ def test_parameters_take_their_defaults_in_order() -> None:
     assert p.header.parameters == {"D": 2, "N": 2, "k": 1}
 
 
-def test_what_is_given_must_be_known_and_complete() -> None:
+def test_given_parameters_must_be_known_and_complete() -> None:
     found = refused({"M": 3, "Dee": 1}, param="param D = 2   param N   param k")
     assert [(d.code, d.message) for d in found] == [
         ("E203", "schedule small has no parameter 'M'"),
@@ -31,7 +31,7 @@ def test_what_is_given_must_be_known_and_complete() -> None:
     ]
 
 
-def test_a_requirement_that_is_not_met_says_what_would_meet_it() -> None:
+def test_a_failed_requirement_suggests_values_that_meet_it() -> None:
     param = "param D = 2 require D >= 1  param N = 3 require N % D == 1 and N > D"
     [d] = refused({"N": 8}, param=param)
     assert d.code == "E210"
@@ -44,7 +44,7 @@ def test_a_requirement_that_is_not_met_says_what_would_meet_it() -> None:
     assert len(refused({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
 
 
-def test_two_parameters_are_changed_at_once_where_one_is_not_enough() -> None:
+def test_two_parameters_are_changed_together_if_one_is_not_enough() -> None:
     param = "param D = 2 require D % 2 == 0  param k = 1  param N = 2 require N % D == 0 and N > D"
     for given, wanted in (({"D": 5, "N": 3}, {"D": 2, "N": 4}), ({"D": 7, "N": 15}, {"D": 8, "N": 16})):
         found = refused(given, param=param)
@@ -55,7 +55,7 @@ def test_two_parameters_are_changed_at_once_where_one_is_not_enough() -> None:
     assert d.help == ""  # no similar values meet the requirements
 
 
-def test_names_are_known_from_their_place_on() -> None:
+def test_names_are_known_after_their_definition() -> None:
     assert codes(param="let E = D   param D = 2   param N = 3") == ["E201"]
     assert codes(param="param D = N   param N = 3") == ["E201"]
     small(param="param D = 2   let E = D   param N = E + 1", F="F(s, m) at s + E*m")
@@ -86,7 +86,7 @@ def test_placements(clauses: str, wanted: tuple[int, ...]) -> None:
     ]
 
 
-def test_families_number_their_micro_batches_on() -> None:
+def test_families_continue_the_numbering_of_micro_batches() -> None:
     p = small(
         param="param D = 2",
         pipe="pipe a { stage s on rank s micro_batches 2 } pipe b[i in 1 .. 2] { stage s on rank (s + i) % D micro_batches i }",
@@ -142,7 +142,7 @@ def test_a_name_means_one_thing_at_a_place() -> None:
     assert "E207" in codes(order="order ticks { let m = 3", F="F(s, m) at s + 2*m + m")
 
 
-def test_what_is_defined_twice_says_where_it_was_first() -> None:
+def test_a_second_definition_names_the_place_of_the_first() -> None:
     for changes, first in (
         ({"order": "order ticks { let s = 1", "F": "F(s, m) at s + 2*m"}, "<text>:8:3"),  # once, not for each rule
         ({"order": "order ticks { let D = 1", "F": "F(s, m) at D + s + 2*m"}, "<text>:2:7"),
@@ -170,7 +170,7 @@ def test_what_is_defined_twice_says_where_it_was_first() -> None:
         ("F - B", "a limit is counts <= an integer", "write counts of F, B, I, W on the left: limit F - W <= D"),
     ],
 )
-def test_a_limit_that_is_none_says_what_is_wrong_with_it(limit: str, message: str, help: str) -> None:
+def test_an_invalid_limit_is_explained(limit: str, message: str, help: str) -> None:
     [d] = refused(order="order greedy {", F="prefer B, F", B=f"limit {limit}")
     assert (d.code, d.message, d.help) == ("E202", message, help)
     if "upper bound: " in help:

@@ -30,7 +30,7 @@ def test_recomputation_changes_no_order_and_the_timeline_adds_it() -> None:
     assert simulate(plain).makespan < simulate(ignorant).makespan == simulate(plain, {"B": 3}).makespan
 
 
-def test_an_order_that_knows_recomputation() -> None:
+def test_an_order_planned_with_recomputation() -> None:
     known, ignorant = (compile_text(example("again.sched"), {"known": k}).program for k in (1, 0))
     assert tasks_only(known) != tasks_only(ignorant)
     # The cost of B includes the forward here, and the simulation adds it again, unless B is given without it.
@@ -38,7 +38,7 @@ def test_an_order_that_knows_recomputation() -> None:
     assert simulate(known, {"B": 2}).makespan < simulate(ignorant).makespan
 
 
-def test_the_critical_path_is_what_the_scheduler_thought() -> None:
+def test_the_critical_path_equals_the_plan_of_the_scheduler() -> None:
     for window in range(4):
         compiled = compile_text(example("hops.sched"), {"K": window})
         thought, simulation = int(compiled.timing.end.max()), simulate(compiled.program)
@@ -47,7 +47,7 @@ def test_the_critical_path_is_what_the_scheduler_thought() -> None:
         assert window or simulation.makespan == thought  # with window 0 no RECV is later than its SEND
 
 
-def test_a_limit_counts_what_recomputes_in_full() -> None:
+def test_a_limit_counts_recomputed_activations_in_full() -> None:
     text = find("1f1b").text.replace("on rank s ", "on rank s recompute ")
     compile_text(f"{text}limit activations <= 4\n", {"D": 4, "N": 8})
     with pytest.raises(ChimeraError, match="E460: rank 0 holds 4 activations at its peak; the limit is 3"):

@@ -58,7 +58,7 @@ def three(machine: Machine, window: int = 2) -> Program:
         ("paired", 0, 32),  # also, a rank waits after every SEND for its transfer, until at 5, 10, 15; 19, 25, 31
     ],
 )
-def test_by_hand(machine: Machine, window: int, expected: int) -> None:
+def test_makespans_computed_by_hand(machine: Machine, window: int, expected: int) -> None:
     p = three(machine, window)
     assert simulate(p).makespan == makespan(p) == expected
 
@@ -82,7 +82,7 @@ rank 2:
 
 
 @pytest.mark.parametrize(("machine", "there"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
-def test_a_sum_in_the_queue_holds_up_what_stands_behind_it(machine: Machine, there: int) -> None:
+def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, there: int) -> None:
     """Rank 2 launches its sum at 4 and rank 0 at 6. On `serial` the grad cannot be sent before the sum starts."""
     p = verify(program_from_text(SUMS.format(machine=machine)))
     s = simulate(p)
@@ -105,13 +105,13 @@ P = program("chimera", D=2)
 @pytest.mark.parametrize(
     "tenth", [0.1, Fraction(1, 10), Decimal("0.1"), np.float64(0.1), np.float32(0.1), np.float16(0.1), np.longdouble("0.1")]
 )
-def test_a_tenth_is_a_tenth_whoever_writes_it(tenth: Any) -> None:
+def test_a_tenth_is_exact_in_every_notation(tenth: Any) -> None:
     s = simulate(P, {"hop": tenth, "F": np.int64(1)})
     assert (s.scale, s.costs.hop, s.costs.FWD) == (10, 1, (10, 10))
     assert s.makespan == simulate(P, {"hop": Fraction(1, 10)}).makespan
 
 
-def test_a_float_with_many_digits_is_what_is_written() -> None:
+def test_a_float_with_many_digits_has_its_written_value() -> None:
     s = simulate(P, {"hop": 0.1 + 0.2})
     assert Fraction(s.costs.hop, s.scale) == Fraction("0.30000000000000004")
     assert simulate(P, {"hop": 1e-5}).scale == 100_000
@@ -143,7 +143,7 @@ def test_a_float_with_many_digits_is_what_is_written() -> None:
         (0.5, "costs are given by name, as in"),
     ],
 )
-def test_what_is_no_cost_is_a_finding(costs: Any, message: str) -> None:
+def test_an_invalid_cost_is_a_finding(costs: Any, message: str) -> None:
     with pytest.raises(ChimeraError, match=f"^E002: {message}"):
         simulate(P, costs)
 
@@ -156,7 +156,7 @@ def test_a_size_is_an_integer(value: Any) -> None:
         compile_schedule("chimera", {"D": 4}, width=value)
 
 
-def test_any_type_of_integers_will_do() -> None:
+def test_any_type_of_integers_is_accepted() -> None:
     found = compile_schedule("chimera", {"D": np.int64(4)}, width=np.int32(2))  # type: ignore[arg-type]
     assert found.program == program("chimera", D=4, width=2)
 

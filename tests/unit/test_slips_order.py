@@ -12,14 +12,14 @@ from tests.helpers_slips import answers, broken, mended, place, right, slip, tab
 
 
 @pytest.mark.parametrize("line", table("slips_order.txt"))
-def test_what_the_help_says_is_what_was_meant(line: str) -> None:
+def test_the_help_restores_the_intended_text(line: str) -> None:
     base, text = broken(line)
     found = answers(text)
     assert len(found) == 1, [d.message for d in found]  # one finding for one slip
     assert compile_text(mended(text, found[0])).program == right(base)
 
 
-def test_a_constant_is_changed_before_an_order_is_turned_round() -> None:
+def test_a_changed_constant_is_preferred_to_a_reversed_order() -> None:
     """If the backwards of GPipe are too early, they are moved back. The order among backwards does not change."""
     for constant, new in (
         ("N + D - 2", "(N + D - 1) + (D - 1 - s) + (N - 1 - m)"),
@@ -33,14 +33,14 @@ def test_a_constant_is_changed_before_an_order_is_turned_round() -> None:
         assert compile_text(mended(text, found)).program == right("gpipe")
 
 
-def test_a_listing_one_turn_short_is_one_finding() -> None:
+def test_a_listing_with_a_missing_iteration_is_one_finding() -> None:
     [found] = answers(slip("listing", ("N - w {", "N - w - 1 {")))
     assert (found.code, found.message) == ("E301", "rank 0 never lists F and B of main s0, micro-batch 7")
     assert found.notes == ("\n".join(f"rank {r} never lists F and B of main s{r}, micro-batch 7" for r in (1, 2, 3)),)
     assert found.help.startswith("slip.sched:10:12: write 'N - w' instead of 'N - w - 1'; tried with D=4 N=8")
 
 
-def test_a_gap_that_nothing_tried_closes_names_the_conditions() -> None:
+def test_a_gap_that_no_edit_closes_names_the_conditions() -> None:
     rules = "\n    ".join(f"F(s, m) when m % 5 == {k} at s + m" for k in range(3))
     [found] = answers(slip("gpipe", ("F(s, m) at s + m", rules)))
     assert found.code == "E301" and place(found) == "8: F(s, m) when m % 5 == 0 at s + m"
@@ -54,7 +54,7 @@ def test_a_formula_that_names_a_pipe_replaces_the_general_one() -> None:
     assert found.notes == ("a formula that names a pipe takes the place of those that name none",)
 
 
-def test_only_one_end_of_a_range_is_moved_where_that_is_enough() -> None:
+def test_only_one_end_of_a_range_is_changed_if_that_is_enough() -> None:
     for bounds, wrong, new in (
         ("0 .. D - 1 on", "0 .. D on", "0 .. D - 1"),
         ("D .. 2*D - 1 on", "D .. 2*D on", "D .. 2*D - 1"),

@@ -18,7 +18,7 @@ from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, sl
 
 
 @pytest.mark.parametrize("line", table("slips_corrected.txt"))
-def test_what_the_help_says_is_what_was_meant(line: str) -> None:
+def test_the_help_restores_the_intended_text(line: str) -> None:
     base, text = broken(line)
     found = answers(text)
     assert len(found) == 1, [d.message for d in found]  # one finding for one slip
@@ -69,7 +69,7 @@ def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
         assert found.help == f"write '}}' at the end of line {where}" and compile_text(mended(text, found))
 
 
-def test_nothing_is_suggested_where_no_change_lets_the_text_be_read_on() -> None:
+def test_nothing_is_suggested_if_no_change_lets_the_parser_continue() -> None:
     for text in ("schedule x what { is } nothing", slip("gpipe", ("at s + m", "at ? s ! + m"))):
         assert "write '" not in answers(text)[0].help
 
@@ -77,7 +77,7 @@ def test_nothing_is_suggested_where_no_change_lets_the_text_be_read_on() -> None
 SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "for", "while", "range", "F", "B", "s", "m", "4"]
 
 
-def test_no_answer_stumbles_over_what_it_did_not_expect() -> None:
+def test_help_never_fails_on_unexpected_text() -> None:
     """Random texts: words are left out, inserted or exchanged, and texts are cut off."""
     r = random.Random(7)
     strange = sorted(keywords()) + SIGNS

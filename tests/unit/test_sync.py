@@ -58,14 +58,14 @@ def test_all_streams_obey_one_order(sync: str) -> None:
     assert len(orders) == 1
 
 
-def test_a_stage_that_lives_once_is_not_summed() -> None:
+def test_a_stage_with_one_copy_is_not_summed() -> None:
     assert not small().collectives
     wide = small(width=2)
     assert {(c.group, c.ranks) for c in wide.collectives} == {("stage 0", (0, 2)), ("stage 1", (1, 3))}
     assert [sums(wide, g) for g in (0, 2)] == [["stage 0 after BWD main s0 m2"]] * 2
 
 
-def test_tied_parameters_are_summed_beside_their_stages() -> None:
+def test_tied_parameters_are_summed_next_to_their_stages() -> None:
     p = small(more="tied shared on stages 0, D - 1")
     assert [(c.group, c.stage, c.ranks) for c in p.collectives] == [("shared", 0, (0, 1))]
     p = small(more="tied shared on stages 0, D - 1", width=2)
@@ -77,7 +77,7 @@ def test_tied_parameters_are_summed_beside_their_stages() -> None:
     ).collectives
 
 
-def test_replicas_are_copies_of_the_first() -> None:
+def test_replicas_have_the_streams_of_the_first() -> None:
     p = program("chimera", width=3, D=4)
     one = program("chimera", D=4)
     assert (p.world, p.header.width, len(p)) == (12, 3, 3 * len(one))

@@ -47,7 +47,7 @@ def test_collisions_name_both_tasks_once_per_pair_of_formulas() -> None:
 
 def test_three_tasks_on_one_tick_are_two_pairs() -> None:
     [d] = refused(F="F(s, m) at 0")
-    assert d.notes[-1] == "4 such pairs in all"
+    assert d.notes[-1] == "4 such pairs in all"  # two pairs on each of two ranks
 
 
 def test_every_task_needs_one_formula() -> None:
@@ -63,7 +63,7 @@ def test_every_task_needs_one_formula() -> None:
     assert (d.code, d.message) == ("E302", "two formulas place F of pipe main, stage 0, micro-batch 1")
 
 
-def test_full_and_split_backwards_may_stand_side_by_side() -> None:
+def test_full_and_split_backwards_may_be_mixed() -> None:
     p = small(
         F="F(s, m) at s + 4*m",
         B="B(s, m) when m == 0 at 4*D - 1 - s + 4*m  I(s, m) when m > 0 at 4*D - 1 - s + 4*m  W(s, m) when m > 0 at 99 + m",
@@ -71,7 +71,7 @@ def test_full_and_split_backwards_may_stand_side_by_side() -> None:
     assert tasks_of(p, 0) == "F0 F1 B0 F2 I1 I2 W1 W2"
 
 
-def test_a_deadlock_names_who_ordered_it() -> None:
+def test_a_deadlock_names_the_formulas_that_ordered_it() -> None:
     [d] = refused(
         {"N": 2},
         pipe="pipe a { stage s on rank s micro_batches N } pipe b { stage s on rank 1 - s micro_batches N }",

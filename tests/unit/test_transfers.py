@@ -35,7 +35,7 @@ def messages(p: Program, kind: type) -> dict[tuple[int, int], list[tuple[str, in
     return result
 
 
-def test_a_value_that_stays_needs_no_transfer() -> None:
+def test_a_value_that_stays_on_its_rank_needs_no_transfer() -> None:
     p = small(pipe="pipe main { stage s on rank 0 micro_batches N }", F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m")
     assert not any(isinstance(i, Send | Recv) for stream in streams(p) for i in stream)
     assert streams(p)[1] == []
@@ -43,7 +43,7 @@ def test_a_value_that_stays_needs_no_transfer() -> None:
 
 @given(schedules())
 @examples(40)
-def test_both_ends_of_a_channel_have_one_order(source: str) -> None:
+def test_both_ends_of_a_channel_have_the_same_order(source: str) -> None:
     p = compile_text(source).program
     assert messages(p, Send) == messages(p, Recv)
 
@@ -137,7 +137,7 @@ def test_a_receive_is_posted_by_the_time_of_its_send() -> None:
     assert max(peaks(compiled.program).receive_buffers) == max(peaks(late).receive_buffers) + 1 == 15
 
 
-def test_a_limit_of_receive_buffers_keeps_them_few() -> None:
+def test_a_limit_of_receive_buffers_is_kept() -> None:
     limited = compile_text(SLOW + "limit receive_buffers <= 14\n").program
     assert simulate(limited).makespan == 62
     assert streams(limited) == streams(compile_text(SLOW.replace("hop = 2", "hop = 0")).program)

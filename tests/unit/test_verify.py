@@ -97,7 +97,7 @@ def test_counting_is_not_enough() -> None:
     assert {d.code for d in found(p)} == {"E410", "E411"}
 
 
-def test_half_of_a_backward_does_not_stand_for_a_whole() -> None:
+def test_half_of_a_backward_does_not_replace_a_whole_one() -> None:
     s = streams(RIGHT)
     s[0][s[0].index(Bwd(0, 0, (0,)))] = BwdInput(0, 0, (0,))
     assert [d.message for d in found(with_streams(RIGHT, s))] == ["the weight gradient of main s0 m0 is missing"]
@@ -134,13 +134,13 @@ def test_a_message_sent_by_a_rank_that_does_not_have_it() -> None:
         ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),
     ],
 )
-def test_buffers_given_back(where: str, free: str, said: str) -> None:
+def test_buffers_freed_too_early(where: str, free: str, said: str) -> None:
     [*diagnostics] = found(changed((where, where + free)))
     assert diagnostics[0].code == "E426"
     assert said in diagnostics[0].message
 
 
-def test_buffers_may_be_given_back_after_their_last_reader() -> None:
+def test_buffers_may_be_freed_after_their_last_reader() -> None:
     p = changed(("  BWD main s1 m0", "  BWD main s1 m0; FREE act main s1 m0"))
     assert verify(p)
     assert peaks(p) == peaks(RIGHT)
@@ -209,7 +209,7 @@ def test_an_evaluation_program_has_forwards_only() -> None:
         [[AllReduce("stage 0", 0, (0, 1))], []],
     ],
 )
-def test_an_evaluation_program_has_nothing_of_gradients(more: list[list[Instruction]]) -> None:
+def test_an_evaluation_program_has_no_gradients(more: list[list[Instruction]]) -> None:
     """These values are never computed, so every such instruction is refused before other checks or products use it."""
     for machine in get_args(Machine):
         p = with_streams(EVALUATION, [s + m for s, m in zip(streams(EVALUATION), more, strict=True)])
@@ -218,7 +218,7 @@ def test_an_evaluation_program_has_nothing_of_gradients(more: list[list[Instruct
         assert d.notes[0].startswith("rank 0, instruction 4: ") and "remove" in d.help
 
 
-def test_an_evaluation_program_may_have_all_else() -> None:
+def test_an_evaluation_program_may_have_everything_else() -> None:
     """Pairs, groups, FREE, recompute, limits and tied sets have their usual meaning in an evaluation, or no effect."""
     s = streams(EVALUATION)
     s[0] = [Fwd(0, 0, (0, 1), recompute=True), Send("act", 0, 1, (0, 1), 1)]
@@ -271,7 +271,7 @@ def test_neither_of_an_overlapped_pair_may_need_the_other(tasks: list[str], pair
     assert d.code == "E420" and "overlaps with a task that it needs" in d.message
 
 
-def test_an_overlapped_pair_is_two_tasks_that_stand_together() -> None:
+def test_an_overlapped_pair_is_two_adjacent_tasks() -> None:
     p = ONE_RANK + "".join(f"  {t}\n" for t in FIRST)
     assert verify(changed((f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p))
     assert found(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E403"  # no task follows

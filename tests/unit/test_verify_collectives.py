@@ -86,7 +86,7 @@ def test_two_orders_that_differ_are_named() -> None:
     assert verify(with_streams(p, changed))
 
 
-def test_sums_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_collectives_in_several_orders_can_be_arranged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "three.json"
     path.write_text(program_to_json(three_ranks((0, 2), (1, 0), (2, 1))))
     assert main([str(path)]) == 1
@@ -125,7 +125,7 @@ def test_a_sum_over_other_ranks() -> None:
     assert "the copies of 'stage 3' are on ranks" in message
 
 
-def test_a_sum_of_a_group_that_lives_once() -> None:
+def test_a_sum_of_a_group_with_one_holder() -> None:
     p = program("1f1b", D=2)
     changed = streams(p)
     changed[0].append(AllReduce("stage 0", 0, (0,)))

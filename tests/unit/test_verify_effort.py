@@ -19,13 +19,13 @@ def sums(count: int) -> Program:
     return with_streams(p, [[*stream, *wrong] if rank == 0 else [*stream] for rank, stream in enumerate(streams(p))])
 
 
-def test_findings_that_name_all_holders_are_few() -> None:
+def test_findings_that_name_all_holders_are_limited() -> None:
     programs = [sums(count) for count in (100, 3000)]
     few, many = (peak(lambda p=p: findings(p)) for p in programs)  # type: ignore[misc]
     assert many - few < 3000 * 300  # each finding has about a kilobyte
 
 
-def test_sums_of_groups_that_nobody_knows_are_told_a_few_times() -> None:
+def test_sums_of_unknown_groups_are_reported_a_few_times() -> None:
     p = program("1f1b", width=2, D=2, N=1)
     wrong: list[Instruction] = [AllReduce(f"t{k}", 0, (0, 1)) for k in range(5000)]
     changed = with_streams(p, [[*stream, *wrong] if rank == 0 else [*stream] for rank, stream in enumerate(streams(p))])
@@ -61,7 +61,7 @@ def test_many_pipes_of_one_name() -> None:
     assert [d.message for d in findings(many)] == ["pipe q799 is defined twice"]
 
 
-def test_what_is_wrong_with_micro_batches() -> None:
+def test_wrong_micro_batches() -> None:
     p = program("1f1b", D=2, N=3)
     (pipe,) = p.header.pipes
 

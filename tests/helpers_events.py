@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from chimerac.chimera_ir.instructions import AllReduce, Fwd, Instruction, Recv, Send, Task
+from chimerac.chimera_ir.instructions import AllReduce, Free, Fwd, Instruction, Recv, Send, Task
 from chimerac.chimera_ir.program import Program
 
 Time = int | Fraction
@@ -138,8 +138,10 @@ class _Simulation:
                     self._post_end(operation, (g,))
             case Task():
                 return self._start_task(g, self.streams[g][self.position[g] : self.position[g] + 1 + i.overlap])
-            case _:
+            case Free():
                 issued = True
+            case _:
+                raise AssertionError(f"the simulation does not know {i}")
         self.position[g] += issued
         return issued
 

@@ -7,7 +7,7 @@ has one queue per rank. The verifier has an independent implementation of these 
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -25,14 +25,37 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
     edges = [Edges(data.source[here], data.target[here], data.delay[here])]
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
-    if program.header.machine in ("paired", "serial"):
-        number, taken = _completions(program, send, receive, hop)
-        edges += _queued(program, number, send, channel)
-        edges.append(_edges(number[receive[message]], consumer))
-        return Edges.concatenate(*edges), taken
-    edges += _direct(program, send, receive, channel, hop)
-    edges += [_edges(ends[message], consumer, hop) for ends in (send, receive)]
-    return Edges.concatenate(*edges), np.zeros(0, np.int64)
+    queues = program.header.machine in ("paired", "serial")
+    number, taken = _completions(program, send, receive, hop) if queues else (send, np.zeros(0, np.int64))
+    edges += _queued(program, number) if queues else []
+    for condition in dict.fromkeys(map(_blocks, Op)):
+        match condition:
+            case "values" if queues:
+                edges.append(_edges(number[receive[message]], consumer))
+            case "values":
+                edges += [_edges(ends[message], consumer, hop) for ends in (send, receive)]
+            case "window" if queues:
+                edges.append(_window_of_queues(program, number, send, channel))
+            case "window":
+                edges += _window(program, send, receive, channel, hop)
+            case None:
+                pass
+            case _:
+                assert_never(condition)
+    return Edges.concatenate(*edges), taken
+
+
+def _blocks(op: Op) -> Literal["values", "window"] | None:
+    """Return what a rank waits for at an instruction: values that it receives, room in the window, or nothing."""
+    match op:
+        case Op.FWD | Op.BWD | Op.BWD_INPUT:
+            return "values"
+        case Op.SEND:
+            return "window"
+        case Op.BWD_WEIGHT | Op.RECV | Op.ALLREDUCE | Op.FREE:
+            return None
+        case _:
+            assert_never(op)
 
 
 def _queues_with_transfers(op: Op) -> bool:
@@ -76,7 +99,7 @@ def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
     return late, earlier[late]
 
 
-def _direct(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
+def _window(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
     """Return the waits of SENDs on the machines whose transfers do not queue."""
     window = open_sends(program.header.machine, program.header.window)
     if window is None:
@@ -101,23 +124,24 @@ def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple
     return number, taken
 
 
-def _queued(program: Program, number: Ints, send: Ints, channel: Ints) -> list[Edges]:
-    """Return the waits of completions, and those of SENDs."""
-    h, rank = program.header, program.rank_of
-    ends = np.flatnonzero(number >= 0)
-    if h.machine == "paired":
+def _queued(program: Program, number: Ints) -> list[Edges]:
+    """Return the waits of completions: for their ends, and for those before them in their queues."""
+    rank, ends = program.rank_of, np.flatnonzero(number >= 0)
+    if program.header.machine == "paired":
         queue = rank[ends] * program.world + program.table.peer[ends]
         ends, queue = ends[np.argsort(queue, kind="stable")], np.sort(queue, kind="stable")
     else:
         queue = rank[ends]
     behind = np.flatnonzero(queue[1:] == queue[:-1]) + 1
-    late, earlier = _full(channel, h.window)
+    return [_edges(ends, number[ends]), _edges(number[ends[behind - 1]], number[ends[behind]])]
+
+
+def _window_of_queues(program: Program, number: Ints, send: Ints, channel: Ints) -> Edges:
+    """Return the waits of SENDs on the machines whose transfers queue."""
+    rank, window = program.rank_of, program.header.window
+    late, earlier = _full(channel, window)
     blocked = send[late]
-    if h.window == 0:  # a SEND is posted at once, and the next row of its stream waits for its transfer
+    if window == 0:  # a SEND is posted at once, and the next row of its stream waits for its transfer
         follows = np.append(rank, -1)[blocked + 1] == rank[blocked]
         blocked, earlier = blocked[follows] + 1, earlier[follows]
-    return [
-        _edges(ends, number[ends]),
-        _edges(number[ends[behind - 1]], number[ends[behind]]),
-        _edges(number[send[earlier]], blocked),
-    ]
+    return _edges(number[send[earlier]], blocked)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import assert_never
 
 import numpy as np
 
@@ -28,19 +29,29 @@ from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.progress import hang_on, machines
 from chimerac.compiler.verify.view import View
-from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, READ, WINDOW, Hang
+from chimerac.compiler.verify.waits import COLLECTIVES, END, Hang, Why
 
 NOTHING_FOUND = "it ends on no machine, and no move of a single instruction was found that corrects it"
 MAX_SHOWN = 12  # instructions of a cycle, and ranks of a drawing
 MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
 
-_WHY = {
-    READ: "reads the value that this delivers",
-    POST: "waits until this is posted",
-    END: "waits until this end of it is posted",
-    WINDOW: "waits, because the window of its channel is full, for",
-}
+
+def _words(view: View, hang: Hang, why: Why, target: int, source: int) -> str:
+    """Return what a node does with the one that it waits for."""
+    match why:
+        case Why.READ:
+            return "reads the value that this delivers"
+        case Why.POST:
+            return "waits until this is posted"
+        case Why.END:
+            return "waits until this end of it is posted"
+        case Why.WINDOW:
+            return "waits, because the window of its channel is full, for"
+        case Why.QUEUE:
+            return f"queues on rank {_queue_rank(view, hang, target, source)} behind"
+        case _:
+            assert_never(why)
 
 
 def explain_hang(view: View) -> Diagnostic:
@@ -80,7 +91,7 @@ def _chain(view: View, hang: Hang, cycle: list[int]) -> Iterator[str]:
             yield f"... and {len(cycle) - MAX_SHOWN} more waits, back to the first"
             return
         target, source, why = int(waits.target[wait]), int(waits.source[wait]), int(waits.why[wait])
-        words = _WHY.get(why) or f"queues on rank {_queue_rank(view, hang, target, source)} behind"
+        words = _words(view, hang, Why(why), target, source)
         last, direct = k == len(cycle) - 1, source == waits.target[following]
         yield _name(view, hang, target)
         yield f"  {words} the first" if last and direct else f"  {words}:"

@@ -10,6 +10,7 @@ done.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from chimerac.chimera_ir.machines import MACHINES, Machine, machine_name, open_s
 from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.verify.matching import channels
 from chimerac.compiler.verify.view import MAX_FOUND, View
-from chimerac.compiler.verify.waits import COLLECTIVES, END, POST, QUEUE, READ, WINDOW, Hang, Waits
+from chimerac.compiler.verify.waits import COLLECTIVES, CONDITIONS, END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
 def check_progress(view: View) -> list[Diagnostic]:
@@ -83,11 +84,17 @@ def _direct(view: View, window: int | None) -> Waits:
     channel, send, receive = channels(view)
     sent = np.full(len(view.program), -1, np.int64)
     sent[receive] = send
-    reader, received = _reads(view)
-    parts = [(reader, sent[received], READ)]
-    if window is not None:
-        late, earlier = _window_waits(channel, window)
-        parts.append((send[late], receive[earlier], POST))
+    parts: list[tuple[Ints, Ints, int]] = []
+    for condition in CONDITIONS:
+        match condition:
+            case "values":
+                reader, received = _reads(view)
+                parts.append((reader, sent[received], READ))
+            case "window":
+                late, earlier = _window_waits(channel, len(view.program) if window is None else window)
+                parts.append((send[late], receive[earlier], POST))
+            case _:
+                assert_never(condition)
     return Waits.of(len(view.program), parts)
 
 
@@ -125,7 +132,7 @@ def _queued(view: View, machine: Machine) -> Waits:
     """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
     A transfer or collective completes when all its members have posted it and the one before it in each of its queues
-    is complete; `paired` has a queue per unordered pair of ranks, `serial` one per rank for everything.
+    is complete; on `paired` each rank has one queue per peer for both directions, on `serial` one for everything.
     """
     p = view.program
     channel, send, receive = channels(view)
@@ -137,18 +144,24 @@ def _queued(view: View, machine: Machine) -> Waits:
     queue = view.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
     ends = ends[np.argsort(queue, kind="stable")]
     follows = np.flatnonzero(np.diff(np.sort(queue, kind="stable")) == 0)
-    reader, received = _reads(view)
-    late, earlier = _window_waits(channel, view.header.window)
-    blocked = send[late]
-    if view.header.window == 0:  # a SEND posts, and then waits for its own completion
-        stays = blocked + 1 < p.offsets[view.rank[blocked] + 1]
-        blocked, earlier = blocked[stays] + 1, earlier[stays]
-    parts = [
+    parts: list[tuple[Ints, Ints, int]] = [
         (number[ends], ends, END),
         (number[ends[follows + 1]], number[ends[follows]], QUEUE),
-        (reader, number[received], READ),
-        (blocked, len(p) + earlier, WINDOW),
     ]
+    for condition in CONDITIONS:
+        match condition:
+            case "values":
+                reader, received = _reads(view)
+                parts.append((reader, number[received], READ))
+            case "window":
+                late, earlier = _window_waits(channel, view.header.window)
+                blocked = send[late]
+                if view.header.window == 0:  # a SEND posts, and then waits for its own completion
+                    stays = blocked + 1 < p.offsets[view.rank[blocked] + 1]
+                    blocked, earlier = blocked[stays] + 1, earlier[stays]
+                parts.append((blocked, len(p) + earlier, WINDOW))
+            case _:
+                assert_never(condition)
     return Waits.of(len(p) + len(send) + len(p.collectives), parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, assert_never
 
 import numpy as np
@@ -12,15 +13,51 @@ import numpy.typing as npt
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Machine
 
-# Why a node waits for another. READ: a reader for a value; POST: a SEND for a RECV of its channel; END: a completion for one of
-# its ends to be posted; QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.
-READ, POST, END, QUEUE, WINDOW = range(5)
+
+class Why(IntEnum):
+    """Why a node waits for another.
+
+    READ: a reader for a value; POST: a SEND for a RECV of its channel; END: a completion for one of its ends to be posted;
+    QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.
+    """
+
+    READ = 0
+    POST = 1
+    END = 2
+    QUEUE = 3
+    WINDOW = 4
 
 
-def end_of(op: Op) -> Literal["", "message", "collective"]:
-    """Return what an instruction posts an end of: a message or a collective, which completes after all its ends are posted.
+READ, POST, END, QUEUE, WINDOW = Why
 
-    Return '' for an instruction that posts nothing."""
+Condition = Literal["values", "window"]
+
+
+def blocks(op: Op) -> Condition | None:
+    """Return the condition under which the rank continues after it has reached an instruction; None if it always does.
+
+    values: the values that the instruction reads have arrived; window: its channel has room in the window of the machine.
+    """
+    match op:
+        case Op.FWD | Op.BWD | Op.BWD_INPUT:
+            return "values"
+        case Op.SEND:
+            return "window"
+        case Op.BWD_WEIGHT | Op.RECV | Op.ALLREDUCE | Op.FREE:
+            return None
+        case _:
+            assert_never(op)
+
+
+CONDITIONS: tuple[Condition, ...] = tuple(dict.fromkeys(condition for op in Op if (condition := blocks(op))))
+
+
+def completion_of(op: Op) -> Literal["", "message", "collective"]:
+    """Return what an instruction posts one end of: a message or a collective, which completes after all ends are posted.
+
+    Return '' for an instruction that posts nothing. A program has each collective once (E451), so a completion needs no
+    number of its own beside that of the distinct instruction.
+    """
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.FREE:
             return ""
@@ -32,7 +69,7 @@ def end_of(op: Op) -> Literal["", "message", "collective"]:
             assert_never(op)
 
 
-COLLECTIVES = tuple(op for op in Op if end_of(op) == "collective")
+COLLECTIVES = tuple(op for op in Op if completion_of(op) == "collective")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,14 @@ def example(name: str) -> str:
 
 def test_recomputation_changes_no_order_and_the_timeline_adds_it() -> None:
     again = example("again.sched")
-    ignorant, plain = (compile_text(text, {"known": 0}).program for text in (again, again.replace(" recompute", "")))
+    ignorant, plain = (compile_text(text, {"extra": 0}).program for text in (again, again.replace(" recompute", "")))
     orders = [[p.text(row).replace(" recompute", "") for row in range(len(p))] for p in map(tasks_only, (ignorant, plain))]
     assert orders[0] == orders[1]
     assert simulate(plain).makespan < simulate(ignorant).makespan == simulate(plain, {"B": 3}).makespan
 
 
 def test_an_order_planned_with_recomputation() -> None:
-    known, ignorant = (compile_text(example("again.sched"), {"known": k}).program for k in (1, 0))
+    known, ignorant = (compile_text(example("again.sched"), {"extra": k}).program for k in (1, 0))
     assert tasks_only(known) != tasks_only(ignorant)
     # The cost of B includes the forward here, and the simulation adds it again, unless B is given without it.
     assert simulate(known, {"B": 2}).makespan < simulate(known).makespan

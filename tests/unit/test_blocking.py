@@ -1,0 +1,41 @@
+"""Operations that can block a rank: for each of them some program is refused because a rank stops at it for ever."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import permutations
+
+import pytest
+
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.streams import program_of
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.verify import findings
+from chimerac.compiler.verify.waits import blocks
+
+BLOCKING = [op for op in Op if blocks(op)]
+
+
+@cache
+def stopped() -> frozenset[int]:
+    """Return the operations at which ranks stop, over all programs with one instruction moved, on `rendezvous`."""
+    ops: set[int] = set()
+    for name, size in (("1f1b", 3), ("zb_h1", 2)):
+        p = compile_schedule(name, {"D": size, "N": size}).program.with_header(machine="rendezvous")
+        streams = [p.stream(rank) for rank in range(p.world)]
+        for rank, stream in enumerate(streams):
+            for n, to in permutations(range(len(stream)), 2):
+                rest = [*stream[:n], *stream[n + 1 :]]
+                moved = [*rest[:to], stream[n], *rest[to:]]
+                changed = program_of(p.header, [*streams[:rank], moved, *streams[rank + 1 :]])
+                ops |= {int(changed.table.op[row]) for d in findings(changed) if d.code == "E440" for row in d.about}
+    return frozenset(ops)
+
+
+@pytest.mark.parametrize("op", BLOCKING, ids=lambda op: op.name)
+def test_a_rank_can_stop_at_every_operation_that_blocks(op: Op) -> None:
+    assert op in stopped()
+
+
+def test_no_rank_stops_at_an_operation_that_does_not_block() -> None:
+    assert stopped() <= set(BLOCKING)

@@ -74,16 +74,18 @@ def write_stdout(text: str) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Redirect a stream to the null device, also for the flush at exit: the receiving process has closed it."""
+    """Redirect a stream that can no longer be written to the null device, so that the flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write(text: str, path: str) -> None:
-    """Write a text to a file. Raises ChimeraError E003 if that fails; an existing file is then unchanged.
+    """Write a text to a file. Raises ChimeraError E003 if that fails.
 
+    After a failure an existing file is unchanged, unless it was written in place.
     The text is written to a temporary file in the same folder, which then replaces the file. Its name is random, so that
-    no other process can create it first. Links, owner and permissions are kept. Where replacing is not possible, the file is
-    written in place: a pipe, a device, a file with several hard links or another owner, a folder that allows no new files.
+    no other process can create it first. Symbolic links, owner and permissions are kept. Where replacing is not possible,
+    the file is written in place: a pipe, a device, a file with several hard links or another owner, a folder that allows no
+    new files.
     """
     try:
         status = _status(path)
@@ -95,7 +97,7 @@ def write(text: str, path: str) -> None:
             return
     except (OSError, ValueError) as error:
         raise refuse("E003", f"{short_path(path)} cannot be written: {reason(error)}") from None
-    write_stdout(text)  # /dev/stdout, which may be a file with text in it
+    write_stdout(text)  # the path is stdout: if that is a file, opening it would truncate it
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -18,7 +18,7 @@ DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
 instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is verified."""
 
-_PRODUCTS = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
+_EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
 
 EXAMPLES = f"""\
 examples:
@@ -39,7 +39,7 @@ other commands (each has --help):
   explain [CODE ...] explain error codes, each with a wrong example and its correction
 
 choices of --emit:
-{_PRODUCTS}
+{_EMIT_CHOICES}
 
 exit status: 0; 1 if the schedule or program has findings; 2 if the command line is invalid or a file cannot be read or
 written; 130 after Ctrl-C"""
@@ -54,7 +54,7 @@ def format_parser() -> argparse.ArgumentParser:
 
 def explain_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac explain", description="Explain error codes, each with an example and its correction.")
-    p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; none lists them all")
+    p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; without a code, all are listed")
     return p
 
 
@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
     p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
-                   help="simulate with F, B, I, W or hop at this cost, 0.5 or 1/3 too; repeatable")  # fmt: skip
+                   help="use this cost of F, B, I, W or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
     p.add_argument("--model", metavar="PATH",
                    help="a model description (JSON): bytes per rank in the report, a partition in the program")  # fmt: skip
     p.add_argument("--memory", metavar="BYTES",
@@ -108,7 +108,12 @@ def pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            found.append(Diagnostic("E002", f"{option} {text}: expected NAME=VALUE, for instance {option} {name or 'D'}=4"))
+            found.append(
+                Diagnostic(
+                    "E002",
+                    f"{option} {text}: expected NAME=VALUE, for instance {option} {name or 'D'}=4",
+                )
+            )
         elif name.strip() in pairs:
             found.append(Diagnostic("E002", f"{option} {text}: {name.strip()} was given before, as {pairs[name.strip()]}"))
         pairs[name.strip()] = value.strip()

@@ -14,14 +14,15 @@ MAX_WORK = 1_500_000  # waits visited before the search stops
 def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     """Return the numbers of the waits in a cycle with as few waits as possible; there must be a cycle.
 
-    Node target[k] cannot run before node source[k]. Nodes of one lane have consecutive numbers and run one after another. So
-    the source of each wait of the cycle is in the lane of the target of the next wait, and not before it. The search is
-    complete for up to about a thousand waits. Beyond that it stops after MAX_WORK waits, with the shortest cycle found so far.
+    Wait k: node target[k] cannot run before node source[k]. lane[x] is the lane of node x, for instance its rank.
+    Nodes of one lane have consecutive numbers and run one after another. So the source of each wait of the cycle is in the
+    lane of the target of the next wait, and not before it. The search is complete for up to about a thousand waits. Beyond
+    that it stops after MAX_WORK waits, with the shortest cycle found so far.
     """
     order = np.argsort(target, kind="stable")
     target, source = target[order], source[order]
     begin = np.searchsorted(target, np.searchsorted(lane, lane[source]))  # first wait of the source's lane
-    end = np.searchsorted(target, source, side="right")  # first wait behind the source
+    end = np.searchsorted(target, source, side="right")  # after the last wait whose target is not after the source
     best = _any_cycle(begin.tolist(), end.tolist())
     single = np.flatnonzero((lane[target] == lane[source]) & (target <= source))
     if len(single):
@@ -29,9 +30,9 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     targets, lanes, sources = target.tolist(), lane[target].tolist(), source.tolist()
     source_lanes, work = lane[source].tolist(), 0
     first = np.searchsorted(target, np.searchsorted(lane, lane[target]))
-    near = np.argsort(np.arange(len(target)) - first, kind="stable").tolist()  # the waits at the head of each lane first
+    starts = np.argsort(np.arange(len(target)) - first, kind="stable").tolist()  # the waits at the head of each lane first
     begins, ends = begin.tolist(), end.tolist()
-    for start in near:
+    for start in starts:
         if len(best) <= 1 or work > MAX_WORK:
             break
         goal, lane_of_goal = targets[start], lanes[start]

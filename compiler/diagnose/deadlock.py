@@ -36,7 +36,10 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
         return refuse("E304", message, ordered.span(pair), "begins the pair", help=help)
     cycle = consecutive_pairs(shortest_cycle(target, source, program.rank_of))
     notes, ranks = [], []
-    for wait, following in cycle:  # the source of a wait comes after the target of the following wait, on one rank
+    for (
+        wait,
+        following,
+    ) in cycle:  # the source of a wait is the target of the following wait, or comes after it in the same stream
         first, needed = int(target[following]), int(source[wait])
         names = [name(program, first), *([name(program, needed)] if first != needed else [])]
         rank = int(program.rank_of[needed])
@@ -67,7 +70,7 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
 
 
 def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
-    """Return the targets and sources of the waits that are never satisfied, and an overlapped pair that needs its own result.
+    """Return the targets and the sources of the waits that are never satisfied, and the first row of an overlapped pair.
 
     The pair is None if there is no such pair.
     A pair starts when both its tasks can start, and finishes as one. So its first task waits for what both need, and others

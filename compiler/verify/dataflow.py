@@ -58,7 +58,7 @@ def _paired(view: View, maker: Ints, reader: Ints) -> list[Diagnostic]:
 def _value(view: View, value: Value) -> list[Diagnostic]:
     """Return findings about all activations, or all gradients, that go from one stage to the next."""
     h, p = view.header, view.program
-    keys = np.arange(view.keys_total)
+    keys = np.arange(view.key_count)
     stage = keys // h.micro_batches % h.stages
     # A key is that of the reader. An activation is made by the stage before it, a gradient by the stage after it.
     keys = keys[stage > 0] if value == Value.act else keys[stage < h.stages - 1]
@@ -78,14 +78,14 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
     find("E420", ~crosses & (maker > reader), reader, "{value} is read before it is made", "let that come first")
     found += _paired(view, maker, reader)
     for op, verb in ((Op.SEND, "sent"), (Op.RECV, "received")):
-        rows, at = view.value_moves[op, value]
-        count = np.bincount(at, minlength=view.keys_total)[keys]
+        rows, at = view.value_instructions[op, value]
+        count = np.bincount(at, minlength=view.key_count)[keys]
         find("E421", crosses & (count == 0), reader, f"{{value}} is read here but never {verb}", f"add its {op.name}")
         extra = view.by_key((rows, at))[keys]
         find("E422", count > crosses, extra, f"{{value}} is {verb} once more than it is needed", "remove one of them")
     if found:
         return found
-    send, receive = (view.by_key(view.value_moves[op, value])[keys] for op in (Op.SEND, Op.RECV))
+    send, receive = (view.by_key(view.value_instructions[op, value])[keys] for op in (Op.SEND, Op.RECV))
     peer, route = p.table.peer, "it goes from rank {source} to rank {target}"
     find("E423", crosses & (view.rank[send] != source), send, "{value} is sent from a rank that does not make it", route)
     find("E423", crosses & (peer[send] != target), send, "{value} is sent to a rank that does not read it", route)
@@ -103,14 +103,14 @@ def _value(view: View, value: Value) -> list[Diagnostic]:
 
 def _freed(view: View, value: Value, keys: Ints, reader: Ints, receive: Ints, crosses: Mask) -> list[Diagnostic]:
     """Return findings where FREE releases a buffer that was never received, releases it twice, or before its last reader."""
-    rows, at = view.value_moves[Op.FREE, value]
+    rows, at = view.value_instructions[Op.FREE, value]
     if not len(rows):
         return []
-    last = np.full(view.keys_total, -1, np.int64)
+    last = np.full(view.key_count, -1, np.int64)
     last[keys] = reader if value == Value.grad or view.header.kind == "evaluation" else view.weight_gradient[keys]
-    there = np.zeros(view.keys_total, bool)
+    there = np.zeros(view.key_count, bool)
     there[keys] = crosses
-    twice = np.bincount(at, minlength=view.keys_total) > 1
+    twice = np.bincount(at, minlength=view.key_count) > 1
     wrong = ~there[at] | twice[at] | (view.rank[rows] != view.rank[last[at]]) | (rows < last[at])
     return [
         Diagnostic(

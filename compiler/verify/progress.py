@@ -66,7 +66,7 @@ def _reads(view: View) -> tuple[Ints, Ints]:
     """Return (row of the first reader, row of the RECV) for every received value."""
     pairs = []
     for value in Value:
-        rows, keys = view.value_moves[Op.RECV, value]
+        rows, keys = view.value_instructions[Op.RECV, value]
         pairs.append((view.reader(value)[keys], rows))
     return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
 

@@ -15,7 +15,7 @@ _WHAT = {FORWARD: "forward", INPUT: "input gradient", WEIGHT: "weight gradient"}
 def check_exactly_once(view: View) -> list[Diagnostic]:
     """Return findings for every (replica, stage, micro-batch) without one forward, one input and one weight gradient."""
     required = (FORWARD, INPUT, WEIGHT) if view.header.kind == "training" else (FORWARD,)
-    counts = {what: np.bincount(view.tasks[what][1], minlength=view.keys_total) for what in required}
+    counts = {what: np.bincount(view.tasks[what][1], minlength=view.key_count) for what in required}
     found: list[Diagnostic] = []
     for what in required:
         rows, keys = view.tasks[what]

@@ -12,14 +12,14 @@ from chimerac.chimera_ir.program import Ints, Program
 
 MAX_FOUND = 10  # the most findings of one kind that a check reports
 
-FORWARD, INPUT, WEIGHT = 0, 1, 2  # what a task does; BWD does the last two
+FORWARD, INPUT, WEIGHT = 0, 1, 2  # indices into View.tasks: the kind of work; a BWD does the last two
 
 
 class View:
     """A well-formed program, looked up by key.
 
-    key = (replica x stages + stage) x micro-batches + id: one stage's work on one micro-batch. For a transfer the stage
-    is the consumer's. Arrays by key hold rows, -1 where there is none.
+    key = (replica x stages + stage) x micro-batches + micro-batch: one stage's work on one micro-batch. For a
+    transfer the stage is the consumer's. Arrays by key hold rows, -1 where there is none; `owner` holds ranks.
     """
 
     def __init__(self, program: Program):
@@ -27,7 +27,7 @@ class View:
         self.header = program.header
         self.op = program.table.op
         self.rank = program.rank_of
-        self.keys_total = self.header.width * self.header.stages * self.header.micro_batches
+        self.key_count = self.header.width * self.header.stages * self.header.micro_batches
 
     def entries(self, rows: npt.NDArray[np.int64]) -> tuple[Ints, Ints]:
         """Return (row, key), one entry per micro-batch of these rows."""
@@ -59,7 +59,7 @@ class View:
     def by_key(self, entries: tuple[Ints, Ints]) -> Ints:
         """Return the row of each key, -1 if it has none. entries: (row, key)."""
         rows, keys = entries
-        where = np.full(self.keys_total, -1, np.int64)
+        where = np.full(self.key_count, -1, np.int64)
         where[keys] = rows
         return where
 
@@ -75,13 +75,13 @@ class View:
     def weight_gradient(self) -> Ints:
         return self.by_key(self.tasks[WEIGHT])
 
-    def value_move_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
+    def value_instruction_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
         """Return (row, key) of the SENDs, RECVs or FREEs of one kind of value."""
         return self.entries(np.flatnonzero((self.op == op) & (self.program.table.value == value)))
 
     @cached_property
-    def value_moves(self) -> dict[tuple[Op, Value], tuple[Ints, Ints]]:
-        return {(op, value): self.value_move_entries(op, value) for op in (Op.SEND, Op.RECV, Op.FREE) for value in Value}
+    def value_instructions(self) -> dict[tuple[Op, Value], tuple[Ints, Ints]]:
+        return {(op, value): self.value_instruction_entries(op, value) for op in (Op.SEND, Op.RECV, Op.FREE) for value in Value}
 
     def reader(self, value: Value) -> Ints:
         """Return, indexed by key, the row that first reads a value of this kind."""

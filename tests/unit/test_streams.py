@@ -67,7 +67,7 @@ def one(rows: Streams) -> Program:
 
 @examples(1500)
 @given(objects())
-def test_what_fits_is_what_the_types_say(fields: dict[str, Any]) -> None:
+def test_the_reader_accepts_exactly_what_the_types_accept(fields: dict[str, Any]) -> None:
     rows = Streams()
     rows.begin()
     fits = rows.fits(fields)

@@ -1,4 +1,4 @@
-"""Edits of order ticks: of its ticks and conditions, and of the placement of stages by the pipes."""
+"""Edits of a schedule with `order ticks`: of the ticks and conditions of its rules, and of the placement of stages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
 
 
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
-    """Return edits that shift ticks by large amounts: first by amounts that grow with a parameter, then by constants."""
+    """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage."""
     grown = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
     return [_shifted(_on_one_line(moved)[::-1], (*grown, *FAR), directions)]
 
@@ -70,13 +70,13 @@ def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
         yield from (((condition.span, new),) for new in changed_constants(condition))
     for rule, condition in conditions:
         for other in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
-            rest = opposite(condition)
+            negated = opposite(condition)
             if other.condition is not None and one_line(other.condition):
-                yield ((other.condition.span, rest),)
+                yield ((other.condition.span, negated),)
             elif other.condition is None and other.span.line == other.tick.span.line:
                 head = replace(other.span, end_line=other.tick.span.line, end_column=other.tick.span.column)
                 head = replace(head, end_column=head.column + len(head.text.rstrip()))
-                yield ((head, f"{head.text.removesuffix('at').rstrip()} when {rest} at"),)
+                yield ((head, f"{head.text.removesuffix('at').rstrip()} when {negated} at"),)
 
 
 def _on_one_line(rules: Sequence[n.Rule]) -> list[n.Rule]:
@@ -109,7 +109,7 @@ def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
 
 
 def _amounts(schedule: n.Schedule) -> list[str]:
-    """Return small amounts, then amounts that grow with a parameter."""
+    """Return amounts in the order in which they are tried: small ones, those that grow with a parameter, then NEAR."""
     return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR]
 
 

@@ -87,14 +87,14 @@ def constants(executor: Executor) -> tuple[list[Tensor], list[Tensor]]:
 def measured(executor: Executor, batch: Batch, meter: Meter, others: Sequence[Executor] = ()) -> list[int]:
     """Run one iteration; return the bytes that the rank holds after each instruction and at the end.
 
-    Weights, gradients and the scalar in which each executor sums its losses are not counted. others: further executors of
+    Weights, gradients and the loss of each micro-batch, a scalar, are not counted. others: further executors of
     the same stages.
     """
     found: list[int] = []
 
     def note() -> None:
         weights, gradients = constants(executor)
-        losses = [x.iteration.loss for x in (executor, *others) if hasattr(x.iteration, "loss")]
+        losses = [loss for x in (executor, *others) for loss in x.iteration.losses.values()]
         found.append(meter.bytes(without=[*weights, *gradients, *losses]))
 
     calls = executor.calls
@@ -144,6 +144,8 @@ def differences(
         meter.forget()
         for p, executor in [(program, training), (forwards, evaluation), (program, training)]:
             batch = Batch(samples, SEED, 0, rank // h.ranks, h.width, h.micro_batches, description.samples)
+            for stage in stages.values():
+                stage.zero_grad()
             found = measured(executor, batch, meter, [training, evaluation])
             expected = [*predicted(p, description, rank), 0]
             for number, (a, b) in enumerate(zip(found, expected, strict=True)):

@@ -1,4 +1,7 @@
-"""The samples on which one replica trains in one iteration, by their numbers (docs/semantics.md, "Samples")."""
+"""The samples on which one replica trains in one iteration: read from a source by their numbers, or given as tensors.
+
+docs/semantics.md, "Samples and random numbers", says which numbers they have.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,25 @@ from typing import Protocol
 from torch import Tensor
 
 from chimerac.interpreter.runtime.draws import Draws
+from chimerac.interpreter.runtime.memory import in_own_memory
 from chimerac.interpreter.runtime.model import Values
+
+
+class MicroBatches(Protocol):
+    """The micro-batches of one replica in one iteration. divisor: the losses of all micro-batches are divided by it."""
+
+    @property
+    def divisor(self) -> float:
+        """Return the number by which losses are divided."""
+
+    def inputs(self, micro_batch: int) -> Values:
+        """Return the inputs of a micro-batch, on any device."""
+
+    def targets(self, micro_batch: int) -> Tensor:
+        """Return the targets of a micro-batch, on any device."""
+
+    def draws(self, micro_batch: int) -> Draws:
+        """Return what a micro-batch's random numbers depend on."""
 
 
 class Samples(Protocol):
@@ -25,7 +46,11 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples of one replica in one iteration. size: of a micro-batch, in samples."""
+    """Samples of a source. size: of a micro-batch, in samples.
+
+    A weight update may add up the gradients of several iterations. accumulated: how many; the loss is then a mean over all of
+    them.
+    """
 
     source: Samples
     seed: int
@@ -34,6 +59,7 @@ class Batch:
     width: int
     micro_batches: int
     size: int
+    accumulated: int = 1
 
     def numbers(self, micro_batch: int) -> range:
         """Return the numbers of a micro-batch's samples: ((t W + w) N + m) b + j for all j < b.
@@ -45,18 +71,55 @@ class Batch:
 
     def inputs(self, micro_batch: int) -> Values:
         """Return the inputs of a micro-batch."""
-        return self.source.read(self.numbers(micro_batch))[0]
+        inputs = self.source.read(self.numbers(micro_batch))[0]
+        return in_own_memory(inputs, [False] * len(inputs))
 
     def targets(self, micro_batch: int) -> Tensor:
         """Return the targets of a micro-batch."""
-        return self.source.read(self.numbers(micro_batch))[1]
+        return in_own_memory([self.source.read(self.numbers(micro_batch))[1]], [False])[0]
 
     def draws(self, micro_batch: int) -> Draws:
         """Return what a micro-batch's random numbers depend on."""
         return Draws(self.seed, self.iteration, tuple(self.numbers(micro_batch)))
 
     @cached_property
+    def divisor(self) -> float:
+        """Return the number of valid targets of all iterations of the weight update."""
+        if self.accumulated == 1:
+            return self.valid_targets
+        first, samples = self.iteration // self.accumulated * self.accumulated, self.width * self.micro_batches * self.size
+        return self.source.valid_targets(range(first * samples, (first + self.accumulated) * samples))
+
+    @cached_property
     def valid_targets(self) -> int:
         """Return the number of valid targets of the whole iteration: all micro-batches of all replicas."""
         samples = self.width * self.micro_batches * self.size
         return self.source.valid_targets(range(self.iteration * samples, (self.iteration + 1) * samples))
+
+
+class TensorBatch:
+    """Tensors of one replica, cut along their first dimension. divisor: the losses of all micro-batches are divided by it.
+
+    inputs: None on ranks without the first stage; targets: None on ranks without the last one. draws: what the random numbers
+    of a micro-batch depend on.
+    """
+
+    def __init__(
+        self, inputs: Values | None, targets: Tensor | None, micro_batches: int, divisor: float, draws: Sequence[Draws]
+    ) -> None:
+        self.divisor, self._draws = divisor, draws
+        parts = [t.chunk(micro_batches) for t in inputs or ()]
+        self._inputs = list(zip(*parts, strict=True))
+        self._targets = () if targets is None else targets.chunk(micro_batches)
+
+    def inputs(self, micro_batch: int) -> Values:
+        """Return the inputs of a micro-batch: views of the batch."""
+        return self._inputs[micro_batch]
+
+    def targets(self, micro_batch: int) -> Tensor:
+        """Return the targets of a micro-batch: a view of the batch."""
+        return self._targets[micro_batch]
+
+    def draws(self, micro_batch: int) -> Draws:
+        """Return what a micro-batch's random numbers depend on."""
+        return self._draws[micro_batch]

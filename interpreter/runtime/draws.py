@@ -6,7 +6,7 @@ dropout has one generator per process, so its numbers depend on the order of tas
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,14 +26,18 @@ class Draws:
     samples: tuple[int, ...]
 
 
-# One for each thread: the ranks of the loopback are threads of one process.
-_current: ContextVar[Draws] = ContextVar("draws")
+# The function that returns the draws of a micro-batch, and the micro-batch. Most models never call it. There is one for each
+# thread, because the ranks of the loopback are threads of one process.
+_current: ContextVar[tuple[Callable[[int], Draws], int]] = ContextVar("draws")
+
+# set_draws((draws_of, micro_batch)): the layers that this thread calls from now on draw the numbers of this micro-batch.
+set_draws = _current.set
 
 
 @contextmanager
 def drawing(draws: Draws) -> Iterator[None]:
     """Set what the random numbers of the layers called inside depend on."""
-    token = _current.set(draws)
+    token = _current.set((lambda _: draws, 0))
     try:
         yield
     finally:
@@ -42,7 +46,8 @@ def drawing(draws: Draws) -> Iterator[None]:
 
 def current_draws() -> Draws:
     """Return what the random numbers of the forward that runs now depend on."""
-    return _current.get()
+    draws_of, micro_batch = _current.get()
+    return draws_of(micro_batch)
 
 
 class Dropout(nn.Module):

@@ -21,6 +21,7 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.instructions import (
@@ -38,11 +39,11 @@ from chimerac.chimera_ir.instructions import (
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.errors import RankError
-from chimerac.interpreter.runtime.batch import Batch
+from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
-from chimerac.interpreter.runtime.model import Model, Stage
+from chimerac.interpreter.runtime.model import Model, Stage, Values
 from chimerac.interpreter.runtime.parameters import Gradients, check_copies, parameter_groups
-from chimerac.interpreter.runtime.store import Buffer, Key, Slot, Store
+from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
 from chimerac.interpreter.runtime.work import Iteration, Work
 from chimerac.interpreter.transport import Pending, Transport
@@ -53,22 +54,28 @@ Call = Callable[[], None]
 class Executor:
     """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage passes to the next.
 
-    groups: this rank's parameters by group, each once. All ranks make their executors of a program together, because they
-    compare their copies of the parameters.
+    groups: this rank's parameters by group, each once. autocast: the type in which autocast computes; None: without autocast.
+    All ranks make their executors of a program together, because they compare their copies of the parameters.
     """
 
     def __init__(
-        self, program: Program, model: Model, stages: Mapping[int, Stage], table: Sequence[Specs], transport: Transport
+        self,
+        program: Program,
+        model: Model,
+        stages: Mapping[int, Stage],
+        table: Sequence[Specs],
+        transport: Transport,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.header, self.pipes = program.header, program.pipe_names
         self.stream = program.stream(transport.rank)
-        self.model, self.stages, self.table, self.transport = model, stages, table, transport
+        self.stages, self.table, self.transport = stages, table, transport
         self.groups = parameter_groups(program.header, stages)
         self.check_copies()
         trained = self.groups if program.header.kind == "training" else {}
         self.gradients = {name: Gradients(parameters, transport.device) for name, parameters in trained.items()}
         self.store = Store()
-        self.iteration = Iteration(model, transport.device)
+        self.iteration = Iteration(model.loss, transport.device, autocast)
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
         for i in self.stream:
@@ -76,12 +83,15 @@ class Executor:
                 slot.freed_later = True
         self.calls = [self._bind(i) for i in self.stream]
         self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
+        self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
 
-    def run(self, batch: Batch) -> float:
+    def run(self, batch: MicroBatches, sync: bool = True) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
-        Afterwards every parameter has its complete gradient. Raises RankError, which names the instruction.
+        Afterwards every parameter has its complete gradient, added to the one that it had. sync: False leaves out the
+        ALLREDUCEs: each rank then has the gradient of its own tasks, and a later run with sync adds up all of them. All ranks
+        give the same. Raises RankError, which names the instruction.
         """
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
@@ -90,12 +100,14 @@ class Executor:
         stamps, waits = self._stamps, self._waits
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
-            for number, call in enumerate((*self.calls, self._finish), 1):
+            for number, call in enumerate(self._calls_of(sync), 1):
                 call()
                 stamps[number], waits[number] = clock(), transport.waited_ns
         except Exception as cause:
             raise self._failure(number - 1, cause) from cause
-        return float(self.iteration.loss)
+        for gradients in self.gradients.values():
+            gradients.end(sync)
+        return self.iteration.total_loss()
 
     @property
     def times(self) -> Times:
@@ -105,6 +117,13 @@ class Executor:
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
         check_copies(self.transport, self.groups)
+
+    def _calls_of(self, sync: bool) -> list[Call]:
+        """Return the calls of an iteration, the epilogue's included."""
+        calls = self.calls
+        if not sync:
+            calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
+        return [*calls, self._finish]
 
     def _failure(self, number: int, cause: Exception) -> RankError:
         """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""
@@ -138,10 +157,13 @@ class Executor:
                 return self._each(i, Work.backward_weight)
             case Send():
                 slots, specs = self._message(i)
-                return partial(self._send, i.peer, slots, Layout(specs * len(slots)))
+                layout = Layout(specs * len(slots))
+                if len(slots) == 1:
+                    return partial(_send, self.transport.send, i.peer, slots[0].take, layout.pack)
+                return partial(_send_group, self.transport.send, i.peer, slots, layout.pack)
             case Recv():
                 slots, specs = self._message(i)
-                return partial(self._receive, i.peer, slots, Layout(specs * len(slots)))
+                return Message(self.transport, i.peer, slots, Layout(specs * len(slots))).receive
             case AllReduce():
                 return _sequence([partial(self._launch, i.ranks, tensor) for tensor in self.gradients[i.group].flat])
             case Free():
@@ -174,20 +196,22 @@ class Executor:
         slots = [self.store.slot(Key(i.value, i.pipe, i.stage, m)) for m in i.micro_batches]
         return slots, self.table[i.stage - 1] if i.value == "act" else with_gradient(self.table[i.stage])
 
-    def _send(self, peer: int, slots: list[Slot], layout: Layout) -> None:
-        values = slots[0].take() if len(slots) == 1 else tuple(t for slot in slots for t in slot.take())
-        self.transport.send(peer, layout.pack(values))
-
-    def _receive(self, peer: int, slots: list[Slot], layout: Layout) -> None:
-        buffer = Buffer(layout.empty(self.transport.device), self.transport)
-        buffer.pending = self.transport.recv(peer, buffer.message)
-        tensors = layout.unpack(buffer.message)
-        each = len(tensors) // len(slots)
-        for n, slot in enumerate(slots):
-            slot.expect(tensors[n * each : (n + 1) * each], buffer)
-
     def _launch(self, ranks: tuple[int, ...], gradients: Tensor) -> None:
         self.collectives.append(self.transport.launch_all_reduce(ranks, gradients))
+
+
+def _send(post: Callable[[int, Tensor], None], peer: int, take: Callable[[], Values], pack: Callable[[Values], Tensor]) -> None:
+    post(peer, pack(take()))
+
+
+def _send_group(
+    post: Callable[[int, Tensor], None], peer: int, slots: Sequence[Slot], pack: Callable[[Values], Tensor]
+) -> None:
+    post(peer, pack(tuple([t for slot in slots for t in slot.take()])))
+
+
+def _nothing() -> None:
+    """Do nothing, in the place of an ALLREDUCE that is left out."""
 
 
 def _sequence(calls: Sequence[Call]) -> Call:

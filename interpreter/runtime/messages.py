@@ -2,7 +2,6 @@
 
 A single tensor is sent as it is. Several tensors are copied into one block of memory.
 
-
 Both ends know the shapes from the boundary table, whose digest they compare before the first iteration.
 """
 
@@ -62,8 +61,10 @@ class Layout:
 
     def pack(self, values: Values) -> Tensor:
         """Return the message of these tensors. Raises ValueError if one differs from its description."""
+        if len(values) != len(self.types):
+            raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.types)}")
         for tensor, (shape, dtype) in zip(values, self.types, strict=True):
-            if tensor.shape != shape or tensor.dtype != dtype:
+            if tensor.shape != shape or tensor.dtype is not dtype:
                 made = _name(tensor.dtype, tensor.shape)
                 raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
         if self.single:

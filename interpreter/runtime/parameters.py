@@ -42,17 +42,37 @@ class Gradients:
             parts = torch.split(self.flat[-1], [p.numel() for p in alike])
             self._views += [(p, part.view(p.shape)) for p, part in zip(alike, parts, strict=True)]
         self.flat = self.flat or [torch.zeros(0, device=device)]
+        self._is_complete = True  # whether the gradients that are there have been summed over all ranks
+        self._complete: list[torch.Tensor] = []  # gradients of earlier iterations, complete, to be added after the ALLREDUCE
 
     def begin(self) -> None:
-        """Make the parameters' gradients views of the flat tensors. A parameter without a gradient gets zeros."""
+        """Make the parameters' gradients views of the flat tensors, so that an iteration adds to them.
+
+        A parameter without a gradient gets zeros. A gradient that is complete already is the same on all ranks, so it is set
+        aside: the ALLREDUCE of this iteration would add it once for every rank.
+        """
         if all(p.grad is None for p, _ in self._views):
             for tensor in self.flat:
                 tensor.zero_()
+            for p, view in self._views:
+                p.grad = view
+            return
         for p, view in self._views:
             if p.grad is not view:
                 view.zero_() if p.grad is None else view.copy_(p.grad)
                 p.grad = view
+        if self._is_complete:
+            self._complete = [tensor.clone() for tensor in self.flat]
+            for tensor in self.flat:
+                tensor.zero_()
 
+    def end(self, sync: bool) -> None:
+        """End an iteration. sync: its ALLREDUCEs have run, so the gradients are complete."""
+        self._is_complete = sync
+        if sync:
+            for tensor, complete in zip(self.flat, self._complete, strict=False):
+                tensor.add_(complete)
+            self._complete = []
 
 def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.

@@ -1,15 +1,18 @@
 """The store: the values of a rank, by (value, pipe, stage, micro-batch). Values that are being received are in it too.
 
-Each value has a slot. Slots are looked up once, when a stream is translated to calls. A receive buffer is made by its
-RECV, and freed when the last value of its message is released (docs/semantics.md, "Buffers").
+Each value has a slot. Slots are looked up once, when a stream is bound to calls. A receive buffer is made by its RECV, and
+freed when the last value of its message is released (docs/semantics.md, "Buffers").
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from chimerac.interpreter.runtime.messages import Layout
 from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.transport import Pending, Transport
 
@@ -26,60 +29,36 @@ class Key(NamedTuple):
         return f"{self.value} of pipe {self.pipe}, s{self.stage}, m{self.micro_batch}"
 
 
-class Buffer:
-    """The memory of one received message. held: how many of its values have not been released."""
-
-    __slots__ = ("_transport", "held", "message", "pending")
-
-    def __init__(self, message: Tensor, transport: Transport) -> None:
-        self.message, self._transport = message, transport
-        self.pending: Pending | None = None  # the receive that fills it, until it has been waited for
-        self.held = 0
-
-    def arrive(self) -> None:
-        """Wait for the message, unless it has already been waited for."""
-        if self.pending is not None:
-            self.pending.wait()
-            self.pending = None
-
-    def release(self) -> None:
-        """Release one of its values; the buffer is free after the last one."""
-        self.arrive()
-        self.held -= 1
-        if not self.held:
-            self._transport.forget(self.message)
-
-
 class Slot:
-    """Holds one value, or a value that is being received, or nothing."""
+    """Holds one value, or a value that is being received, or nothing.
 
-    __slots__ = ("buffer", "freed_later", "key", "values")
+    message: the RECV that fills the value; None for a value that this rank computes. freed_later: whether a FREE releases
+    the value, instead of the last task that reads it.
+    """
+
+    __slots__ = ("freed_later", "key", "message", "values")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.values: Values | None = None
-        self.buffer: Buffer | None = None  # of a received value
-        self.freed_later = False  # whether a FREE releases the value, instead of the last task that reads it
+        self.message: Message | None = None
+        self.freed_later = False
 
     def set(self, values: Values) -> None:
-        """Hold a value that this rank has made."""
+        """Hold a value that this rank has computed."""
         if self.values is not None:
             raise KeyError(f"{self.key} is already there")
         self.values = values
 
-    def expect(self, values: Values, buffer: Buffer) -> None:
-        """Hold a value that is being received into `buffer`."""
-        self.set(values)
-        self.buffer = buffer
-        buffer.held += 1
-
     def read(self) -> Values:
         """Return the value, after waiting for it."""
-        if self.values is None:
+        values = self.values
+        if values is None:
             raise KeyError(f"{self.key} is not there: never made, not received, or released before")
-        if self.buffer is not None and self.buffer.pending is not None:
-            self.buffer.arrive()
-        return self.values
+        message = self.message
+        if message is not None and message.pending is not None:
+            message.arrive()
+        return values
 
     def release(self) -> None:
         """Free the value, after the last task that reads it, unless a FREE does."""
@@ -88,16 +67,78 @@ class Slot:
 
     def free(self) -> None:
         """Empty the slot."""
-        self.values = None
-        buffer, self.buffer = self.buffer, None
-        if buffer is not None:
-            buffer.release()
+        if self.values is not None:
+            self.values = None
+            if self.message is not None:
+                self.message.release()
 
     def take(self) -> Values:
-        """Return a value that this rank has made, and empty the slot."""
-        values = self.read()
-        self.free()
+        """Return the value and empty the slot. The caller then owns the tensors: nothing else writes to their memory.
+
+        The tensors of a message with several tensors share its buffer, so they are copied out of it.
+        """
+        values, message = self.read(), self.message
+        if message is None or (message.is_owned and not self.freed_later):
+            self.values = None
+            if message is not None:
+                message.buffer = None
+            return values
+        values = tuple([t.clone() for t in values])
+        self.release()
         return values
+
+
+class Message:
+    """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released.
+
+    slots: of the values of the message; is_owned: whether the message is a single tensor, so that the reader of the value
+    can take the buffer itself. pending: the receive until it has been waited for.
+    """
+
+    __slots__ = ("_each", "_held", "_layout", "_peer", "_single", "_slots", "_transport", "buffer", "is_owned", "pending")
+
+    def __init__(self, transport: Transport, peer: int, slots: Sequence[Slot], layout: Layout) -> None:
+        self._transport, self._peer, self._slots, self._layout = transport, peer, tuple(slots), layout
+        self._each = len(layout.types) // len(self._slots)
+        self.is_owned = layout.single
+        self._single = (*layout.types[0], transport.device) if layout.single else None
+        self._held = 0
+        self.buffer: Tensor | None = None
+        self.pending: Pending | None = None
+
+    def receive(self) -> None:
+        """Post the receive into a new buffer."""
+        if self._single is None:
+            self.buffer = buffer = self._layout.empty(self._transport.device)
+            self.pending = self._transport.recv(self._peer, buffer)
+            tensors, each = self._layout.unpack(buffer), self._each
+            for n, slot in enumerate(self._slots):
+                slot.set(tensors[n * each : (n + 1) * each])
+                slot.message = self
+        else:
+            shape, dtype, device = self._single
+            self.buffer = buffer = torch.empty(shape, dtype=dtype, device=device)
+            self.pending = self._transport.recv(self._peer, buffer)
+            slot = self._slots[0]
+            slot.set((buffer,))
+            slot.message = self
+        self._held = len(self._slots)
+
+    def arrive(self) -> None:
+        """Wait for the message, unless it has already been waited for."""
+        pending = self.pending
+        if pending is not None:
+            pending.wait()
+            self.pending = None
+
+    def release(self) -> None:
+        """Release one of its values; the buffer is freed after the last one."""
+        self.arrive()
+        self._held -= 1
+        if not self._held:
+            assert self.buffer is not None
+            self._transport.forget(self.buffer)
+            self.buffer = None
 
 
 class Store:

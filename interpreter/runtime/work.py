@@ -8,44 +8,55 @@ BWD_WEIGHT   weight gradients                                  frees act[s, m] a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from chimerac.interpreter.runtime.batch import Batch
-from chimerac.interpreter.runtime.draws import drawing
-from chimerac.interpreter.runtime.model import Model, Stage, Values
+from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.draws import set_draws
+from chimerac.interpreter.runtime.generators import Generators
+from chimerac.interpreter.runtime.memory import in_own_memory, is_alone
+from chimerac.interpreter.runtime.model import Stage, Values
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.runtime.store import Slot
 
 
 class Iteration:
-    """The state that all work of a rank shares in one iteration. loss: the sum over this rank's last stages so far."""
+    """The state that all work of a rank shares in one iteration.
 
-    def __init__(self, model: Model, device: torch.device) -> None:
-        self.model, self.device = model, device
-        self.batch: Batch | None = None
+    loss_of: from the output of the last stage and the targets, the loss of a micro-batch, which is divided by the batch's
+    divisor. autocast: the type in which autocast computes; None: without autocast. losses: of this rank's last stages so far,
+    by micro-batch, on the device.
+    """
 
-    def begin(self, batch: Batch) -> None:
+    def __init__(
+        self, loss_of: Callable[[Values, Tensor], Tensor], device: torch.device, autocast: torch.dtype | None = None
+    ) -> None:
+        self.loss_of, self.device, self.autocast = loss_of, device, autocast
+        self.losses: dict[int, Tensor] = {}
+        self.batch: MicroBatches
+
+    def begin(self, batch: MicroBatches) -> None:
         """Start an iteration on these micro-batches."""
-        self.batch, self.valid_targets = batch, batch.valid_targets
-        self.loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.batch, self.divisor, self.draws = batch, batch.divisor, batch.draws
+        self.losses.clear()
 
     def inputs(self, m: int) -> Values:
-        """Return the samples of a micro-batch, on the device of the stages."""
-        assert self.batch is not None
-        return self._on_device(self.batch.inputs(m))
+        """Return the inputs of a micro-batch, on the device of the stages."""
+        return tuple([t.to(self.device) for t in self.batch.inputs(m)])
 
-    def targets(self, m: int) -> Tensor:
-        """Return the targets of a micro-batch, on the device of the stages."""
-        assert self.batch is not None
-        return self._on_device([self.batch.targets(m)])[0]
+    def loss(self, outputs: Values, m: int) -> Tensor:
+        """Return a micro-batch's share of the loss of the iteration."""
+        return self.loss_of(outputs, self.batch.targets(m).to(self.device)) / self.divisor
 
-    def _on_device(self, tensors: Sequence[Tensor]) -> Values:
-        return in_own_memory([t.to(self.device) for t in tensors], [False] * len(tensors))
+    def total_loss(self) -> float:
+        """Return the sum of this rank's losses so far; waits for the device."""
+        if not self.losses:
+            return 0.0
+        return float(torch.stack(list(self.losses.values())).sum(dtype=torch.float64))
 
 
 class Work:
@@ -59,8 +70,10 @@ class Work:
 
     __slots__ = (
         "edges",
+        "generators",
         "input",
         "input_gradient",
+        "is_simple",
         "iteration",
         "kept",
         "leaves",
@@ -88,13 +101,15 @@ class Work:
         self.iteration, self.module, self.m = iteration, module, m
         self.input, self.needs_gradient, self.output, self.kept = input, tuple(needs_gradient), output, tuple(kept)
         self.output_gradient, self.input_gradient = output_gradient, input_gradient
+        self.is_simple = self.needs_gradient == (True,)  # the input is one tensor with a gradient, as in most models
         self.split: Splitting | None = None
+        self.generators: Generators | None = None  # as they were before a forward that is run again
         self.close()
 
     def close(self) -> None:
         """Free what the forward kept."""
         self.ran = False  # whether the forward has run and its last backward has not
-        self.leaves: list[Tensor] = []  # the input's tensors that have a gradient
+        self.leaves: Values = ()  # the input's tensors that have a gradient
         # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors may be freed earlier.
         self.edges: list[GradientEdge] | None = None  # None: the backward runs the forward again
 
@@ -104,8 +119,10 @@ class Work:
         self.ran = True
 
     def forward_to_recompute(self) -> None:
-        """Run the stage without a graph: the backward runs it again."""
+        """Run the stage without a graph: the backward runs it again, with the same random numbers."""
+        before = Generators.of(self.iteration.device)
         self._without_graph()
+        self.generators = before if before.have_advanced() else None
         self.ran = True
 
     def forward_only(self) -> None:
@@ -126,7 +143,7 @@ class Work:
     def backward_input(self) -> None:
         """Store the input gradient; of the graph, keep what the weight gradients need."""
         self._run_backward()
-        self.leaves, self.edges = [], []
+        self.leaves, self.edges = (), []
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""
@@ -141,45 +158,71 @@ class Work:
     def _build(self) -> Values:
         """Run the stage. Its graph begins at detached copies of its inputs, so its backward stops there."""
         inputs = self._inputs()
-        if self.input is not None:
-            inputs = tuple(t.detach().requires_grad_() if g else t for t, g in zip(inputs, self.needs_gradient, strict=True))
-            self.leaves = [t for t in inputs if t.requires_grad]
+        if self.is_simple:
+            inputs = self.leaves = (inputs[0].detach().requires_grad_(),)
+        elif self.input is not None:
+            inputs = tuple([t.detach().requires_grad_() if g else t for t, g in zip(inputs, self.needs_gradient, strict=True)])
+            self.leaves = tuple([t for t in inputs if t.requires_grad])
         outputs = self._compute(inputs)
-        self.edges = [get_gradient_edge(t) for t in outputs if t.requires_grad]
+        self.edges = [_edge(t) for t in outputs if t.requires_grad]
         return outputs
 
     def _compute(self, inputs: Values) -> Values:
         """Run the stage; the last one's output is its share of the iteration's loss."""
-        iteration = self.iteration
-        assert iteration.batch is not None
-        with drawing(iteration.batch.draws(self.m)), self.split or nullcontext():
-            outputs: Values = self.module(*inputs)
-        if self.output is None:
-            return (iteration.model.loss(outputs, iteration.targets(self.m)) / iteration.valid_targets,)
-        return outputs
+        iteration, split = self.iteration, self.split
+        set_draws((iteration.draws, self.m))
+        if iteration.autocast is not None:
+            with torch.autocast(iteration.device.type, iteration.autocast), split or nullcontext():
+                return self._apply(inputs)
+        if split is not None:
+            with split:
+                return self._apply(inputs)
+        return self._apply(inputs)
+
+    def _apply(self, inputs: Values) -> Values:
+        outputs: Values = self.module(*inputs)
+        return outputs if self.output is not None else (self.iteration.loss(outputs, self.m),)
 
     def _store_output(self, outputs: Values, kept: Sequence[bool]) -> None:
-        """Store the output, or add the loss. kept: which tensors of it the graph also keeps."""
+        """Store the output, or note the loss. kept: which tensors of it the graph also keeps."""
         if self.output is None:
-            self.iteration.loss += outputs[0].detach()
+            self.iteration.losses[self.m] = outputs[0].detach()
             return
         # A tensor of the input that is also in the output is copied: the next stage may need it for longer.
-        self.output.set(in_own_memory(outputs, kept, () if self.input is None else self.input.read()))
+        inputs = () if self.input is None else self.input.read()
+        if len(outputs) == 1 and not kept[0] and is_alone(outputs[0], inputs):
+            self.output.set((outputs[0].detach(),))
+        else:
+            self.output.set(in_own_memory(outputs, kept, inputs))
 
     def _without_graph(self) -> None:
         with torch.no_grad():
             outputs = self._compute(self._inputs())
             self._store_output(outputs, [False] * len(outputs))
 
+    def _build_again(self) -> None:
+        """Run the forward again, with the random numbers that it had."""
+        if self.generators is None:
+            self._build()
+        else:
+            with self.generators.restored():
+                self._build()
+            self.generators = None
+
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""
         edges = self._begin_backward()
-        grads = self._take_output_gradient()
+        # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
+        grads = None if self.output_gradient is None else self.output_gradient.take()
         if edges:  # empty for a first stage without parameters
             torch.autograd.backward(edges, grads)
-        if self.input_gradient is not None:
+        if self.input_gradient is None:
+            return
+        if self.is_simple and (gradient := self.leaves[0].grad) is not None and is_alone(gradient, grads or ()):
+            self.input_gradient.set((gradient,))
+        else:
             gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
-            self.input_gradient.set(in_own_memory(gradients, [False] * len(gradients)))
+            self.input_gradient.set(in_own_memory(gradients, [False] * len(gradients), grads or ()))
 
     def _begin_backward(self) -> list[GradientEdge]:
         """Return where in the graph the backward begins."""
@@ -188,23 +231,9 @@ class Work:
         if self.input is not None:
             self.input.read()  # fails where the input was freed too early
         if self.edges is None:
-            self._build()
+            self._build_again()
         assert self.edges is not None
         return self.edges
-
-    def _take_output_gradient(self) -> Values | None:
-        """Return the output gradient and free its value; None for the loss, whose gradient is one.
-
-        Autograd may keep these tensors as an input gradient, or for the weight gradients, for longer than the buffer of a
-        message lives. So a received gradient is copied.
-        """
-        if self.output_gradient is None:
-            return None
-        grads = self.output_gradient.read()
-        if self.output_gradient.buffer is not None:
-            grads = tuple(g.clone() for g in grads)
-        self.output_gradient.release()
-        return grads
 
     def _end(self) -> None:
         self.close()
@@ -212,18 +241,7 @@ class Work:
             self.input.release()
 
 
-def in_own_memory(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:
-    """Return these tensors without their graph, each in memory that it fills and shares with no other.
-
-    So freeing the value frees the memory. A tensor is copied if a graph keeps it (`kept`), if it shares memory with another
-    one or with `others`, or if its memory is larger than the tensor.
-    """
-    taken = {t.untyped_storage()._cdata for t in others}
-    result = []
-    for t, is_kept in zip(tensors, kept, strict=True):
-        memory = t.untyped_storage()
-        fits = t.is_contiguous() and memory.nbytes() == t.nbytes
-        is_free = fits and not is_kept and memory._cdata not in taken
-        taken.add(memory._cdata)
-        result.append(t.detach() if is_free else t.detach().clone(memory_format=torch.contiguous_format))
-    return tuple(result)
+def _edge(t: Tensor) -> GradientEdge:
+    """Return the place of a tensor in its graph."""
+    node = t.grad_fn
+    return get_gradient_edge(t) if node is None else GradientEdge(node, t.output_nr)

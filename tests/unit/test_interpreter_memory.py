@@ -16,7 +16,7 @@ from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.parameters import Gradients
-from chimerac.interpreter.runtime.work import in_own_memory
+from chimerac.interpreter.runtime.memory import in_own_memory
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
@@ -51,11 +51,22 @@ def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
         places.append([p.grad.data_ptr() for p in (a, b, c) if p.grad is not None])
         a.grad = b.grad = c.grad = None
     assert places[0] == places[1] and frozen.grad is None
-    a.grad = torch.full((2, 3), 7.0)  # the new gradient is added to this one
+    a.grad = torch.full((2, 3), 7.0)  # complete: the new gradient is summed over the ranks, and then added to this one
     gradients.begin()
-    assert gradients.flat[0].tolist() == [7] * 6 + [0] * 6
+    assert gradients.flat[0].tolist() == [0] * 12
+    torch.autograd.backward((a * 2).sum())
+    gradients.flat[0].mul_(3)  # as an ALLREDUCE over three ranks
+    gradients.end(sync=True)
+    assert gradients.flat[0].tolist() == [13] * 6 + [0] * 6
     gradients.begin()
-    assert gradients.flat[0].tolist() == [7] * 6 + [0] * 6
+    torch.autograd.backward((a * 2).sum())
+    gradients.end(sync=False)  # of this rank alone: the next ALLREDUCE sums it too
+    gradients.begin()
+    torch.autograd.backward((a * 2).sum())
+    assert gradients.flat[0].tolist() == [4] * 6 + [0] * 6
+    gradients.flat[0].mul_(3)
+    gradients.end(sync=True)
+    assert gradients.flat[0].tolist() == [25] * 6 + [0] * 6
     assert [tensor.numel() for tensor in Gradients([frozen], torch.device("cpu")).flat] == [0]
 
 

@@ -7,7 +7,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from chimerac.chimera_ir.model import Tensor as Spec
 from chimerac.interpreter.runtime.messages import Layout
-from chimerac.interpreter.runtime.store import Buffer, Key, Slot, Store
+from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from tests.distributed.alone import Alone
 
 SPECS = (Spec((2,), "float32", True), Spec((3,), "int64", False))
@@ -24,25 +24,28 @@ class PendingReceive:
 
 
 class Noting(Alone):
-    """A transport that records the calls of forget."""
+    """A transport that records the receives that are posted and the buffers that are forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.posted: list[PendingReceive] = []
         self.forgotten: list[Tensor] = []
+
+    def recv(self, peer: int, buffer: Tensor) -> PendingReceive:
+        self.posted.append(PendingReceive())
+        return self.posted[-1]
 
     def forget(self, buffer: Tensor) -> None:
         self.forgotten.append(buffer)
 
 
-def received(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot], Buffer, PendingReceive]:
+def received(keys: list[Key], specs: tuple[Spec, ...] = SPECS) -> tuple[list[Slot], Message, Noting]:
     """Post a receive of these values, as the executor does."""
-    layout, posted = Layout(SPECS * len(keys)), PendingReceive()
-    buffer, slots = Buffer(layout.empty(transport.device), transport), [store.slot(key) for key in keys]
-    buffer.pending = posted
-    tensors = layout.unpack(buffer.message)
-    for n, slot in enumerate(slots):
-        slot.expect(tensors[2 * n : 2 * n + 2], buffer)
-    return slots, buffer, posted
+    transport, store = Noting(), Store()
+    slots = [store.slot(key) for key in keys]
+    message = Message(transport, 1, slots, Layout(specs * len(keys)))
+    message.receive()
+    return slots, message, transport
 
 
 def test_equal_keys_have_the_same_slot() -> None:
@@ -51,45 +54,69 @@ def test_equal_keys_have_the_same_slot() -> None:
 
 
 def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message() -> None:
-    store = Store()
-    (first, second), _, posted = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], Alone())
-    assert store.left() == [first.key, second.key] and posted.waits == 0
+    (first, second), _, transport = received([Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    (posted,) = transport.posted
+    assert first.values is not None and second.values is not None and posted.waits == 0
     assert [t.shape for t in second.read()] == [(2,), (3,)]
     assert first.read()[0].data_ptr() != second.read()[0].data_ptr()
     assert posted.waits == 1
     first.release()
     second.release()
-    assert store.left() == []
+    assert first.values is None and second.values is None
 
 
 def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
-    transport = Noting()
-    (first, second), buffer, _ = received(Store(), [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], transport)
-    memory = StorageWeakRef(buffer.message.untyped_storage())
-    assert buffer.message.nbytes == 2 * (16 + 32)
+    (first, second), message, transport = received([Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    buffer = message.buffer
+    assert buffer is not None and buffer.nbytes == 2 * (16 + 32)
+    memory = StorageWeakRef(buffer.untyped_storage())
     first.release()
     first.release()  # releasing it again has no effect
     assert not transport.forgotten
     second.release()
-    assert len(transport.forgotten) == 1 and transport.forgotten.pop() is buffer.message
+    assert len(transport.forgotten) == 1 and transport.forgotten.pop() is buffer
     del buffer
     assert memory.expired()
 
 
+def test_a_message_is_received_again_in_every_iteration() -> None:
+    (slot,), message, transport = received([KEY])
+    for count in (1, 2):
+        slot.release()
+        assert len(transport.forgotten) == count and message.buffer is None
+        message.receive()
+        assert len(slot.read()) == 2 and len(transport.posted) == count + 1
+
+
 def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> None:
-    transport = Noting()
-    (slot,), _, _ = received(Store(), [KEY], transport)
+    (slot,), _, transport = received([KEY])
     slot.freed_later = True
     slot.release()
     assert slot.read() and not transport.forgotten
+    taken = slot.take()
+    assert slot.values is not None and taken[0].data_ptr() != slot.values[0].data_ptr(), "a copy: the FREE is still to come"
     slot.free()
     assert slot.values is None and transport.forgotten
 
 
 def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
-    (slot,), _, posted = received(Store(), [KEY], Alone())
+    (slot,), _, transport = received([KEY])
     slot.release()
-    assert posted.waits == 1
+    assert transport.posted[0].waits == 1
+
+
+def test_the_reader_of_a_single_tensor_takes_the_buffer_itself() -> None:
+    (slot,), message, transport = received([KEY], SPECS[:1])
+    buffer = message.buffer
+    assert slot.take() == (buffer,) and slot.values is None and message.buffer is None
+    assert transport.posted[0].waits == 1 and not transport.forgotten, "nobody else may write to it"
+
+
+def test_the_reader_of_several_tensors_gets_copies_of_them() -> None:
+    (slot,), message, transport = received([KEY])
+    buffer, taken = message.buffer, slot.take()
+    assert buffer is not None and slot.values is None and len(transport.forgotten) == 1
+    assert all(t.untyped_storage().data_ptr() != buffer.untyped_storage().data_ptr() for t in taken)
 
 
 def test_a_taken_value_is_removed() -> None:
@@ -100,10 +127,10 @@ def test_a_taken_value_is_removed() -> None:
         slot.read()
 
 
-def test_a_value_is_made_once() -> None:
-    store = Store()
-    (slot,), _, _ = received(store, [KEY], Alone())
+@pytest.mark.parametrize("specs", [SPECS, SPECS[:1]])
+def test_a_value_is_made_once(specs: tuple[Spec, ...]) -> None:
+    (slot,), message, _ = received([KEY], specs)
     with pytest.raises(KeyError, match="already there"):
         slot.set((torch.zeros(1),))
     with pytest.raises(KeyError, match="already there"):
-        received(store, [KEY], Alone())
+        message.receive()

@@ -74,6 +74,7 @@ class Gradients:
                 tensor.add_(complete)
             self._complete = []
 
+
 def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 

@@ -14,9 +14,9 @@ from chimerac.chimera_ir.machines import open_sends
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.memory import in_own_memory
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.parameters import Gradients
-from chimerac.interpreter.runtime.memory import in_own_memory
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS

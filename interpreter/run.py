@@ -14,9 +14,9 @@ from pathlib import Path
 
 from chimerac.interpreter.launch.failures import EXIT_DELAY_S, end, end_with
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.plan import check_world
 from chimerac.interpreter.launch.planning import planned
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.pipeline.world import check_world
 
 
 def main() -> int:

@@ -78,7 +78,7 @@ class TrainingJob:
         data = [("E809", "training (model or data)", self.data.identity)]
         compare(transport, self.settings, products(self.plan, self.model), data)
         settings = training_settings(self.settings)
-        trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings)
+        trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings, self.plan.evaluation)
         record = Record(transport.rank, settings.iterations, self.settings.log_file)
         self._print_header(record)
         return Training(self, trainer, record).run(check_parent)
@@ -100,7 +100,7 @@ class Training:
         self.evaluator = None
         if job.plan.evaluation is not None:
             samples = min(job.settings.eval_samples, job.data.held_out_count)
-            self.evaluator = Evaluator(job.plan.evaluation, trainer, job.data.held_out, samples)
+            self.evaluator = Evaluator(trainer, job.data.held_out, samples)
 
     def run(self, check_parent: Callable[[], None]) -> int:
         """Run all iterations and return the exit code."""
@@ -126,13 +126,13 @@ class Training:
             held_out = self._held_out_loss(done)
             record.write(self._line(done, result, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * done / trained_s)
-        trainer.executor.check_copies()
+        trainer.pipeline.check_copies()
         self._print_summary(losses[0], losses[-1], held_out, self.tokens * iterations / trained_s)
         return 0
 
     def _measured(self) -> tuple[float, float, float]:
         """Return this rank's peak memory in bytes, and how long it computed and took, in seconds."""
-        device, times = self.trainer.transport.device, self.trainer.executor.times
+        device, times = self.trainer.transport.device, self.trainer.pipeline.times
         return (measure.peak_memory_bytes(device), *computed_and_elapsed_s(times))
 
     def _line(self, done: int, result: Result, taken_s: float, held_out: float | None) -> dict[str, object]:

@@ -31,17 +31,6 @@ class Plan:
         return self.program.partition
 
 
-def check_world(program: Program, started: int) -> None:
-    """Raise ChimeraError E800 unless there is one process for each stream."""
-    if started != program.world:
-        raise refuse(
-            "E800",
-            f"{program.world} ranks are needed and {started} were started",
-            notes=(f"{program.header.width} data-parallel replicas x {program.header.ranks} pipeline ranks",),
-            help=f"start them with: torchrun --nproc-per-node {program.world} ...",
-        )
-
-
 def check_kind(program: Program) -> None:
     """Raise ChimeraError E814 where the program does not train."""
     if program.header.kind != "training":

@@ -9,13 +9,14 @@ is listed separately, with the layer that makes it, because a stage that begins 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
@@ -40,8 +41,10 @@ def describe(model: Model, samples: int) -> ModelDescription:
     output, in thousands, rounded up.
     """
     # Dropout keeps its masks too, whatever their values. A layer may contain a module that was built before with real tensors.
-    with FakeTensorMode(allow_non_fake_inputs=True), drawing(Draws(0, 0, tuple(range(samples)))):
-        modules = [build_layer(model, k, seed=0) for k in range(len(model.layers))]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    autocast = nullcontext() if model.autocast is None else torch.autocast("cpu", model.autocast)
+    with mode, autocast, drawing(Draws(0, 0, tuple(range(samples)))):
+        modules = _without_memory(mode, [build_layer(model, k, seed=0) for k in range(len(model.layers))])
         whole, halves = _Run(model, modules, samples, split=False), _Run(model, modules, samples, split=True)
         kept, shared_kept = _by_layer(whole.saved, whole)
         split_kept, shared_split_kept = _by_layer(halves.saved, halves)
@@ -68,6 +71,14 @@ def describe(model: Model, samples: int) -> ModelDescription:
     return ModelDescription(model.name, samples, tuple(layers), _tied(model, modules), tuple(shared))
 
 
+def _without_memory(mode: FakeTensorMode, modules: list[nn.Module]) -> list[nn.Module]:
+    """Return the modules, copied with fake tensors where they have real ones. Parameters that modules share stay shared."""
+    if all(isinstance(t, FakeTensor) for m in modules for t in (*m.parameters(), *m.buffers())):
+        return modules
+    with FakeCopyMode(mode):
+        return copy.deepcopy(modules)
+
+
 class _Run:
     """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
@@ -91,12 +102,20 @@ class _Run:
             with counter, saved_tensors_hooks(_noting(self.saved[k]), lambda tensor: tensor):
                 with self.splittings[k] if split else nullcontext():
                     values = applied(module, values)
-                loss = model.loss(values, targets) if k == len(modules) - 1 else None
+                loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
             self.operations.append(counter.get_total_flops())
             self.outputs.append(values)
             self._note(values, k)
         if split and loss is not None and loss.requires_grad:
             torch.autograd.backward(loss)
+
+    @staticmethod
+    def _loss(model: Model, outputs: Values, targets: Any) -> torch.Tensor | None:
+        """Return the loss; where the targets are not known, a sum that has a gradient but keeps nothing."""
+        if targets is not None:
+            return model.loss(outputs, targets)
+        sums = [t.sum() for t in outputs if t.requires_grad]
+        return sum(sums[1:], start=sums[0]) if sums else None
 
     def _note(self, tensors: Values, layer: int) -> None:
         for t in tensors:
@@ -156,7 +175,9 @@ def _flat(of: Iterable[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
 def _tied(model: Model, modules: Sequence[nn.Module]) -> tuple[TiedLayers, ...]:
     """Return the parameters that several layers share: named in their `tied` (runtime/parameters.py), or one object."""
     declared = {
-        id(module.get_parameter(path)): name for module in modules for name, path in getattr(module, "tied", {}).items()
+        id(module.get_parameter(path)): name
+        for k, module in enumerate(modules)
+        for name, path in (model.ties.get(k) or getattr(module, "tied", {})).items()
     }
     found: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
     for k, module in enumerate(modules):

@@ -21,7 +21,6 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.instructions import (
@@ -54,8 +53,8 @@ Call = Callable[[], None]
 class Executor:
     """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage passes to the next.
 
-    groups: this rank's parameters by group, each once. autocast: the type in which autocast computes; None: without autocast.
-    All ranks make their executors of a program together, because they compare their copies of the parameters.
+    groups: this rank's parameters by group, each once. All ranks make their executors of a program together, because they
+    compare their copies of the parameters.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Executor:
         stages: Mapping[int, Stage],
         table: Sequence[Specs],
         transport: Transport,
-        autocast: torch.dtype | None = None,
     ) -> None:
         self.header, self.pipes = program.header, program.pipe_names
         self.stream = program.stream(transport.rank)
@@ -75,7 +73,7 @@ class Executor:
         trained = self.groups if program.header.kind == "training" else {}
         self.gradients = {name: Gradients(parameters, transport.device) for name, parameters in trained.items()}
         self.store = Store()
-        self.iteration = Iteration(model.loss, transport.device, autocast)
+        self.iteration = Iteration(model, transport.device)
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
         for i in self.stream:

@@ -7,8 +7,9 @@ communication between ranks. A layer takes and returns the tensors of one bounda
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +25,33 @@ class Model:
 
     layers: for each its name and a function that builds it, with weights from torch's generator. loss: from the output of
     the last layer and the targets, the *sum* of the losses of all valid targets. example: from a number of samples, inputs
-    and targets with the shapes and dtypes of real ones.
+    and targets with the shapes and dtypes of real ones; None in the place of targets that are not known. ties: by layer, the
+    parameters that it shares with other layers, as in `Stage.ties`; by default a layer's own attribute `tied` says so.
+    autocast: the type in which torch.autocast computes; None: without it.
     """
 
     name: str
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
     loss: Callable[[Values, Tensor], Tensor]
-    example: Callable[[int], tuple[Values, Tensor]]
+    example: Callable[[int], tuple[Values, Any]]
+    ties: Mapping[int, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    autocast: torch.dtype | None = None
 
 
 class Stage(nn.Module):
-    """Some consecutive layers, applied to the tensors of one boundary value."""
+    """Some consecutive layers, applied to the tensors of one boundary value.
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    names: of the layers, as in the full model. ties: for each layer the parameters that it shares with other layers, of this
+    stage or of others: by the name of the set, the path of the parameter in the layer.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Module], names: Sequence[str] | None = None, ties: Sequence[Mapping[str, str]] | None = None
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        self.names = [str(k) for k in range(len(layers))] if names is None else list(names)
+        self.ties = [getattr(layer, "tied", {}) for layer in layers] if ties is None else list(ties)
 
     def forward(self, *values: Tensor) -> Values:
         for layer in self.layers:
@@ -66,4 +79,6 @@ def build_layer(model: Model, layer: int, seed: int) -> nn.Module:
 
 def build_stage(model: Model, layers: range, seed: int) -> Stage:
     """Build the stage of these layers with its initial weights."""
-    return Stage([build_layer(model, k, seed) for k in layers])
+    modules = [build_layer(model, k, seed) for k in layers]
+    ties = [model.ties.get(k) or getattr(module, "tied", {}) for k, module in zip(layers, modules, strict=True)]
+    return Stage(modules, [model.layers[k][0] for k in layers], ties)

@@ -116,9 +116,8 @@ def check_copies(transport: Transport, groups: Groups) -> None:
 def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
     """Return, by name of a tied set, the modules of a stage that own a parameter of it, each with the attribute name."""
     found: dict[str, list[tuple[nn.Module, str]]] = {}
-    for layer in stage.layers:
-        declared: Mapping[str, str] = getattr(layer, "tied", {})
-        for name, path in declared.items():
+    for layer, ties in zip(stage.layers, stage.ties, strict=True):
+        for name, path in ties.items():
             parent, _, leaf = path.rpartition(".")
             found.setdefault(name, []).append((layer.get_submodule(parent), leaf))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import ModelDescription
@@ -31,14 +31,35 @@ class PartitionedModel:
         return build_stage(self.model, self.partition.layers[stage], seed)
 
 
-def partitioned(program: Program, model: Model, description: ModelDescription) -> PartitionedModel:
+def partitioned(program: Program, model: Model, description: ModelDescription, ties_by_stage: bool = False) -> PartitionedModel:
     """Return the model with the program's partition, or with the balanced one where the program has none.
+
+    ties_by_stage: a set of tied parameters has the name of the program's set on the same stages. Otherwise both name it alike.
 
     Raises ChimeraError: E705 more stages than layers, E706 a partition of another model, E805 other ties.
     """
     partition = partition_for(program.partition, description, program.header.stages)
+    if ties_by_stage:
+        model, description = _renamed_ties(program.header, model, description, partition)
     _check_ties(program.header, description, partition)
     return PartitionedModel(model, description, partition)
+
+
+def _renamed_ties(
+    header: Header, model: Model, description: ModelDescription, partition: Partition
+) -> tuple[Model, ModelDescription]:
+    """Return both with the program's names for the sets of tied parameters that are on the same stages as one of its sets."""
+    free = {tied.name: tuple(sorted(tied.stages)) for tied in header.tied}
+    names = {}
+    for tied in description.tied:
+        stages = tuple(sorted(set(map(partition.stage_of, tied.layers))))
+        name = next((name for name, its in free.items() if its == stages), None)
+        if name is not None:
+            names[tied.name] = name
+            del free[name]
+    ties = {k: {names.get(name, name): path for name, path in paths.items()} for k, paths in model.ties.items()}
+    tied_layers = tuple(replace(tied, name=names.get(tied.name, tied.name)) for tied in description.tied)
+    return replace(model, ties=ties), replace(description, tied=tied_layers)
 
 
 def _check_ties(header: Header, description: ModelDescription, partition: Partition) -> None:

@@ -8,7 +8,7 @@ BWD_WEIGHT   weight gradients                                  frees act[s, m] a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -19,7 +19,7 @@ from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.draws import set_draws
 from chimerac.interpreter.runtime.generators import Generators
 from chimerac.interpreter.runtime.memory import in_own_memory, is_alone
-from chimerac.interpreter.runtime.model import Stage, Values
+from chimerac.interpreter.runtime.model import Model, Stage, Values
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.runtime.store import Slot
 
@@ -27,15 +27,11 @@ from chimerac.interpreter.runtime.store import Slot
 class Iteration:
     """The state that all work of a rank shares in one iteration.
 
-    loss_of: from the output of the last stage and the targets, the loss of a micro-batch, which is divided by the batch's
-    divisor. autocast: the type in which autocast computes; None: without autocast. losses: of this rank's last stages so far,
-    by micro-batch, on the device.
+    losses: of this rank's last stages so far, by micro-batch, on the device.
     """
 
-    def __init__(
-        self, loss_of: Callable[[Values, Tensor], Tensor], device: torch.device, autocast: torch.dtype | None = None
-    ) -> None:
-        self.loss_of, self.device, self.autocast = loss_of, device, autocast
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.loss_of, self.autocast, self.device = model.loss, model.autocast, device
         self.losses: dict[int, Tensor] = {}
         self.batch: MicroBatches
 

@@ -1,17 +1,14 @@
-"""Held-out loss: the forward-only program that the compiler derives, run on the stages and channels of the training run."""
+"""Held-out loss, computed by the pipeline that trains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.runtime.batch import Batch, Samples
-from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.model import IGNORED, Values
 from chimerac.interpreter.training.trainer import Trainer
 
@@ -35,36 +32,18 @@ class FirstSamples:
 
 
 class Evaluator:
-    """One rank's part in evaluations; made by all ranks together.
+    """One rank's part in evaluations. samples: how many of `held_out` are evaluated."""
 
-    program: of kind evaluation, derived from the trainer's; samples: how many of `held_out` are evaluated.
-    """
-
-    def __init__(self, program: Program, trainer: Trainer, held_out: Samples, samples: int) -> None:
+    def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:
         self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples
-        self.header = program.header
-        trainer.transport.connect(program)
-        self.executor = Executor(program, trainer.model, trainer.stages, trainer.executor.table, trainer.transport)
 
     def loss(self) -> float:
         """Return the mean loss of the held-out samples, nats per valid target; called by all ranks together."""
-        h, t = self.header, self.trainer
-        replica, per_run = t.transport.rank // h.ranks, h.width * h.micro_batches * t.size
+        t, h = self.trainer, self.trainer.program.header
+        per_run = h.width * h.micro_batches * t.size
         total = torch.zeros(1, dtype=torch.float64)
-        with self._without_dropout():
-            for run in range(-(-self.samples // per_run)):
-                batch = Batch(self.source, t.settings.seed, run, replica, h.width, h.micro_batches, t.size)
-                total += self.executor.run(batch) * batch.valid_targets
+        for run in range(-(-self.samples // per_run)):
+            batch = Batch(self.source, t.settings.seed, run, t.pipeline.replica, h.width, h.micro_batches, t.size)
+            total += t.pipeline.evaluate_batch(batch) * batch.valid_targets
         t.transport.all_reduce(total)
         return float(total[0]) / self.source.valid_targets(range(self.samples))
-
-    @contextmanager
-    def _without_dropout(self) -> Iterator[None]:
-        stages = self.trainer.stages.values()
-        for stage in stages:
-            stage.eval()
-        try:
-            yield
-        finally:
-            for stage in stages:
-                stage.train()

@@ -29,7 +29,7 @@ def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
         for m in range(batch.micro_batches):
             with drawing(batch.draws(m)):
                 outputs = whole(*(t.to(device) for t in batch.inputs(m)))
-            loss = trainer.model.loss(outputs, batch.targets(m).to(device)) / batch.valid_targets
+            loss = trainer.pipeline.model.loss(outputs, batch.targets(m).to(device)) / batch.valid_targets
             torch.autograd.backward(loss)
             total += float(loss.detach())
     return total
@@ -37,9 +37,10 @@ def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
 
 def largest_difference(trainer: Trainer) -> float:
     """Return the largest relative difference, over all ranks, of the gradients of iteration 0 from one process's."""
-    whole = whole_model(trainer.model, trainer.settings.seed).to(trainer.transport.device)
+    whole = whole_model(trainer.pipeline.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
-    mine = [_difference(stage, [whole.layers[k] for k in trainer.partition.layers[s]]) for s, stage in trainer.stages.items()]
+    stages, layers = trainer.pipeline.stages, trainer.pipeline.partition.layers
+    mine = [_difference(stage, [whole.layers[k] for k in layers[s]]) for s, stage in stages.items()]
     return max(map(float, trainer.transport.all_gather(repr(max(mine, default=0.0)))))
 
 

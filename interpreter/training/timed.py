@@ -140,7 +140,7 @@ def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
     """Run one iteration that all ranks begin together, and measure it; called by all ranks together."""
     trainer.transport.all_reduce(torch.zeros(1))
     loss = trainer.gradients(iteration)
-    figures = trainer.update(iteration, loss, computed_and_elapsed_s(trainer.executor.times)).figures
+    figures = trainer.update(iteration, loss, computed_and_elapsed_s(trainer.pipeline.times)).figures
     computed_s, elapsed_s = zip(*figures, strict=True)
     return IterationTimes(max(elapsed_s), tuple(bubbles(computed_s, elapsed_s)))
 

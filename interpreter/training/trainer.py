@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.chimera_ir.instructions import stage_group
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.errors import InterpreterError, RankError
+from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.batch import Batch, Samples
-from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.partitioned import PartitionedModel
 from chimerac.interpreter.transport import Transport
 
@@ -64,24 +62,21 @@ def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
 
 
 class Trainer:
-    """One rank's stages, executor and optimizer."""
+    """One rank's pipeline and optimizer. evaluation: the program of evaluations; None: the compiler derives it."""
 
     def __init__(
-        self, program: Program, model: PartitionedModel, source: Samples, transport: Transport, settings: Settings
+        self,
+        program: Program,
+        model: PartitionedModel,
+        source: Samples,
+        transport: Transport,
+        settings: Settings,
+        evaluation: Program | None = None,
     ) -> None:
-        self.program, self.source = program, source
-        self.model, self.partition = model.model, model.partition
-        self.settings, self.transport = settings, transport
+        self.program, self.source, self.settings, self.transport = program, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
-        table = model.table
-        check_equal(transport, "program", "E806", program.digest)
-        check_equal(transport, "table of boundary values", "E807", table_digest(table))
-        transport.connect(program)
-        header = program.header
-        held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
-        self.stages = {s: model.build(s, settings.seed).to(transport.device) for s in held}
-        self.executor = Executor(program, self.model, self.stages, table, transport)
-        parameters = [p for group in self.executor.groups.values() for p in group]
+        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation)
+        parameters = list(self.pipeline.parameters())
         # A rank may have no stage, and AdamW does not accept an empty list.
         self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
 
@@ -93,7 +88,7 @@ class Trainer:
 
     def gradients(self, iteration: int) -> float:
         """Run the stream; compute every parameter's complete gradient, and return this rank's share of the loss."""
-        return self.executor.run(self.batch(iteration, self.transport.rank // self.program.header.ranks))
+        return self.pipeline.run(self.batch(iteration, self.pipeline.replica))
 
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip, update the weights and clear the gradients.
@@ -102,8 +97,7 @@ class Trainer:
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)
-        totals[0] = loss
-        totals[1] = sum(float(p.grad.double().square().sum()) for p in self._counted() if p.grad is not None)
+        totals[0], totals[1] = loss, self.pipeline.squared_norm()
         totals[2 + rank * count : 2 + (rank + 1) * count] = torch.tensor(figures, dtype=torch.float64)
         try:
             self.transport.all_reduce(totals)
@@ -117,24 +111,14 @@ class Trainer:
                 f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}",
                 help="give a smaller --lr or a longer --warm-up",
             )
+        self.pipeline.scale_gradients(min(1.0, self.settings.clip / (norm + 1e-6)))
         if self.optimizer is not None:
-            scale = min(1.0, self.settings.clip / (norm + 1e-6))
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-                for p in group["params"]:
-                    if p.grad is not None:
-                        p.grad.mul_(scale)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         measured = totals[2:].view(world, count).tolist()
         return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
-
-    def _counted(self) -> list[torch.nn.Parameter]:
-        """Return the parameters that this rank counts in the gradient norm. The first rank that holds a group counts it."""
-        header = self.program.header
-        stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
-        here = [ps for name, ps in self.executor.groups.items() if header.holders(stages[name])[0] == self.transport.rank]
-        return [p for parameters in here for p in parameters]
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:
@@ -144,15 +128,3 @@ def learning_rate(settings: Settings, iteration: int) -> float:
         return settings.rate * (iteration + 1) / warm_up
     progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)
     return settings.rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
-
-
-def check_equal(transport: Transport, what: str, code: str, digest: str) -> None:
-    """Compare a digest with every rank's. Raises ChimeraError on all ranks if two differ."""
-    digests = transport.all_gather(digest)
-    other = next((r for r, its in enumerate(digests) if its != digests[0]), None)
-    if other is not None:
-        raise refuse(
-            code,
-            f"rank 0 and rank {other} have a different {what}: {digests[0][:12]} and {digests[other][:12]}",
-            help="start every rank with the same files, options and versions",
-        )

@@ -17,9 +17,9 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.explain.entries import Entry, entries, hundreds
 from chimerac.compiler.explain.page import run
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.plan import check_world
 from chimerac.interpreter.launch.planning import planned
 from chimerac.interpreter.launch.start import prepared, run_rank
+from chimerac.interpreter.pipeline.world import check_world
 
 ROOT = Path(__file__).parents[2]
 COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]

@@ -22,8 +22,8 @@ def differing(trainer: Trainer, model: Model, iteration: int) -> list[str]:
     whole = whole_model(model, trainer.settings.seed)
     add_gradients(whole, trainer, iteration)
     wrong = []
-    for s, stage in trainer.stages.items():
-        expected = [p.grad for k in trainer.partition.layers[s] for p in whole.layers[k].parameters()]
+    for s, stage in trainer.pipeline.stages.items():
+        expected = [p.grad for k in trainer.pipeline.partition.layers[s] for p in whole.layers[k].parameters()]
         for n, (p, grad) in enumerate(zip(stage.parameters(), expected, strict=True)):
             assert grad is not None and bool(grad.any()), "the gradient to compare with is zero"
             if p.grad is None or not p.grad.equal(grad):

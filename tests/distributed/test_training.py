@@ -13,7 +13,7 @@ import torch
 from chimerac.chimera_ir.instructions import Fwd
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.compiler import compile_schedule
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import build_stage
@@ -93,8 +93,8 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
     def rank(transport: Transport) -> tuple[list[tuple[float, float]], float]:
         trainer = Trainer(compiled, partitioned(compiled, MODEL, description), TRAIN, transport, SETTINGS)
         results = [trainer.update(t, trainer.gradients(t)) for t in range(SETTINGS.iterations)]
-        trainer.executor.check_copies()
-        evaluator = Evaluator(evaluation_of(compiled), trainer, HELD_OUT, EVALUATED)
+        trainer.pipeline.check_copies()
+        evaluator = Evaluator(trainer, HELD_OUT, EVALUATED)
         return [(r.loss, r.norm) for r in results], evaluator.loss()
 
     curve, held_out = plain(width * parameters["N"] * size)
@@ -126,7 +126,7 @@ def test_recomputation_draws_the_same_dropout(name: str) -> None:
         def rank(transport: Transport) -> tuple[float, list[torch.Tensor | None]]:
             trainer = Trainer(program, partitioned(program, model, description), TRAIN, transport, SETTINGS)
             loss = trainer.gradients(0)
-            return loss, [p.grad for stage in trainer.stages.values() for p in stage.parameters()]
+            return loss, [p.grad for stage in trainer.pipeline.stages.values() for p in stage.parameters()]
 
         found = run_in_loopback(program, rank, seed=3)
         return [loss for loss, _ in found], [g for _, grads in found for g in grads if g is not None]

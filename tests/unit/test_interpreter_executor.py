@@ -10,10 +10,11 @@ from chimerac.chimera_ir.instructions import Bwd, Free, Fwd, Instruction, Recv
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.chimera_ir.streams import program_of
 from chimerac.interpreter.errors import RankError
+from chimerac.interpreter.pipeline.ranks import check_equal
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.reference import add_gradients, largest_difference, whole_model
-from chimerac.interpreter.training.trainer import Settings, Trainer, check_equal, learning_rate, samples_per_micro_batch
+from chimerac.interpreter.training.trainer import Settings, Trainer, learning_rate, samples_per_micro_batch
 from chimerac.models.gpt import gpt
 from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model
@@ -36,9 +37,9 @@ def changed(program: Program, at: int, *new: Instruction) -> Program:
 
 def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
     trainer = trainer_of(ONE_RANK)
-    whole = whole_model(trainer.model, SETTINGS.seed)
+    whole = whole_model(trainer.pipeline.model, SETTINGS.seed)
     assert trainer.gradients(0) == add_gradients(whole, trainer, 0)
-    found = [p.grad for s in sorted(trainer.stages) for p in trainer.stages[s].parameters()]
+    found = [p.grad for s in sorted(trainer.pipeline.stages) for p in trainer.pipeline.stages[s].parameters()]
     wanted = [p.grad for p in whole.parameters()]
     assert len(found) == len(wanted) == 4
     for f, w in zip(found, wanted, strict=True):
@@ -49,7 +50,7 @@ def test_a_wrong_gradient_is_detected_and_a_right_one_is_equal() -> None:
     trainer = trainer_of(ONE_RANK)
     trainer.gradients(0)
     assert largest_difference(trainer) == 0
-    parameter = next(trainer.stages[1].parameters())
+    parameter = next(trainer.pipeline.stages[1].parameters())
     assert parameter.grad is not None
     parameter.grad[0, 0] += 1
     assert largest_difference(trainer) > 1e-4
@@ -57,20 +58,20 @@ def test_a_wrong_gradient_is_detected_and_a_right_one_is_equal() -> None:
 
 def test_the_update_moves_weights_and_clears_gradients() -> None:
     trainer = trainer_of(ONE_RANK)
-    before = [p.clone() for stage in trainer.stages.values() for p in stage.parameters()]
+    before = [p.clone() for stage in trainer.pipeline.stages.values() for p in stage.parameters()]
     losses = []
     for iteration in range(6):
         loss = trainer.gradients(0)
         losses.append(trainer.update(iteration, loss).loss)
-        assert all(p.grad is None for stage in trainer.stages.values() for p in stage.parameters())
-    after = [p for stage in trainer.stages.values() for p in stage.parameters()]
+        assert all(p.grad is None for stage in trainer.pipeline.stages.values() for p in stage.parameters())
+    after = [p for stage in trainer.pipeline.stages.values() for p in stage.parameters()]
     assert not any(a.equal(b) for a, b in zip(before, after, strict=True))
     assert losses[-1] < losses[0]
 
 
 def test_the_norm_is_that_of_one_process_before_clipping() -> None:
     trainer = trainer_of(ONE_RANK)
-    whole = whole_model(trainer.model, SETTINGS.seed)
+    whole = whole_model(trainer.pipeline.model, SETTINGS.seed)
     add_gradients(whole, trainer, 0)
     squares = sum(float(p.grad.square().sum()) for p in whole.parameters() if p.grad is not None)
     assert trainer.update(0, trainer.gradients(0)).norm == squares**0.5

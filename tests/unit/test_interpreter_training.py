@@ -8,7 +8,7 @@ from torch import nn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Tied
-from chimerac.compiler import compile_schedule, evaluation_of
+from chimerac.compiler import compile_schedule
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import IGNORED
 from chimerac.interpreter.runtime.partitioned import partitioned
@@ -41,18 +41,18 @@ def test_a_gradient_above_the_clip_norm_is_scaled_and_a_smaller_one_is_not() -> 
 
 
 def norm_of(trainer: Trainer) -> float:
-    grads = [p.grad for group in trainer.executor.groups.values() for p in group]
+    grads = [p.grad for group in trainer.pipeline.executor.groups.values() for p in group]
     return sum(float(g.double().square().sum()) for g in grads if g is not None) ** 0.5
 
 
 def test_a_tied_group_counts_once_at_its_first_holder() -> None:
     trainer = trainer_of()
     trainer.gradients(0)
-    before = trainer._counted()
+    before = trainer.pipeline.counted_parameters()
     shared = nn.Parameter(torch.zeros(1))
-    trainer.executor.groups["embedding"] = [shared]
-    trainer.program = ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),))
-    assert [id(p) for p in trainer._counted()] == [*map(id, before), id(shared)]
+    trainer.pipeline.executor.groups["embedding"] = [shared]
+    trainer.pipeline.program = ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),))
+    assert [id(p) for p in trainer.pipeline.counted_parameters()] == [*map(id, before), id(shared)]
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), [("chimera", {"D": 2}, 2), ("gpipe", {"D": 2, "N": 2}, 1)])
@@ -61,7 +61,7 @@ def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[
 
     def counted(transport: Transport) -> int:
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
-        return sum(p.numel() for p in trainer._counted())
+        return sum(p.numel() for p in trainer.pipeline.counted_parameters())
 
     assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, 3).parameters())
 
@@ -130,7 +130,7 @@ def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(sampl
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Counting(), Alone(), SETTINGS)
     (tokens,), targets = Counting().read(range(samples))
     wanted = masked(whole_model(model, 3).eval()(tokens), targets).item() / (2 * samples)
-    evaluator = Evaluator(evaluation_of(ONE_RANK), trainer, Counting(), samples)
+    evaluator = Evaluator(trainer, Counting(), samples)
     assert wanted != 0 and [evaluator.loss(), evaluator.loss()] == pytest.approx([wanted, wanted], rel=1e-12)
-    assert all(stage.training for stage in trainer.stages.values())
-    assert all(p.grad is None for stage in trainer.stages.values() for p in stage.parameters())
+    assert all(stage.training for stage in trainer.pipeline.stages.values())
+    assert all(p.grad is None for stage in trainer.pipeline.stages.values() for p in stage.parameters())

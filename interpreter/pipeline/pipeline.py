@@ -1,0 +1,354 @@
+"""One rank of a pipeline, in the user's own training loop: `step` runs one iteration and leaves the gradients.
+
+    pipe = Pipeline(layers, "chimera", {"N": 8}, loss=F.cross_entropy, inputs=tokens[:2])
+    optimizer = torch.optim.AdamW(pipe.parameters())
+    for inputs, targets in batches:
+        loss = pipe.step(inputs, targets)
+        optimizer.step()
+        optimizer.zero_grad()
+
+Every rank runs the same script. docs/runtime.md is the guide.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from chimerac.chimera_ir.instructions import stage_group
+from chimerac.chimera_ir.partition import Partition
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.pipeline.layers import Layers, model_of
+from chimerac.interpreter.pipeline.ranks import check_equal, joined
+from chimerac.interpreter.pipeline.weights import Weights
+from chimerac.interpreter.pipeline.world import check_world
+from chimerac.interpreter.runtime.batch import MicroBatches, TensorBatch
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.draws import Draws
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.messages import table_digest
+from chimerac.interpreter.runtime.model import Values
+from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
+from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
+from chimerac.interpreter.transport import Transport
+
+Tensors = Tensor | Sequence[Tensor]
+
+
+Schedule = str | os.PathLike[str] | Program
+
+
+class Pipeline:
+    """One rank of a pipeline. All ranks create it together, with the same arguments.
+
+    layers: the whole model as a list of modules, or of functions that build them, of which each rank calls its own. The
+    tensors that a layer returns are the arguments of the next one. A layer may be (name, layer); `model` is the module that
+    contains the layers and gives them their names. schedule: a name of the library, a path, a text, or a compiled program;
+    parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
+    with the output of the last layer and the targets of one micro-batch. inputs: of one micro-batch, with the shapes and
+    dtypes of all of them; targets: the same, only to know what the loss keeps in memory. split: how many layers each stage
+    has; by default stages of about equal computation. autocast: the type in which torch.autocast computes.
+
+    Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
+    device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.
+
+    Raises ChimeraError for a schedule that does not compile, for a number of ranks that does not fit, and where ranks differ;
+    TypeError and ValueError for other wrong arguments.
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        schedule: Schedule,
+        parameters: Mapping[str, int] | None = None,
+        *,
+        loss: Any,
+        inputs: Tensors,
+        targets: Tensors | None = None,
+        model: nn.Module | None = None,
+        width: int = 1,
+        split: Sequence[int] | None = None,
+        autocast: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+        timeout_s: float = 300.0,
+        transport: Transport | None = None,
+    ) -> None:
+        # The compiler may not be installed where a compiled program is run, by `of`.
+        from chimerac.interpreter.pipeline.programs import program_for
+
+        self._joined, transport = (False, transport) if transport else joined(torch.device(device), timeout_s)
+        program = program_for(schedule, parameters or {}, width, transport.world)
+        check_world(program, transport.world)
+        example = _tensors(inputs)
+        name = type(model or layers).__name__
+        whole = model_of(layers, loss, example, None if targets is None else _tensors(targets), model, name)
+        whole = replace(whole, autocast=autocast)
+        if split is not None:
+            program = replace(program, partition=_partition(name, split, len(whole.layers), program.header.stages))
+        description = describe(whole, len(example[0]))
+        self._start(program, partitioned(program, whole, description, ties_by_stage=True), transport, seed=0, example=example)
+
+    @classmethod
+    def of(
+        cls, program: Program, model: PartitionedModel, transport: Transport, seed: int, evaluation: Program | None = None
+    ) -> Self:
+        """Return the pipeline of a verified program and a model whose layers are built with the seed.
+
+        evaluation: the program of evaluations; by default the compiler derives it.
+        """
+        pipeline = cls.__new__(cls)
+        pipeline._joined = False
+        pipeline._start(program, model, transport, seed, evaluation=evaluation)
+        return pipeline
+
+    def _start(
+        self,
+        program: Program,
+        model: PartitionedModel,
+        transport: Transport,
+        seed: int,
+        example: Values | None = None,
+        evaluation: Program | None = None,
+    ) -> None:
+        self.program, self.model, self.transport, self.partition = program, model.model, transport, model.partition
+        self.table, header = model.table, program.header
+        check_equal(transport, "program", "E806", program.digest)
+        check_equal(transport, "table of boundary values", "E807", table_digest(self.table))
+        transport.connect(program)
+        held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
+        self.stages = {s: model.build(s, seed).to(transport.device) for s in held}
+        self.executor = Executor(program, self.model, self.stages, self.table, transport)
+        self.weights = Weights(header, self.stages, transport)
+        self._evaluation_program, self._example = evaluation, example
+        self._evaluation: Executor | None = None
+        self._steps = 0
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this rank."""
+        return self.transport.rank
+
+    @property
+    def replica(self) -> int:
+        """Return the number of the data-parallel replica to which this rank belongs, from 0 to width - 1."""
+        return self.rank // self.program.header.ranks
+
+    @property
+    def reads_inputs(self) -> bool:
+        """Return whether `step` needs the inputs on this rank: it has the first stage."""
+        return 0 in self.stages
+
+    @property
+    def reads_targets(self) -> bool:
+        """Return whether `step` needs the targets on this rank: it has the last stage."""
+        return self.program.header.stages - 1 in self.stages
+
+    def step(
+        self,
+        inputs: Tensors | None = None,
+        targets: Tensor | None = None,
+        *,
+        divisor: float | None = None,
+        sync: bool = True,
+    ) -> float:
+        """Run one iteration and return its loss, the same on all ranks; called by all ranks together.
+
+        inputs, targets: of this rank's replica, all micro-batches one after the other along the first dimension; a rank that
+        does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas, divided
+        by `divisor`; by default by their number, which gives the mean. Afterwards every parameter has its complete gradient,
+        added to the one that it had.
+
+        sync: False leaves the gradients of the ranks unsummed. A later step with sync sums those of all these steps, so a
+        weight update over several batches needs one sum. Raises RankError, which names the instruction that failed, and
+        ValueError for tensors that do not fit.
+        """
+        share = self.run(self._batch(inputs, targets, divisor), sync)
+        self._steps += 1
+        return self._total(share)
+
+    def run(self, batch: MicroBatches, sync: bool = True) -> float:
+        """Run one iteration on micro-batches of any source, and return this rank's share of the loss."""
+        return self.executor.run(batch, sync)
+
+    def evaluate(self, inputs: Tensors | None = None, targets: Tensor | None = None, *, divisor: float | None = None) -> float:
+        """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode."""
+        return self._total(self.evaluate_batch(self._batch(inputs, targets, divisor)))
+
+    def evaluate_batch(self, batch: MicroBatches) -> float:
+        """Return this rank's share of the loss of micro-batches of any source, as `evaluate` computes it."""
+        if self._evaluation is None:
+            program = self._evaluation_program
+            if program is None:
+                from chimerac.interpreter.pipeline.programs import evaluation_of  # as in __init__
+
+                program = evaluation_of(self.program)
+            self.transport.connect(program)
+            self._evaluation = Executor(program, self.model, self.stages, self.table, self.transport)
+        with self._in_evaluation_mode():
+            return self._evaluation.run(batch)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield this rank's parameters, each once. Their gradients are complete after a step, on every rank that has them."""
+        return (p for _, p in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield this rank's parameters, each once, with their names in the full model."""
+        return self.weights.named_parameters()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers of this rank's stages, with their names in the full model."""
+        return self.weights.state_dict()
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers of the whole model, on the CPU of every rank; called by all ranks together."""
+        return self.weights.full_state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Load the parameters and buffers of this rank's stages. state: may also have those of other stages.
+
+        Raises KeyError for a missing name and ValueError for another shape; nothing is loaded then.
+        """
+        self.weights.load_state_dict(state)
+
+    def grad_norm(self) -> float:
+        """Return the norm of the gradient of the whole model, in which each parameter counts once; called by all together."""
+        total = torch.tensor([self.squared_norm()], dtype=torch.float64)
+        self.transport.all_reduce(total)
+        return math.sqrt(float(total[0]))
+
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """Scale the gradients to this norm if theirs is larger, and return theirs; called by all ranks together.
+
+        torch.nn.utils.clip_grad_norm_ knows the parameters of one rank only.
+        """
+        norm = self.grad_norm()
+        self.scale_gradients(min(1.0, max_norm / (norm + 1e-6)))
+        return norm
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply this rank's gradients."""
+        if factor != 1.0:
+            torch._foreach_mul_([p.grad for p in self.parameters() if p.grad is not None], factor)
+
+    def squared_norm(self) -> float:
+        """Return this rank's share of the squared norm of the gradient of the whole model."""
+        return sum(float(p.grad.double().square().sum()) for p in self.counted_parameters() if p.grad is not None)
+
+    def counted_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that this rank counts where each counts once: the first rank that holds a group counts it."""
+        header = self.program.header
+        stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
+        groups = self.executor.groups.items()
+        return [p for name, ps in groups if header.holders(stages[name])[0] == self.rank for p in ps]
+
+    @property
+    def times(self) -> Times:
+        """Return when this rank's instructions ran in the last step."""
+        return self.executor.times
+
+    def measured(self) -> IterationTimes:
+        """Return the duration of the last step, in seconds, and the idle share of each rank; called by all ranks together."""
+        world = self.transport.world
+        figures = torch.zeros(world, 2, dtype=torch.float64)
+        figures[self.rank] = torch.tensor(computed_and_elapsed_s(self.times))
+        self.transport.all_reduce(figures)
+        computed, elapsed = figures.t().tolist()
+        return IterationTimes(max(elapsed), tuple(bubbles(computed, elapsed)))
+
+    def predicted(self) -> IterationTimes:
+        """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
+        from chimerac.interpreter.pipeline.programs import predicted_times  # as in __init__
+
+        return predicted_times(self.program)
+
+    def check_copies(self) -> None:
+        """Raise ChimeraError E810 on all ranks if copies of a parameter differ in any bit; called by all ranks together."""
+        self.executor.check_copies()
+
+    def close(self) -> None:
+        """Leave the process group if this pipeline has created it; called by all ranks together."""
+        if self._joined:
+            from chimerac.interpreter.transport.gloo import leave
+
+            leave()
+            self._joined = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:  # after an error the other ranks may never come to the barrier
+            self.close()
+
+    def _batch(self, inputs: Tensors | None, targets: Tensor | None, divisor: float | None) -> TensorBatch:
+        header = self.program.header
+        count = header.micro_batches
+        if inputs is None and self.reads_inputs:
+            raise ValueError(f"rank {self.rank} has the first stage: give it the inputs of its replica")
+        if targets is None and self.reads_targets:
+            raise ValueError(f"rank {self.rank} has the last stage: give it the targets of its replica")
+        given = None if inputs is None else _tensors(inputs)
+        if given is not None and self._example is not None:
+            _check_inputs(given, self._example, count)
+        if targets is not None and len(targets) % count:
+            raise ValueError(f"{len(targets)} targets cannot be cut into {count} micro-batches")
+        size = len(given[0]) // count if given else 1
+        first = (self._steps * header.width + self.replica) * count
+        draws = [Draws(0, self._steps, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
+        return TensorBatch(given, targets, count, divisor or count * header.width, draws)
+
+    def _total(self, share: float) -> float:
+        total = torch.tensor([share], dtype=torch.float64)
+        self.transport.all_reduce(total)
+        return float(total[0])
+
+    @contextmanager
+    def _in_evaluation_mode(self) -> Iterator[None]:
+        training = [m for stage in self.stages.values() for m in stage.modules() if m.training]
+        for module in training:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+def _tensors(given: Tensors) -> Values:
+    """Return one or several tensors as a tuple."""
+    tensors = (given,) if isinstance(given, Tensor) else tuple(given)
+    for t in tensors:
+        if not isinstance(t, Tensor) or not t.dim():
+            raise TypeError(f"inputs and targets are tensors whose first dimension is the samples, not {type(t).__name__}")
+    if not tensors:
+        raise ValueError("there is no tensor in the inputs")
+    return tensors
+
+
+def _check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
+    """Raise ValueError unless these are the inputs of so many micro-batches like the example."""
+    if len(inputs) != len(example):
+        raise ValueError(f"{len(inputs)} input tensors were given, and {len(example)} when the pipeline was created")
+    for k, (t, e) in enumerate(zip(inputs, example, strict=True)):
+        expected = (micro_batches * len(e), *e.shape[1:])
+        if tuple(t.shape) != expected or t.dtype != e.dtype:
+            raise ValueError(
+                f"input {k} is {t.dtype} of shape {list(t.shape)}, and {micro_batches} micro-batches of {len(e)} samples "
+                f"are {e.dtype} of shape {list(expected)}"
+            )
+
+
+def _partition(name: str, split: Sequence[int], layers: int, stages: int) -> Partition:
+    """Return the partition with these numbers of layers. Raises ValueError where they do not fit."""
+    if len(split) != stages or sum(split) != layers or min(split) < 1:
+        raise ValueError(f"split={list(split)}: the {layers} layers go to {stages} stages, at least one to each")
+    ends = [sum(split[: k + 1]) for k in range(stages)]
+    return Partition(name, tuple((end - count, end) for end, count in zip(ends, split, strict=True)))

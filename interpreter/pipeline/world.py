@@ -1,0 +1,17 @@
+"""The number of ranks that a program needs. It does not import torch, so that this finding appears at once."""
+
+from __future__ import annotations
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.program import Program
+
+
+def check_world(program: Program, started: int) -> None:
+    """Raise ChimeraError E800 unless there is one process for each stream."""
+    if started != program.world:
+        raise refuse(
+            "E800",
+            f"{program.world} ranks are needed and {started} were started",
+            notes=(f"{program.header.width} data-parallel replicas x {program.header.ranks} pipeline ranks",),
+            help=f"start them with: torchrun --nproc-per-node {program.world} ...",
+        )

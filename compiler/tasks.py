@@ -16,17 +16,17 @@ from chimerac.chimera_ir.timeline import Timeline
 
 
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
-    """Return (position in `rows`, micro-batch id), one entry per micro-batch of each row's batch."""
-    batch = program.table.batch[rows]
-    if (batch < program.header.micro_batches).all():  # no groups: batch m is (m,)
-        return np.arange(len(rows)), batch
-    sizes = np.array([len(b) for b in program.batches], np.int64)
-    ids = np.concatenate([np.array(b, np.int64) for b in program.batches])
+    """Return (position in `rows`, micro-batch id), one entry for each micro-batch of each row."""
+    operand = program.table.operand[rows]
+    if (operand < program.header.micro_batches).all():  # no groups: list m is (m,)
+        return np.arange(len(rows)), operand
+    sizes = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
+    ids = np.concatenate([np.array(x, np.int64) for x in program.micro_batch_lists])
     starts = np.cumsum(sizes) - sizes
-    count = sizes[batch]
+    count = sizes[operand]
     position = np.repeat(np.arange(len(rows)), count)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return position, ids[starts[batch][position] + within]
+    return position, ids[starts[operand][position] + within]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ def task_costs(program: Program) -> Ints:
     t, costs = program.table, program.costs
     by_op = np.array([costs.FWD, costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT], np.int64)
     task = t.is_task
-    count = np.array([len(b) for b in program.batches], np.int64)
+    count = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
     result = np.zeros(len(t), np.int64)
-    result[task] = by_op[t.op[task], t.stage[task]] * count[t.batch[task]]
+    result[task] = by_op[t.op[task], t.stage[task]] * count[t.operand[task]]
     recomputed = (t.flags & RECOMPUTE).astype(bool) & (t.op == Op.FWD)
     if recomputed.any():  # the forward runs once more before its backwards
         index = TaskIndex.of(program)

@@ -70,7 +70,7 @@ def predicted(program: Program, description: ModelDescription, rank: int) -> lis
     amounts = sizes(lives, description.stage_sums(balanced(description, program.header.stages).layers))
     a, b = program.offsets[rank : rank + 2].tolist()
     change = [0] * (b - a + 1)
-    for born, freed, size in zip(lives.born.tolist(), lives.freed.tolist(), amounts.tolist(), strict=True):
+    for born, freed, size in zip(lives.allocated.tolist(), lives.freed.tolist(), amounts.tolist(), strict=True):
         if a <= born < b and freed > born:
             change[born - a] += size
             change[freed - a] -= size

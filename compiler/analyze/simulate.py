@@ -62,7 +62,7 @@ class Simulation:
 def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] | None = None) -> Simulation:
     """Return the times of a verified program on its machine. costs: F, B, I, W and hop instead of the program's own.
 
-    A float is taken as its decimal text: 0.1 is 1/10. Raises ChimeraError E002 for an invalid cost.
+    A float is durations as its decimal text: 0.1 is 1/10. Raises ChimeraError E002 for an invalid cost.
     """
     h = program.header
     own, scale = _scaled(program.costs, {} if costs is None else costs_from(costs), h.stages)
@@ -72,8 +72,8 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
         message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
         raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
     costed = replace(program, costs=own)
-    edges, taken = waits(costed, own.hop)
-    timing = earliest(costed, np.concatenate([task_costs(costed), taken]), edges)
+    edges, durations = waits(costed, own.hop)
+    timing = earliest(costed, np.concatenate([task_costs(costed), durations]), edges)
     assert not timing.stuck, "a verified program terminates"
     timeline, is_task = timing.timeline(program, scale), program.table.is_task
     makespan = int(timeline.end[is_task].max(initial=0))

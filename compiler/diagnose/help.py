@@ -23,7 +23,7 @@ from chimerac.compiler.order.greedy import SchedulerStuckError
 from chimerac.compiler.syntax.parse import ParseError
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify import about_order
-from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.index import ProgramIndex
 
 
 def help_with_text(error: ChimeraError, source: Source) -> ChimeraError:
@@ -71,7 +71,7 @@ def _explained(error: ChimeraError, program: Program) -> ChimeraError:
 
     def explained(d: Diagnostic) -> Diagnostic:
         if d.code == "E440":
-            return explain_hang(View(program))
-        return explain_collectives(View(program)) if d.code == "E453" else d
+            return explain_hang(ProgramIndex(program))
+        return explain_collectives(ProgramIndex(program)) if d.code == "E453" else d
 
     return ChimeraError(map(explained, error.diagnostics))

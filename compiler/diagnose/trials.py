@@ -136,7 +136,7 @@ class Trials:
 def _keys(p: Program) -> Ints:
     """Return a number for each task of a program that does not depend on its position."""
     h, x = p.header, p.table
-    return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * len(p.batches) + x.batch
+    return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * len(p.micro_batch_lists) + x.operand
 
 
 def _moved(written: Program, other: Program) -> tuple[int, int]:

@@ -80,7 +80,7 @@ def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]
     t = program.table
 
     def label(row: int) -> str:
-        name = _span(program.batches[int(t.batch[row])])
+        name = _span(program.micro_batch_lists[int(t.operand[row])])
         return f"{FORMS[t.op[row]].letter}{name}" + (f".{t.stage[row]}" if several else "")
 
     return {row: label(row) + (f"&{label(row + 1)}" if row + 1 in fused else "") for row in bars.row.tolist()}

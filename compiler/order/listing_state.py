@@ -10,7 +10,7 @@ from itertools import chain, islice
 from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler.resolve.spec import KINDS
 
-FULL, INPUT, WEIGHT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
+FULL_BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
 # By kind: its phase (forward, backward, weight gradient), since B and I are both the backward of a micro-batch; and the
 # bits of all kinds of that phase.
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Rank:
-    """What one rank has listed so far. rows: the meaning and the batch of each task, in one flat list, since the garbage
+    """What one rank has listed so far. rows: the meaning and the operand of each task, in one flat list, since the garbage
     collector would count and walk tuples; candidates: by the id() of an action, the cells that it could mean, if no loop
     changes them; inputs: how many I."""
 
@@ -56,20 +56,20 @@ class Rank:
     rows: list[int] = field(default_factory=list)
     inputs: int = 0
 
-    def add(self, meaning: int, kind: int, cell: Cell, first: int, last: int, batch: int) -> int | None:
+    def add(self, meaning: int, kind: int, cell: Cell, first: int, last: int, operand: int) -> int | None:
         """List a task of micro-batches first .. last of a cell. Returns the micro-batch that was listed before, if any."""
         listed, bit = cell.listed, 1 << kind
         for m in range(first, last + 1):
             if listed[m] & bit:
                 return m
             listed[m] |= bit
-            if kind == INPUT:
+            if kind == INPUT_GRADIENT:
                 cell.pending[m] = self.inputs
                 self.inputs += 1
-            elif kind == WEIGHT:
+            elif kind == WEIGHT_GRADIENT:
                 cell.pending.pop(m, None)
         cell.advance(kind)
-        self.rows += (meaning, batch)
+        self.rows += (meaning, operand)
         return None
 
     def repeat(self, actions: list[tuple[int, int, Cell]], repetitions: int) -> bool:
@@ -85,25 +85,25 @@ class Rank:
             places.setdefault((kind, id(cell)), []).append(k)
         taken: dict[tuple[int, int], list[int]] = {}
         for kind, key in sorted(places):  # I before W, which takes what is pending
-            cell, mine, made = cells[key], places[kind, key], places.get((INPUT, key), [])
+            cell, mine, made = cells[key], places[kind, key], places.get((INPUT_GRADIENT, key), [])
             if repetitions * len(mine) > len(cell.listed):
                 return False
-            if kind == WEIGHT:
+            if kind == WEIGHT_GRADIENT:
                 for n, k in enumerate(mine):
                     pending = len(cell.pending) + bisect(made, k) - n  # in the first repetition; then in the last
                     if min(pending, pending + (repetitions - 1) * (len(made) - len(mine))) < 1:
                         return False
-                following = list(islice(chain(cell.pending, taken.get((INPUT, key), ())), repetitions * len(mine)))
+                following = list(islice(chain(cell.pending, taken.get((INPUT_GRADIENT, key), ())), repetitions * len(mine)))
             else:
                 first = cell.next[PHASE[kind]]
                 following = list(range(first, first + repetitions * len(mine)))
             low, high = min(following), max(following) + 1
-            if high - low != len(following) or high > len(cell.listed) or (kind == FULL and made):
+            if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and made):
                 return False
             if any(cell.listed[low:high].translate(_TAKEN[kind])):
                 return False
             taken[kind, key] = following
-        width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT]
+        width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
         rows = [0] * (width * repetitions)
         for (kind, key), following in taken.items():
             cell, mine = cells[key], places[kind, key]
@@ -112,18 +112,18 @@ class Rank:
             if cell.next[PHASE[kind]] == low:
                 cell.next[PHASE[kind]] = high
             cell.advance(kind)
-            if kind == INPUT:
+            if kind == INPUT_GRADIENT:
                 numbers = [bisect_left(inputs, k) for k in mine]
                 order = [self.inputs + number * len(inputs) + n for number in range(repetitions) for n in numbers]
-                completed = max(0, repetitions * len(places.get((WEIGHT, key), ())) - len(cell.pending))
+                completed = max(0, repetitions * len(places.get((WEIGHT_GRADIENT, key), ())) - len(cell.pending))
                 cell.pending.update(zip(following[completed:], order[completed:], strict=True))
-            elif kind == WEIGHT:
+            elif kind == WEIGHT_GRADIENT:
                 for m in following:
                     cell.pending.pop(m, None)
-            batches = [cell.micro_batches[m] for m in following]
+            ids = [cell.micro_batches[m] for m in following]
             for n, k in enumerate(mine):
                 rows[2 * k :: width] = [actions[k][0]] * repetitions
-                rows[2 * k + 1 :: width] = batches[n :: len(mine)]
+                rows[2 * k + 1 :: width] = ids[n :: len(mine)]
         self.inputs += repetitions * len(inputs)
         self.rows += rows
         return True

@@ -77,14 +77,14 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
         found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))
-    inner = with_hints(_with(scope, GREEDY_NAMES), _IN_KEY)
+    inner = with_hints(_with_integers(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
         found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
     for grouping in s.groups:
         if grouping.kind.name != "F" or len(s.groups) > 1:
-            help = "backwards are single; write once: group F by 2"
-            found.append(Diagnostic("E202", "forwards can be grouped, once", grouping.span, help=help))
+            help = "a backward has one micro-batch; write one line: group F by 2"
+            found.append(Diagnostic("E202", "only forwards can be grouped, and only once", grouping.span, help=help))
         check(grouping.size, scope, "integer", found)
     for what, given in (("keys", s.keys), ("limits", s.limits)):
         if len(given) > limits.KEYS:
@@ -102,13 +102,13 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
                 message = f"the limit counts {absent[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
                 found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
-            check(e.right, with_hints(_with(scope, named), _IN_LIMIT), "integer", found)
+            check(e.right, with_hints(_with_integers(scope, named), _IN_LIMIT), "integer", found)
 
 
-def _with(scope: Scope, names: Iterable[str]) -> Scope:
+def _with_integers(scope: Scope, names: Iterable[str]) -> Scope:
     """Return the scope with names that a greedy block predefines."""
     inner = Scope(scope)
-    inner.know(names)
+    inner.add_integers(names)
     return inner
 
 

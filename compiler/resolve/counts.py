@@ -16,8 +16,8 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
         swapped = e.op in (">", ">=") and limit_weights(e.right)
         if swapped or limit_weights(e.left):
             counts, bound = (e.right, e.left) if swapped else (e.left, e.right)
-            less = " - 1" if e.op == "<" or (swapped and e.op == ">") else ""
-            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if less else 0)}{less}"
+            suffix = " - 1" if e.op == "<" or (swapped and e.op == ">") else ""
+            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if suffix else 0)}{suffix}"
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
     if isinstance(e, n.Binary) and e.op == "<=":
         names = [part.name for part in inside(e.left) if isinstance(part, n.Name)]

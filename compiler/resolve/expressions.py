@@ -118,10 +118,10 @@ def _choose(
     if not condition.any():
         return otherwise(env)
     budget.spend(len(env) * _points(condition) // 16, span)
-    yes, no = then(subset(env, condition)), otherwise(subset(env, ~condition))
-    result = np.empty(len(condition), np.asarray(yes).dtype)
-    result[condition] = yes
-    result[~condition] = no
+    where_true, where_false = then(subset(env, condition)), otherwise(subset(env, ~condition))
+    result = np.empty(len(condition), np.asarray(where_true).dtype)
+    result[condition] = where_true
+    result[~condition] = where_false
     return result
 
 

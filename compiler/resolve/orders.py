@@ -53,13 +53,13 @@ def _formulas(ticks: n.Ticks, declared: Mapping[str, Declared], env: Env, budget
     for decl in declared.values():
         for pipe, index in decl.ids.items():
             for letter, kind in KINDS.items():
-                mine = [(r, _applies(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
-                rules = [(r, inner) for r, inner in mine if inner is not None]
+                applied = [(r, _names_for_pipe(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
+                rules = [(r, inner) for r, inner in applied if inner is not None]
                 for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
                     yield _formula(kind, pipe, rule, lets[id(rule)], inner)
 
 
-def _applies(rule: n.Rule, decl: Declared, index: int, env: Env, budget: Budget) -> Env | None:
+def _names_for_pipe(rule: n.Rule, decl: Declared, index: int, env: Env, budget: Budget) -> Env | None:
     """Return the names under which a rule applies to a pipe, or None."""
     if rule.pipe is None:
         return env

@@ -54,10 +54,10 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Cos
         outside = (value < 0) | (value > limits.COST)
         if outside.any():
             s = int(np.argmax(outside))
-            of = f" at stage {s}" if cost.stage else ""
+            place = f" at stage {s}" if cost.stage else ""
             allowed = f"allowed are 0 to 2^{limits.COST.bit_length() - 1}"
             label = values_of(cost.value, {**env, cost.stage.name: s} if cost.stage else env)
-            raise refuse("E211", f"the cost of {cost.kind.name} is {value[s]}{of}; {allowed}", cost.value.span, label)
+            raise refuse("E211", f"the cost of {cost.kind.name} is {value[s]}{place}; {allowed}", cost.value.span, label)
         values[cost.kind.name] = tuple(value.tolist())
     one = (1,) * stages
     inputs, weights = values.get("I", one), values.get("W", one)

@@ -61,7 +61,7 @@ class Scope(Mapping[str, Type]):
         """Add a name that is bound in the text."""
         self._own[binder.name] = kind, binder.span
 
-    def know(self, names: Iterable[str]) -> None:
+    def add_integers(self, names: Iterable[str]) -> None:
         """Add predefined integers."""
         self._own.update((name, ("integer", None)) for name in names)
 
@@ -93,7 +93,7 @@ def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diag
 
 def _mistyped(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
     help = "compare it, for instance with != 0" if expected == "truth value" else "write: if ... then 1 else 0"
-    return Diagnostic("E202", f"this must be {_a(expected)}, and is {_a(actual)}", e.span, help=help)
+    return Diagnostic("E202", f"this must be {_with_article(expected)}, and is {_with_article(actual)}", e.span, help=help)
 
 
 def _operands(e: n.Binary) -> Type:
@@ -104,7 +104,7 @@ def _result(e: n.Binary) -> Type:
     return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
 
 
-def _a(t: Type) -> str:
+def _with_article(t: Type) -> str:
     return "an integer" if t == "integer" else "a truth value"
 
 
@@ -137,7 +137,9 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             check(e.condition, scope, "truth value", found)
             first, second = _type(e.then, scope, found), _type(e.otherwise, scope, found)
             if first and second and first != second:
-                found.append(Diagnostic("E202", f"one branch is {_a(first)}, the other {_a(second)}", e.span))
+                found.append(
+                    Diagnostic("E202", f"one branch is {_with_article(first)}, the other {_with_article(second)}", e.span)
+                )
             return first or second
         case n.Call():
             if e.function not in FUNCTIONS:

@@ -68,37 +68,40 @@ def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
         s.span,
         values_of(s.condition, env),
         notes,
-        _correction(schedule, s, env, given, budget),
+        _parameter_help(schedule, s, env, given, budget),
     )
 
 
-def _correction(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
+def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
     """Return the nearest values of one parameter, else of two, that meet every requirement, found by trying."""
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     # A requirement is taken to be about the last parameter that it names: `N % D == 0` is about N.
-    names, least = set(names_in(s.condition)), budget.left - MAX_SEARCH
-    about = [p for p in params if p in names][::-1]
-    for name in about:
+    names, reserve = set(names_in(s.condition)), budget.left - MAX_SEARCH
+    involved = [p for p in params if p in names][::-1]
+    for name in involved:
         now = int(env[name])
         near = sorted(range(max(0, now - SEARCHED), now + SEARCHED + 1), key=lambda v: abs(v - now))
-        good = sorted(v for v in near if budget.left > least and _holds(schedule, {**given, name: v}, budget))
-        lower, higher = [v for v in good if v < now][-1:], [v for v in good if v > now][:1]
+        valid = sorted(v for v in near if budget.left > reserve and _holds(schedule, {**given, name: v}, budget))
+        lower, higher = [v for v in valid if v < now][-1:], [v for v in valid if v > now][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
     known = {name: value for name, value in {**given, **env}.items() if name in params}
-    for pair in _pairs(about, [name for name in params if name in known]):
+    for pair in _pairs(involved, [name for name in params if name in known]):
         for shift in _SHIFTS:
             changed = {name: int(known[name]) + by for name, by in zip(pair, shift, strict=True)}
-            affordable = budget.left > least and min(changed.values()) >= 0
+            affordable = budget.left > reserve and min(changed.values()) >= 0
             if affordable and _holds(schedule, {**given, **changed}, budget):
                 return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
     return ""
 
 
-def _pairs(about: list[str], params: list[str]) -> list[tuple[str, str]]:
-    """Return pairs of parameters to change together, in the order of the text; a requirement is about its last first."""
-    others = [*about[1:], *(name for name in params if name not in about)]
-    pairs = [(a, b) for a in about[:1] for b in others[:MAX_PAIRS]]
+def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
+    """Return pairs of parameters to change together, each pair in the order of the text.
+
+    involved: the parameters that the requirement names, its last one first. Each pair has that one and another.
+    """
+    others = [*involved[1:], *(name for name in params if name not in involved)]
+    pairs = [(a, b) for a in involved[:1] for b in others[:MAX_PAIRS]]
     return [(a, b) if params.index(a) < params.index(b) else (b, a) for a, b in pairs]
 
 

@@ -13,8 +13,8 @@ import pytest
 from chimerac.chimera_ir.instructions import Free, Fwd, Recv
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import evaluation_of
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from chimerac.interpreter.errors import RankError, StuckError
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
@@ -66,7 +66,7 @@ def equal_or_stuck(p: Program, interleavings: int) -> None:
     """Compare a program with one process under many interleavings, then on every machine."""
     for seed in range(interleavings):
         equal_to_one_process(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
-    for machine, ends in machines(View(p)).items():
+    for machine, ends in machines(ProgramIndex(p)).items():
         if ends:
             equal_to_one_process(p, model_for(p), 99, machine)  # type: ignore[arg-type]
         else:
@@ -146,7 +146,7 @@ def test_two_replicas_have_one_gradient(name: str, parameters: dict[str, int]) -
 def test_programs_by_hand_end_exactly_where_the_verifier_says(name: str, machine: Machine) -> None:
     p = TWO_RANKS[name]
     for seed in range(3):
-        if machines(View(p))[machine]:
+        if machines(ProgramIndex(p))[machine]:
             equal_to_one_process(p, deep_model(3), seed, machine, every_post=True, iterations=2)
         else:
             with pytest.raises(StuckError):
@@ -154,7 +154,7 @@ def test_programs_by_hand_end_exactly_where_the_verifier_says(name: str, machine
 
 
 def test_the_programs_by_hand_end_on_some_machines_only() -> None:
-    ends = [machines(View(p))[machine] for p in TWO_RANKS.values() for machine in MACHINES]
+    ends = [machines(ProgramIndex(p))[machine] for p in TWO_RANKS.values() for machine in MACHINES]
     assert ends.count(False) > 3 and ends.count(True) > 3, "both answers are needed for an agreement to say something"
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import executed, machines, waits_on
-from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
 from tests.proof import model, scheduler
 from tests.proof.disorder import with_own_orders
@@ -87,21 +87,21 @@ def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
         if messages not in MESSAGES or streams in seen or (found := codes(p)) - ORDER:
             continue
         seen.add(streams)
-        ends = machines(View(p))
+        ends = machines(ProgramIndex(p))
         assert "E453" in found or ("E440" in found) == (not ends[p.header.machine]), "verify and machines disagree"
         yield kind, p, {machine: ends[machine] and "E453" not in found for machine in MACHINES}
 
 
 def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
     """Yield each kind of wait without which the verifier would accept a program that deadlocks on a machine."""
-    view = View(p)
-    waits = waits_on(view, machine)
-    if executed(view, machine, waits).all():
+    index = ProgramIndex(p)
+    waits = waits_on(index, machine)
+    if executed(index, machine, waits).all():
         return
     for why in WAITS:
         kept = waits.why != why
         others = Waits(waits.nodes, waits.target[kept], waits.source[kept], waits.why[kept])
-        if executed(view, machine, others).all():
+        if executed(index, machine, others).all():
             yield why
 
 

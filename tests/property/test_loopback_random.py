@@ -7,8 +7,8 @@ import random
 import pytest
 
 from chimerac.chimera_ir.program import Program
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from chimerac.interpreter.errors import StuckError
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_loopback import deep_model, equal_to_one_process, rank_of
@@ -46,7 +46,7 @@ def test_a_program_hangs_in_loopback_exactly_where_the_verifier_says() -> None:
         p = maybe_deadlocking(random.Random(1000 + seed))
         if p is None:
             continue
-        for machine, ends in machines(View(p)).items():
+        for machine, ends in machines(ProgramIndex(p)).items():
             verdicts.append((machine, ends))
             if ends:
                 equal_to_one_process(p, MODEL, seed, machine, every_post=True)  # type: ignore[arg-type]

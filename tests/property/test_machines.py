@@ -20,8 +20,8 @@ from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.verify import verify
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from tests.effort import examples
 from tests.helpers import CASES, compiled, streams, with_streams
 from tests.helpers_events import makespan
@@ -47,7 +47,7 @@ def drawn(r: random.Random) -> Iterator[Program]:
     p = replace(p, costs=replace(p.costs, hop=r.randint(0, 3)))
     if codes(p.with_header(machine="posted")):
         return
-    for machine, ends in machines(View(p)).items():
+    for machine, ends in machines(ProgramIndex(p)).items():
         named = p.with_header(machine=machine)
         other = arranged(named, machine)  # type: ignore[arg-type]
         yield from [named] * ends
@@ -90,7 +90,7 @@ def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
         for p in drawn(r):
             found[p.header.machine] += 1
             found[p.header.machine, p.header.window == 0] += 1
-            found["posted alone"] += sum(machines(View(p)).values()) == 1
+            found["posted alone"] += sum(machines(ProgramIndex(p)).values()) == 1
     assert min(found[m] for m in MACHINES) > 20 and min(found[m, True] for m in MACHINES) > 3
     assert found["posted alone"] > 3
 
@@ -99,7 +99,7 @@ def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
 @examples(60)
 def test_a_program_that_terminates_on_a_machine_terminates_on_machines_with_fewer_waits(seed: int) -> None:
     for p in drawn(random.Random(seed)):
-        ends = machines(View(p))
+        ends = machines(ProgramIndex(p))
         for more, less in (("serial", "paired"), ("paired", "window"), ("rendezvous", "window"), ("window", "posted")):
             assert ends[less] or not ends[more]
 

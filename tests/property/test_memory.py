@@ -12,8 +12,8 @@ import pytest
 
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -31,7 +31,7 @@ EACH = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 def drawn(r: random.Random) -> tuple[Program, Model]:
     """Return a random program with a machine on which it ends, and a random model for it."""
     p = lowered(drawn_tasks(r), r)
-    p = p.with_header(machine=r.choice([machine for machine, ends in machines(View(p)).items() if ends]))
+    p = p.with_header(machine=r.choice([machine for machine, ends in machines(ProgramIndex(p)).items() if ends]))
     tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
     return p, drawn_model(r, p.header.stages, tied)
 

@@ -11,8 +11,8 @@ from chimerac.chimera_ir.instructions import Bwd, Recv, Send
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler.verify import findings, verify
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from tests.helpers import Streams, moved, program, streams, with_streams
 from tests.helpers_loopback import deep_model, equal_to_one_process
 from tests.proof.mutations import codes
@@ -75,7 +75,7 @@ def test_two_sends_that_cross_are_found_where_a_send_waits_for_its_receive() -> 
     """Two ranks that both send before they receive deadlock if a SEND waits for its RECV, otherwise not."""
     p = program_from_text(CROSSING)
     assert not codes(p)
-    assert machines(View(p)) == {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
+    assert machines(ProgramIndex(p)) == {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
     assert codes(p.with_header(machine="rendezvous")) == {"E440"}
 
 

@@ -22,8 +22,8 @@ from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.lower.width import tasks_only
 from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import hang_on
-from chimerac.compiler.verify.view import View
 from tests.helpers import SMALL, moved, program, streams, with_streams
 from tests.helpers_events import makespan as makespan_of
 from tests.proof.disorder import with_own_orders
@@ -365,4 +365,4 @@ def test_programs_are_arranged_as_schedules_are(machine: str) -> None:
         p = compile_schedule(name, sizes[1], width=2).program
         other = arranged(p, machine)  # type: ignore[arg-type]
         assert other is not None and verify(other).header.machine == machine
-        assert hang_on(View(p.with_header(machine=machine)), machine) is None or other != p  # type: ignore[arg-type]
+        assert hang_on(ProgramIndex(p.with_header(machine=machine)), machine) is None or other != p  # type: ignore[arg-type]

@@ -123,13 +123,13 @@ def test_texts_that_cannot_be_read(old: str, new: str) -> None:
         ("s1 over 0,1", "s1 over 00,1", "a number of 'ALLREDUCE s1 over 00,1,2,3' begins with 0",
          "write ALLREDUCE s1 over 0,1,2,3"),
         ("BWD down[0] s0 m0", "BWD down[0] s0 m0 recompute",
-         "'BWD down[0] s0 m0 recompute' does not read as an instruction", "write BWD PIPE sS mIDS"),
+         "'BWD down[0] s0 m0 recompute' is not an instruction", "write BWD PIPE sS mIDS"),
         ("BWD down[0] s0 m0", "BWD act down[0] s0 m0",
-         "'BWD act down[0] s0 m0' does not read as an instruction", "write BWD PIPE sS mIDS"),
+         "'BWD act down[0] s0 m0' is not an instruction", "write BWD PIPE sS mIDS"),
         ("FWD down[0] s0 m0", "FWT down[0] s0 m0", "unknown instruction 'FWT': did you mean 'FWD'?", ""),
-        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' does not read as an instruction",
+        ("FWD down[0] s0 m0;", "FWD down[0] s0 m0;;", "'' is not an instruction",
          "write an instruction between two ';'"),
-        ("on 0 1", "on 00 1", "'00' is not a number that a program has", ""),
+        ("on 0 1", "on 00 1", "'00' is not an integer of at most 20 characters", ""),
     ],
 )  # fmt: skip
 def test_one_way_to_write_an_instruction(old: str, new: str, message: str, help: str) -> None:

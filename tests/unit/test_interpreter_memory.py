@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from chimerac.chimera_ir.machines import open_sends
+from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.runtime.describe import describe
@@ -72,7 +72,7 @@ def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
 )
 def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, window: int, held: list[int]) -> None:
     p = TWO_RANKS["1f1b"].with_header(window=window, machine=machine)
-    assert open_sends(machine, window) == {"rendezvous": 0, "posted": None}.get(machine, window)
+    assert max_incomplete_sends(machine, window) == {"rendezvous": 0, "posted": None}.get(machine, window)
     found, sent = [], list[StorageWeakRef]()
 
     def send(transport: Transport) -> None:

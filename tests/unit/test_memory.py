@@ -265,9 +265,7 @@ def test_bytes_are_the_peak_of_a_rank() -> None:
     p = program("1f1b", D=2, N=3)
     need = max(m.peak for m in memory(p, TOY))
     check_memory(p, TOY, need)
-    with pytest.raises(
-        ChimeraError, match=f"E461: rank 0 needs {need:,} bytes of toy at its worst moment, and has {need - 1:,}"
-    ):
+    with pytest.raises(ChimeraError, match=f"E461: rank 0 needs {need:,} bytes of toy at its peak, and has {need - 1:,}"):
         check_memory(p, TOY, need - 1)
 
 

@@ -70,13 +70,13 @@ def one(rows: Streams) -> Program:
 def test_the_reader_accepts_exactly_what_the_types_accept(fields: dict[str, Any]) -> None:
     rows = Streams()
     rows.begin()
-    fits = rows.fits(fields)
+    is_added = rows.add_if_valid(fields)
     try:
         value = _instruction_adapter().validate_json(json.dumps(fields))
     except ValidationError:
-        assert not fits and not rows.last
+        assert not is_added and not rows.last_length
         return
-    assert fits and rows.last == 1
+    assert is_added and rows.last_length == 1
     assert one(rows).stream(0) == program_of(HEADER, [[value]]).stream(0) == (value,)
 
 
@@ -85,17 +85,19 @@ def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
     compiled = program("chimera_halving", D=4, N=8)
     for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
         again = read(write(compiled))
-        assert set(again.batches) == set(compiled.batches) and again.batches[:8] == tuple((m,) for m in range(8))
+        assert set(again.micro_batch_lists) == set(compiled.micro_batch_lists) and again.micro_batch_lists[:8] == tuple(
+            (m,) for m in range(8)
+        )
         assert all((a == b).all() for a, b in zip(again.table.columns()[:4], compiled.table.columns()[:4], strict=True))
-        assert all(again.batches[a] == compiled.batches[b] for a, b in tasks_of(again, compiled))
+        assert all(again.micro_batch_lists[a] == compiled.micro_batch_lists[b] for a, b in tasks_of(again, compiled))
     rows = Streams()
     rows.begin()
     for ids in ([0], [9], [0, 1], [MAX_ID], [9], [1, 0], [0, 1]):
-        assert rows.fits({"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": ids})
+        assert rows.add_if_valid({"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": ids})
     assert [i.micro_batches for i in one(rows).stream(0)] == [(0,), (9,), (0, 1), (MAX_ID,), (9,), (1, 0), (0, 1)]  # type: ignore[union-attr]
-    assert one(rows).batches == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
+    assert one(rows).micro_batch_lists == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
 
 
 def tasks_of(a: Program, b: Program) -> list[tuple[int, int]]:
     rows = np.flatnonzero(a.table.op != Op.ALLREDUCE)
-    return list(zip(a.table.batch[rows].tolist(), b.table.batch[rows].tolist(), strict=True))
+    return list(zip(a.table.operand[rows].tolist(), b.table.operand[rows].tolist(), strict=True))

@@ -15,8 +15,8 @@ from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import evaluation_of, verify
 from chimerac.compiler.verify import peaks
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from tests.helpers import program, streams, with_streams
 from tests.helpers_reference import wrong
 
@@ -232,21 +232,27 @@ def test_an_evaluation_program_may_have_everything_else() -> None:
     assert not wrong(verify(p))
     assert peaks(p).receive_buffers == (0, 2)
     assert found(p.with_header(limits={"activations": 1}))[0].code == "E460"
-    assert all(machines(View(p)).values())
+    assert all(machines(ProgramIndex(p)).values())
     s[1] = [s[1][0], s[1][1], s[1][2], s[1][3], s[1][3]]
     assert found(with_streams(p, s))[0].code == "E426"
 
 
 def test_machines() -> None:
     """Crossing SENDs deadlock on machines where a SEND waits for its RECV, and not on machines with buffers."""
-    assert machines(View(RIGHT)) == {"posted": True, "window": True, "rendezvous": True, "paired": False, "serial": False}
+    assert machines(ProgramIndex(RIGHT)) == {
+        "posted": True,
+        "window": True,
+        "rendezvous": True,
+        "paired": False,
+        "serial": False,
+    }
     crossing = changed(
         ("  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n", ""),
         ("  BWD main s0 m0", "  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n  BWD main s0 m0"),
         ("  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0\n", "  RECV act main s1 m0 <- 0\n"),
         ("  FWD main s1 m1", "  RECV act main s1 m1 <- 0\n  FWD main s1 m1"),
     )
-    lives = machines(View(verify(crossing)))
+    lives = machines(ProgramIndex(verify(crossing)))
     assert lives["posted"] and lives["window"] and not lives["rendezvous"]
     assert found(crossing.with_header(machine="rendezvous"))[0].code == "E440"
     assert found(crossing.with_header(window=0))[0].code == "E440"

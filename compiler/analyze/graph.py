@@ -71,7 +71,7 @@ def dependency_graph(program: Program) -> Graph:
 
 
 def _with_edges_of_pairs(program: Program, edges: Edges) -> Edges:
-    """Return the edges. An edge from a task of an overlapped pair is repeated from its second task, an edge to it to its first."""
+    """Return the edges. Edges of a task in an overlapped pair are repeated: from the second task, and to the first."""
     paired = (program.table.flags & OVERLAP).astype(bool)
     if not paired.any():
         return edges

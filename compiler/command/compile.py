@@ -17,7 +17,7 @@ from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
 from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
-from chimerac.compiler.command.usage import costs_of, integer, make_parser, number_of_bytes, pairs
+from chimerac.compiler.command.usage import costs_of, integer, make_parser, named_values, number_of_bytes
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source, verify_program
@@ -45,7 +45,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
     _check_output(options)
-    parameters = {name: integer("-p", name, value) for name, value in pairs("-p", options.parameters)}
+    parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)
     if options.model and "--model" not in emitter.reads and options.memory is None:

@@ -38,7 +38,7 @@ MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
 
 
 def _words(index: ProgramIndex, hang: Hang, reason: Reason, target: int, source: int) -> str:
-    """Return what a node does with the one that it waits for."""
+    """Return the words that join a node with the one that it waits for, as in the example above."""
     match reason:
         case Reason.READ:
             return "reads the value that this delivers"
@@ -61,14 +61,14 @@ def explain_hang(index: ProgramIndex) -> Diagnostic:
     cycle = _cycle(index, hang)
     rows = [row for node in _nodes(hang, cycle) for row in _rows(index, hang, node)]
     ranks = sorted({int(index.rank[row]) for row in rows})
-    who = f"rank {ranks[0]} waits for itself"
+    fact = f"rank {ranks[0]} waits for itself"
     if len(ranks) > 1:
         more = ", ..." if len(ranks) > MAX_SHOWN else ""
-        who = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a cycle"
+        fact = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a cycle"
     notes = ("\n".join(_chain(index, hang, cycle)), f"as far as these ranks get:\n{_drawing(index, hang, ranks[:MAX_SHOWN])}")
     name = machine_name(hang.machine, index.header.window)
     help = _suggestion(index, hang, cycle)
-    return Diagnostic("E440", f"deadlock on the {name} machine: {who}", notes=notes, help=help, about=tuple(rows))
+    return Diagnostic("E440", f"deadlock on the {name} machine: {fact}", notes=notes, help=help, about=tuple(rows))
 
 
 # --- the cycle -----------------------------------------------------------------------------------------------------
@@ -77,9 +77,9 @@ def explain_hang(index: ProgramIndex) -> Diagnostic:
 def _cycle(index: ProgramIndex, hang: Hang) -> list[int]:
     """Return the numbers of the waits in the shortest cycle. The source of each comes after the target of the next."""
     waits = hang.waits
-    left = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
+    unsatisfied = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
     lane = np.concatenate([index.rank, index.program.world + np.arange(waits.nodes - len(index.program))])
-    numbers: list[int] = left[shortest_cycle(waits.target[left], waits.source[left], lane)].tolist()
+    numbers: list[int] = unsatisfied[shortest_cycle(waits.target[unsatisfied], waits.source[unsatisfied], lane)].tolist()
     return numbers
 
 
@@ -154,27 +154,28 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
     """Return a change under which every check holds; it was tried. If there is none, return other facts that may help."""
     p, h = index.program, index.header
     moves: list[str] = []
-    budget, stuck = MAX_TRIED // len(p), hang
+    budget, current_hang = MAX_TRIED // len(p), hang
     while len(moves) < MAX_MOVES:
         best: tuple[int, str, Program, Hang] | None = None
-        now = ProgramIndex(p)
-        for row, to in list(_moves(now, stuck, cycle if p is index.program else _cycle(now, stuck)))[:budget]:
+        index_now = ProgramIndex(p)
+        current_cycle = cycle if p is index.program else _cycle(index_now, current_hang)
+        for row, to in list(_moves(index_now, current_hang, current_cycle))[:budget]:
             budget -= 1
             changed = _moved(p, row, to)
-            left = findings(changed)
+            remaining = findings(changed)
             move = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
-            if not left:
+            if not remaining:
                 moves.append(move)
-                together = "\n".join(moves)
+                lines = "\n".join(moves)
                 count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
-                return f"{together}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
-            next_hang = hang_on(ProgramIndex(changed), hang.machine) if {d.code for d in left} == {"E440"} else None
+                return f"{lines}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
+            next_hang = hang_on(ProgramIndex(changed), hang.machine) if {d.code for d in remaining} == {"E440"} else None
             if next_hang is not None and (best is None or next_hang.executed_count > best[0]):
                 best = (next_hang.executed_count, move, changed, next_hang)
-        if best is None or best[0] <= stuck.executed_count:
+        if best is None or best[0] <= current_hang.executed_count:
             break
         moves.append(best[1])
-        _, _, p, stuck = best
+        _, _, p, current_hang = best
     for window in range(h.window + 1, h.window + 9) if hang.machine not in ("posted", "rendezvous") else ():
         if hang_on(ProgramIndex(index.program.with_header(window=window)), hang.machine) is None:
             return f"a window of {window} sends instead of {h.window}; tried: it then ends on the {hang.machine} machine"

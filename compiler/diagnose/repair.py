@@ -22,15 +22,15 @@ class _Ranks:
     """Ranks that run their tasks in order, simulated. A unit is a task or an overlapped pair, numbered by its first row."""
 
     def __init__(self, tasks: Program) -> None:
-        pair = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
-        second = np.concatenate([[0], pair[:-1]])
+        is_first = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
+        is_second = np.concatenate([[0], is_first[:-1]])
         edges = data_edges(tasks, TaskIndex.of(tasks), 0)
         self.rank = tasks.rank_of.tolist()
         self.needs: list[list[int]] = [[] for _ in range(len(tasks))]
         for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
-            a, b = source - int(second[source]), target - int(second[target])
+            a, b = source - int(is_second[source]), target - int(is_second[target])
             self.needs[b] += [a] if a != b else []
-        units = np.flatnonzero(second == 0)
+        units = np.flatnonzero(is_second == 0)
         bounds = np.searchsorted(units, tasks.offsets).tolist()
         self.remaining = [
             units[a:b].tolist()[::-1] for a, b in pairwise(bounds)

@@ -73,10 +73,10 @@ class _Draft:
             self.changes.append((first.line, first.column, last.end - first.start, len(error.change.new)))
             self.text = changed(p, error.change)
             return True
-        again = p.at < len(p.tokens) and self.last == (p.tokens[p.at].line, p.tokens[p.at].column)
+        is_same_place = p.at < len(p.tokens) and self.last == (p.tokens[p.at].line, p.tokens[p.at].column)
         self.last = (p.tokens[p.at].line, p.tokens[p.at].column) if p.at < len(p.tokens) else (0, 0)
         self.blanked = True
-        self.text = "" if again else _without_statement_at(self.text, p)
+        self.text = "" if is_same_place else _without_statement_at(self.text, p)
         return bool(self.text)
 
     def original(self, d: Diagnostic) -> Diagnostic:
@@ -109,14 +109,14 @@ def _without_statement_at(text: str, p: Place) -> str:
     if p.ended or p.expected == {"SCHEDULE"}:
         return ""
     position = p.tokens[p.at].start
-    bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
-    starts = [m.start() for m in _STARTS.finditer(bare)]
+    code = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
+    starts = [m.start() for m in _STARTS.finditer(code)]
     if not starts:
         return ""
-    # An error at the first word of a statement belongs to the statement before it, if that one is not complete.
-    complete = position in starts and p.literal & {"}", "param"}
-    begin = position if complete else max((s for s in starts if s < position), default=0)
+    # An error at the first word of a statement belongs to the statement before it, unless that one is complete.
+    previous_is_complete = position in starts and p.literal & {"}", "param"}
+    begin = position if previous_is_complete else max((s for s in starts if s < position), default=0)
     end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
-    if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
+    if code[begin] in "{}" or code.startswith(("schedule", "pipe", "order"), begin) or not code[begin:end].strip():
         return ""
     return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]

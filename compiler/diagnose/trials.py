@@ -109,13 +109,13 @@ class Trials:
         original text; keep: prefer edits that keep the order among tasks of one kind.
         """
         found: list[tuple[tuple[int, ...], Tried, Edit]] = []
-        for change, edit in ((k, edit) for k, some in enumerate(edits) for edit in some):
+        for change, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
             text = edited(edit)
             tried = self.compiled(text, self.sizes[0])
             if tried is not None and all(self.compiled(text, size) is not None for size in self.sizes[1:]):
-                every, alike = _moved(written, tried.tasks) if written is not None else (0, 0)
+                all_kinds, same_kind = _reordered(written, tried.tasks) if written is not None else (0, 0)
                 rest = (change, tried.activations) if keep else (tried.activations, change)
-                found.append(((alike if keep else 0, tried.makespan, *rest, every), tried, edit))
+                found.append(((same_kind if keep else 0, tried.makespan, *rest, all_kinds), tried, edit))
                 if first:
                     break
         if not found:
@@ -139,15 +139,15 @@ def _keys(p: Program) -> Ints:
     return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * len(p.micro_batch_lists) + x.operand
 
 
-def _moved(written: Program, other: Program) -> tuple[int, int]:
-    """Return how many neighbours in `other` have the opposite order in `written`: on a rank, and among tasks of one kind."""
+def _reordered(written: Program, other: Program) -> tuple[int, int]:
+    """Return how many neighbours in `other` have the opposite order in `written`: all of a rank, and those of one kind."""
     before, after = _keys(written), _keys(other)
     if len(before) != len(after) or (np.sort(before) != np.sort(after)).any():
         return 0, 0
     place = np.argsort(before)[np.searchsorted(np.sort(before), after)]
     kind = np.where(other.table.op == Op.BWD_INPUT, Op.BWD, other.table.op)
     by_kind = np.lexsort((kind, other.rank_of))  # stable: within a kind the order stays
-    every = (np.diff(place) < 0) & (np.diff(other.rank_of) == 0)
+    all_kinds = (np.diff(place) < 0) & (np.diff(other.rank_of) == 0)
     group = other.rank_of[by_kind] * 8 + kind[by_kind]
-    alike = (np.diff(place[by_kind]) < 0) & (np.diff(group) == 0)
-    return int(every.sum()), int(alike.sum())
+    same_kind = (np.diff(place[by_kind]) < 0) & (np.diff(group) == 0)
+    return int(all_kinds.sum()), int(same_kind.sum())

@@ -20,7 +20,7 @@ from chimerac.compiler.explain.entries import Entry, entries, hundreds
 Command = Callable[[Sequence[str]], int]  # the command `chimerac`: arguments to exit status
 
 PROSE, WIDTH = 100, 105  # characters per line: of prose, and of an example, whose longer lines are cut
-ALIKE = 3  # the most consecutive equal lines of an example that are shown
+MAX_EQUAL = 3  # the most consecutive equal lines of an example that are shown
 
 
 def explain(words: Sequence[str], chimerac: Command) -> str:
@@ -68,11 +68,11 @@ def _indented(text: str) -> str:
 def shortened(text: str) -> str:
     """Return a text as it is shown: long lines are cut, and of many equal lines the first ones are kept."""
     lines: list[str] = []
-    for line, alike in groupby(text.splitlines()):
-        number = len(list(alike))
+    for line, equal in groupby(text.splitlines()):
+        number = len(list(equal))
         shown = line if len(line) <= WIDTH else line[: WIDTH - 4] + " ..."
-        lines += [shown] * min(number, ALIKE)
-        lines += [f"    ... and {number - ALIKE:,} more such lines"] if number > ALIKE else []
+        lines += [shown] * min(number, MAX_EQUAL)
+        lines += [f"    ... and {number - MAX_EQUAL:,} more such lines"] if number > MAX_EQUAL else []
     return "".join(f"{line}\n" for line in lines)
 
 

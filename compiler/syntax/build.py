@@ -184,15 +184,15 @@ class _Builder:
             if isinstance(part, Token):  # &
                 last = actions[-1] if actions else None
                 following = isinstance(rest[0], _Word) if rest else False
-                taken = len(actions) > 1 and isinstance(actions[-2], n.TaskAction) and actions[-2].overlap
-                if isinstance(last, n.TaskAction) and following and not last.overlap and not taken:
+                in_pair = len(actions) > 1 and isinstance(actions[-2], n.TaskAction) and actions[-2].overlap
+                if isinstance(last, n.TaskAction) and following and not last.overlap and not in_pair:
                     actions[-1] = replace(last, overlap=True)
                 else:
                     span = token_span(self.source, part)
-                    label = "expected a task on both sides" if not taken else "the task before it belongs to a pair already"
+                    label = "expected a task on both sides" if not in_pair else "the task before it belongs to a pair already"
                     help = (
                         "an overlapped pair is written: F & B"
-                        if not taken
+                        if not in_pair
                         else "two pairs are written one after the other: F & B  F & B"
                     )
                     self.found.append(Diagnostic("E102", "'&' joins two tasks", span, label, help=help))

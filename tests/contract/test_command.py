@@ -254,6 +254,12 @@ def test_suggested_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the name of the schedule is empty" in capsys.readouterr().err
 
 
+def test_the_example_of_a_value_without_a_name_is_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, example in ((["-p", "=3"], "-p D=4"), (["--cost", "=3"], "--cost F=4"), (["--cost", "I"], "--cost I=4")):
+        assert main(["chimera", "--emit", "report", *arguments]) == 2
+        assert f"expected NAME=VALUE, for instance {example}\n" in capsys.readouterr().err
+
+
 def test_a_timeline_needs_enough_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chimera", "--emit", "timeline", "--columns", "3"]) == 2
     assert "at least 20" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
-    """Yield edits that change a sign in a count, or count the rank from the other end: in one count, or in all."""
+    """Yield edits of counts: a sign is changed, or the rank r becomes ranks - 1 - r or ranks - r, in one count or in all."""
     rank, counts = listing.rank.name, list(_counts(listing.actions))
     ranks = setting(schedule, "ranks")
     for other in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):

@@ -23,14 +23,14 @@ from chimerac.compiler.diagnose.edits.text import (
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
-# Amounts of ticks by which rules are shifted; `4*` is 4 times the stage.
+# Amounts by which the ticks of a rule are shifted. `4*` means 4 times the stage.
 NEAR = ("4", "5", "6")
 OF_STAGES = ("1*", "2*")
 FAR = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
 
 
 def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
-    """Return edits of an order's formulas: of constants, then of signs and of the end from which they count.
+    """Return edits of an order's formulas: of constants, then of signs and of the direction in which stages are counted.
 
     moved: the rules whose ticks are shifted; directions: '+' for later, '-' for earlier, or both.
     """
@@ -58,12 +58,12 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
 
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
     """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage."""
-    grown = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
-    return [_shifted(_on_one_line(moved)[::-1], (*grown, *FAR), directions)]
+    multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
+    return [_shifted(_on_one_line(moved)[::-1], (*multiples, *FAR), directions)]
 
 
 def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield edits of `when`: a bound included or excluded, a constant one more or less, or the negation of another rule's."""
+    """Yield edits of `when`: another comparison, a constant changed by 1 or 2, or the negation of another rule's condition."""
     conditions = [(rule, rule.condition) for rule in rules if rule.condition and one_line(rule.condition)]
     for _, condition in conditions:
         yield from (((condition.span, new),) for new in bounds(condition))
@@ -84,7 +84,7 @@ def _on_one_line(rules: Sequence[n.Rule]) -> list[n.Rule]:
 
 
 def _sign_and_end_edits(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield edits of ticks that change a sign, or count the stage or the value of a let from the other end."""
+    """Yield edits of ticks that change a sign, or reverse the direction in which the stage or the value of a let is counted."""
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     for rule in rules:
         tick, stage = rule.tick, rule.stage.name

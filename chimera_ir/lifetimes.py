@@ -118,14 +118,14 @@ def values(program: Program) -> Lifetimes:
     for value in Value:
         producer = by_key.producer(value)
         sent = np.full(len(producer), -1, np.int64)
-        here = t.value[sends] == value
-        rows, keys = by_key.entries(sends[here])
+        of_value = t.value[sends] == value
+        rows, keys = by_key.entries(sends[of_value])
         sent[keys] = rows
         keys = np.flatnonzero(producer >= 0)
         freed = np.where(sent[keys] >= 0, sent[keys], by_key.last_use(value)[keys])
         lives.append(Lifetimes.of(Kind.OUTPUT, by_key.stage(keys), producer[keys], freed, value))
-        rows, count = sends[here], by_key.count(sends[here])
-        lives.append(Lifetimes.of(Kind.SENT, t.stage[rows], rows, complete[here], value, count))
+        rows, count = sends[of_value], by_key.count(sends[of_value])
+        lives.append(Lifetimes.of(Kind.SENT, t.stage[rows], rows, complete[of_value], value, count))
         lives.append(Lifetimes.of(Kind.SENT_UNCOPIED, t.stage[rows], rows, rows, value, count))
     return Lifetimes.concatenate(lives)
 
@@ -153,9 +153,9 @@ def sizes(lives: Lifetimes, stages: Sequence[StageSum]) -> Amounts:
         base = int(column.max(initial=0)) + 1
         combined = combined * base + column
     _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
-    each = [_bytes(Kind(k), Value(v), s, n, stages) for k, v, s, n in table[:, first].T.tolist()]
-    fits = max(map(abs, each), default=0) * max(1, len(inverse)) < 2**62
-    return np.array(each, np.int64 if fits else object)[inverse]
+    bytes_of_each = [_bytes(Kind(k), Value(v), s, n, stages) for k, v, s, n in table[:, first].T.tolist()]
+    fits = max(map(abs, bytes_of_each), default=0) * max(1, len(inverse)) < 2**62
+    return np.array(bytes_of_each, np.int64 if fits else object)[inverse]
 
 
 def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[StageSum]) -> int:
@@ -208,10 +208,10 @@ def _sends(program: Program) -> tuple[Ints, Ints]:
     if window is not None:
         channel = rank * program.world + t.peer[rows]
         order = np.argsort(channel, kind="stable")
-        ahead = order[window:]  # a SEND waits for the one that is `window` before it in its channel
-        order = order[: len(ahead)]
-        same = channel[order] == channel[ahead]
-        complete[order[same]] = rows[ahead[same]]
+        later = order[window:]  # a SEND waits for the one that is `window` before it in its channel
+        order = order[: len(later)]
+        same = channel[order] == channel[later]
+        complete[order[same]] = rows[later[same]]
     return rows, complete
 
 

@@ -89,13 +89,13 @@ class Streams:
                 value = _VALUES[fields["value"]]
             if shape.peer and not _is_id(peer := fields["peer"]):
                 return False
-            known = 1 + shape.required
-            if len(fields) > known:
+            valid_count = 1 + shape.required
+            if len(fields) > valid_count:
                 for name, bit in shape.flags.items():
                     given = fields.get(name)
                     if type(given) is bool:
-                        known, flags = known + 1, flags | bit * given
-            if len(fields) != known:
+                        valid_count, flags = valid_count + 1, flags | bit * given
+            if len(fields) != valid_count:
                 return False
         except (KeyError, TypeError):  # a missing field, or a value of a wrong type
             return False

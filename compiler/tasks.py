@@ -25,8 +25,8 @@ def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
     starts = np.cumsum(sizes) - sizes
     count = sizes[operand]
     position = np.repeat(np.arange(len(rows)), count)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return position, ids[starts[operand][position] + within]
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return position, ids[starts[operand][position] + offset]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +192,12 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
             last = first[row + 1]
             while e < last:
                 s = source[e]
-                done = end[s] if s >= 0 else -1
-                if done < 0:
+                source_end = end[s] if s >= 0 else -1
+                if source_end < 0:
                     waiting_streams.setdefault(s, []).append(rank)
                     break
-                if done + delay[e] > now:
-                    now = done + delay[e]
+                if source_end + delay[e] > now:
+                    now = source_end + delay[e]
                 e += 1
             else:
                 start[row] = now

@@ -91,9 +91,9 @@ def critical_path(graph: Graph) -> tuple[Ints, int]:
     end[paired] -= cost[paired + 1]  # the end of a pair's first task alone
     end = end[graph.rows]
     # An edge is tight if the task at its target starts exactly when it allows. The path goes back along tight edges.
-    tight = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
+    tight_edges = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
     before = np.full(len(end), -1, np.int64)
-    before[graph.target[tight]] = graph.source[tight]
+    before[graph.target[tight_edges]] = graph.source[tight_edges]
     path = [int(np.argmax(end))]
     while before[path[-1]] >= 0:
         path.append(int(before[path[-1]]))

@@ -21,8 +21,8 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
     """Return every wait of a verified program on the machine of its header, and how long each completion takes."""
     index = TaskIndex.of(program)
     data = data_edges(program, index, 0)
-    here = program.rank_of[data.source] == program.rank_of[data.target]
-    edges = [Edges(data.source[here], data.target[here], data.delay[here])]
+    on_one_rank = program.rank_of[data.source] == program.rank_of[data.target]
+    edges = [Edges(data.source[on_one_rank], data.target[on_one_rank], data.delay[on_one_rank])]
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
     queues = program.header.machine in ("paired", "serial")

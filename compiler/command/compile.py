@@ -69,8 +69,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
 
 def _check_output(options: argparse.Namespace) -> None:
     """Raise ChimeraError E002 for -o with the schedule itself, and for too few --columns."""
-    both = (options.schedule, options.output)
-    if options.output and all(map(os.path.exists, both)) and os.path.samefile(*both):
+    paths = (options.schedule, options.output)
+    if options.output and all(map(os.path.exists, paths)) and os.path.samefile(*paths):
         raise refuse("E002", f"-o {options.output} would write over the schedule itself", help="give another path")
     if options.columns is not None and options.columns < 20:
         raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")

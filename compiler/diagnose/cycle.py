@@ -35,14 +35,14 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     for start in starts:
         if len(best) <= 1 or work > MAX_WORK:
             break
-        goal, lane_of_goal = targets[start], lanes[start]
+        goal_node, goal_lane = targets[start], lanes[start]
         before = {start: -1}
         next_unvisited: dict[int, int] = {}  # lane -> its first wait that was not visited
         level, depth = [start], 1
         while level and depth < len(best):
             following: list[int] = []
             for k in level:
-                if source_lanes[k] == lane_of_goal and sources[k] >= goal:
+                if source_lanes[k] == goal_lane and sources[k] >= goal_node:
                     best, level, following = _path(before, k), [], []
                     break
                 for other in range(next_unvisited.get(source_lanes[k], begins[k]), ends[k]):

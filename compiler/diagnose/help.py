@@ -49,8 +49,8 @@ def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError
     error = _explained(error, program)
     if not reached.arrange and ordered is not None and any(map(about_order, error.diagnostics)):
         tasks = ordered.program
-        other = lower(tasks, task_times(tasks), spec.sync, reached.width, reached.machine, arrange=True)
-        error = suggest_arranging(error, other)
+        arranged_program = lower(tasks, task_times(tasks), spec.sync, reached.width, reached.machine, arrange=True)
+        error = suggest_arranging(error, arranged_program)
     return error if ordered is None else add_source_lines(error, spec, ordered, program)
 
 
@@ -59,8 +59,12 @@ def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
     found = _explained(error, program)
     if not all(map(about_order, found.diagnostics)):
         return found
-    other = arranged(program, program.header.machine)
-    return suggest_order(found, tasks_only(program)) if other is None else suggest_arranging(found, other, keep=True)
+    arranged_program = arranged(program, program.header.machine)
+    return (
+        suggest_order(found, tasks_only(program))
+        if arranged_program is None
+        else suggest_arranging(found, arranged_program, keep=True)
+    )
 
 
 def _explained(error: ChimeraError, program: Program) -> ChimeraError:

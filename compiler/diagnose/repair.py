@@ -54,9 +54,9 @@ class _Ranks:
             rank = ready.pop()
             while self.remaining[rank]:
                 unit = self.remaining[rank][-1]
-                other = self.missing(unit)
-                if other is not None:
-                    blocked_on.setdefault(other, []).append(rank)
+                needed = self.missing(unit)
+                if needed is not None:
+                    blocked_on.setdefault(needed, []).append(rank)
                     break
                 self.done[unit] = True
                 self.order[rank].append(self.remaining[rank].pop())
@@ -71,13 +71,13 @@ class _Ranks:
         found: list[tuple[bool, int, int]] = []
         for remaining in self.remaining:
             unit, seen = remaining[-1] if remaining else None, set[int]()
-            while unit is not None and (other := self.missing(unit)) is not None:
+            while unit is not None and (needed := self.missing(unit)) is not None:
                 seen.add(unit)
-                unit = other if other not in seen else None
+                unit = needed if needed not in seen else None
             if unit is not None:
-                own = self.remaining[self.rank[unit]]
-                self.steps += len(own) // 8
-                found.append((self.rank[unit] not in preferred, len(own) - own.index(unit), unit))
+                own_remaining = self.remaining[self.rank[unit]]
+                self.steps += len(own_remaining) // 8
+                found.append((self.rank[unit] not in preferred, len(own_remaining) - own_remaining.index(unit), unit))
         return min(found)[2] if found else None
 
 
@@ -94,11 +94,11 @@ def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None
             unit = ranks.next_to_advance({ranks.rank[moved] for moved, _ in moves})
             if unit is None:
                 return None
-            own = ranks.remaining[ranks.rank[unit]]
-            moves.append((unit, own[-1]))
-            ranks.steps += len(own)
-            own.remove(unit)
-            own.append(unit)
+            own_remaining = ranks.remaining[ranks.rank[unit]]
+            moves.append((unit, own_remaining[-1]))
+            ranks.steps += len(own_remaining)
+            own_remaining.remove(unit)
+            own_remaining.append(unit)
             ranks.run()
     except _SearchLimitError:
         return None

@@ -27,8 +27,8 @@ def explain_stuck(state: Scheduler, sequence: list[list[int]]) -> Diagnostic:
         reserve = f", {kept} kept for other stages" if kept else ""
         name = f"{letters[kind]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
-    done = sum(map(len, sequence))
-    message = f"the scheduler is stuck after {done} of {state.tasks} tasks: limits forbid every task that is ready"
+    started = sum(map(len, sequence))
+    message = f"the scheduler is stuck after {started} of {state.tasks} tasks: limits forbid every task that is ready"
     first = full[0][2]
     return Diagnostic("E305", message, first.span, "this limit", tuple(notes[:8]), _help(state, first))
 

@@ -26,7 +26,7 @@ _STARTS = re.compile(
 def explain_text(source: Source) -> ChimeraError:
     """Return every syntax error of a text that can be distinguished from the others; there must be one."""
     tokens = count_tokens(source)
-    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
+    max_errors = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
     draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // tokens)
     while (stop := syntax_error_of(draft.text)) is not None:
@@ -36,7 +36,7 @@ def explain_text(source: Source) -> ChimeraError:
         error = explain(place, stop.meaningless, reader)
         finding = draft.original(error.finding)
         found += [finding] if all(d.span != finding.span for d in found) else []
-        if len(found) >= most or not draft.correct(place, error):
+        if len(found) >= max_errors or not draft.correct(place, error):
             break
     return ChimeraError(found)
 

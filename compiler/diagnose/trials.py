@@ -125,10 +125,10 @@ class Trials:
             f"{span}: " + (f"write '{new}' instead of '{span.text}'" if new else f"remove '{span.text}'") for span, new in edit
         ]
         sizes = " and with ".join(" ".join(f"{k}={v}" for k, v in size.items()) for size in self.sizes)
-        beyond = ", there without the limits" if self.limited else ""
+        without_limits = ", there without the limits" if self.limited else ""
         return (
             "\n".join(lines)
-            + f"; tried{' with ' if sizes else ''}{sizes}{beyond}: it then runs{self.how}, "
+            + f"; tried{' with ' if sizes else ''}{sizes}{without_limits}: it then runs{self.how}, "
             + f"makespan {tried.makespan}, activations {tried.activations}"
         )
 

@@ -148,8 +148,8 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
         return f"something is missing after '{p.text(-1)}' in line {p.tokens[p.at - 1].line}", None
     if p.expected == {"NAME"} and text in p.keywords:
         return f"'{text}' is a word of the language; choose another name", None
-    only = [word for word in p.literal if p.allows_only(word)]
-    for change in [c for word in only for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
+    only_words = [word for word in p.literal if p.allows_only(word)]
+    for change in [c for word in only_words for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
         if _parses_further(p, change, read):
             return _help_of_change(p, change), change
     if p.expected == {"SCHEDULE"}:
@@ -181,8 +181,8 @@ def _help_of_change(p: Place, change: Change) -> str:
     """Return the help that suggests a change. It names the place of the change if the finding marks another."""
     old = p.text_of(change.first, change.end)
     where = "" if change.first == p.at else f"{p.span(change.first, change.end)}: "
-    what = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
-    return where + what + (f"; {change.why}" if change.why else "")
+    instruction = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
+    return where + instruction + (f"; {change.why}" if change.why else "")
 
 
 def _parses_further(p: Place, change: Change, read: Reader) -> bool:
@@ -194,9 +194,9 @@ def _parses_further(p: Place, change: Change, read: Reader) -> bool:
     if stop is None:
         return True
     end = max(p.tokens[change.end - 1].end, p.tokens[p.at].end if p.at >= change.end else 0) + shift
-    beyond = text[end:stop]
+    text_between = text[end:stop]
     at_same_error = text[stop:].startswith((p.text(), ",", ";"))  # the error is at the same word as before, or at a separator
-    return "\n" in beyond.strip(" \t") or len(beyond.split()) >= (1 if at_same_error else FURTHER)
+    return "\n" in text_between.strip(" \t") or len(text_between.split()) >= (1 if at_same_error else FURTHER)
 
 
 def _most_similar(word: str, known: Iterable[str]) -> str:

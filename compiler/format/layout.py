@@ -91,8 +91,10 @@ class _Line:
                     if self.length > WIDTH:
                         return
                     assert isinstance(item, Unit)
-                    beside = part.items[i - 1] if i else None
-                    self.tokens(item, _min_gap(beside, item) if isinstance(beside, Unit) else 1, beside is not None)
+                    item_before = part.items[i - 1] if i else None
+                    self.tokens(
+                        item, _min_gap(item_before, item) if isinstance(item_before, Unit) else 1, item_before is not None
+                    )
                 self.add(part.close, 1)
             elif k == 0:
                 self.add(part, gap, aligned)
@@ -138,7 +140,7 @@ class Writer:
         before = opened
         for k, item in enumerate(items):
             first = item.first if isinstance(item, Unit) else item
-            beside = items[k - 1] if k else None
+            item_before = items[k - 1] if k else None
             if before is not None and k and first.line > before.line + 1:
                 self.newline(0)
                 self.lines.append("")
@@ -146,7 +148,7 @@ class Writer:
                 self.comment(item, before, indent)
                 before = item
                 continue
-            if isinstance(beside, Unit) and beside.last.line == item.first.line and self.beside(item, beside):
+            if isinstance(item_before, Unit) and item_before.last.line == item.first.line and self.beside(item, item_before):
                 pass
             else:
                 self.newline(indent)

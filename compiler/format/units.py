@@ -172,14 +172,14 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
             closed.append(k)
         elif words[k].text in ("(", "[") and closed:
             closing_of[k] = closed.pop()
-        beside = k + direction
-        if not 0 <= beside < len(words) or words[max(k, beside)].unit:
+        neighbour = k + direction
+        if not 0 <= neighbour < len(words) or words[max(k, neighbour)].unit:
             continue
-        t = words[beside]
+        t = words[neighbour]
         if t.text in ("(", "[") and direction > 0:
-            result[k] = result[closing_of.get(beside, beside)]
+            result[k] = result[closing_of.get(neighbour, neighbour)]
         elif t.text not in ("(", "[", ")", "]"):
-            result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[beside])
+            result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[neighbour])
     return result
 
 

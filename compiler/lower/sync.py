@@ -47,9 +47,9 @@ def gradient_sync(
     group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
     # A collective runs when its last member has launched it. `complete`: the time of that, or its place in the common order.
     place, keys = total_order(program, timing) if in_one_order else (None, None)
-    moment = np.concatenate([[0], timing.end if place is None else place + 1])
+    moments = np.concatenate([[0], timing.end if place is None else place + 1])
     complete = np.zeros(len(groups), np.int64)
-    np.maximum.at(complete, group, moment[np.where(slot == program.offsets[rank], 0, slot)])
+    np.maximum.at(complete, group, moments[np.where(slot == program.offsets[rank], 0, slot)])
     order = np.lexsort((rank, group, complete[group]))
     group, rank, slot = group[order], rank[order], slot[order]
     if keys is not None:

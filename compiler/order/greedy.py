@@ -78,8 +78,8 @@ class SchedulerStuckError(ChimeraError):
 
     def __init__(self, scheduler: Scheduler, sequence: list[list[int]]) -> None:
         self.scheduler, self.sequence = scheduler, sequence
-        done = sum(map(len, sequence))
-        message = f"the scheduler is stuck after {done} of {scheduler.tasks} tasks: limits forbid every task that is ready"
+        started = sum(map(len, sequence))
+        message = f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
         super().__init__([Diagnostic("E305", message, scheduler.order.span)])
 
 
@@ -99,10 +99,10 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     split = Op.BWD_WEIGHT in order.kinds
     op = np.array([Op.FWD, Op.BWD_INPUT if split else Op.BWD, Op.BWD_WEIGHT])[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
-    nothing = np.zeros(len(tasks), np.int64)
+    no_overlap = np.zeros(len(tasks), np.int64)
     pipe = _pipe_of(spec)[ids]
-    program = task_program(spec, lists, op, pipe, stage, operand, nothing, offsets)
-    return Ordered(program, nothing, (order.span,))
+    program = task_program(spec, lists, op, pipe, stage, operand, no_overlap, offsets)
+    return Ordered(program, no_overlap, (order.span,))
 
 
 def _pipe_of(spec: Spec) -> Ints:
@@ -231,18 +231,20 @@ def run(state: Scheduler) -> list[list[int]]:
     cells, hop = len(state.counters), state.spec.costs.hop
     while events:
         now = events[0][0]
-        affected: set[int] = set()
+        changed_ranks: set[int] = set()
         while events and events[0][0] == now:
-            _, is_task, what = heapq.heappop(events)
+            _, is_task, number = heapq.heappop(events)
             if is_task:
-                kind, key = divmod(what, keys)
+                kind, key = divmod(number, keys)
                 rank = state.rank[key]
-                heapq.heappush(state.heaps[rank].setdefault(kind * cells + state.cell[key], []), (state.priority[what], what))
-                affected.add(rank)
+                heapq.heappush(
+                    state.heaps[rank].setdefault(kind * cells + state.cell[key], []), (state.priority[number], number)
+                )
+                changed_ranks.add(rank)
             else:
-                busy[what] = False
-                affected.add(what)
-        for rank in sorted(affected):
+                busy[number] = False
+                changed_ranks.add(number)
+        for rank in sorted(changed_ranks):
             if busy[rank]:
                 continue
             task = _pick(state, rank)
@@ -255,14 +257,14 @@ def run(state: Scheduler) -> list[list[int]]:
             end = now + state.cost[task]
             heapq.heappush(events, (end, 0, rank))
             if kind == F:
-                following = [task + n] if key < last_stage else []
-                following += range(task + keys, task + keys + state.size[task % n])
+                successors = [task + n] if key < last_stage else []
+                successors += range(task + keys, task + keys + state.size[task % n])
             elif kind == X:
-                following = [task - n] if key >= n else []
-                following += [task + keys] if split else []
+                successors = [task - n] if key >= n else []
+                successors += [task + keys] if split else []
             else:
-                following = []
-            for t in following:
+                successors = []
+            for t in successors:
                 arrives = end if state.rank[t % keys] == rank else end + hop
                 arrival[t] = max(arrival[t], arrives)
                 missing[t] -= 1

@@ -111,10 +111,10 @@ class _Lister:
         pipes = self.spec.header.pipes
         names = ", ".join(f"{pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
         message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
-        known = cells or rank.cells
-        if not known:
+        examples = cells or rank.cells
+        if not examples:
             return refuse("E306", message, a.span, help=f"rank {rank.number} has no stage: list nothing there")
-        c = next((c for c in known if c.next[PHASE[kind]] < len(c.micro_batches)), known[0])
+        c = next((c for c in examples if c.next[PHASE[kind]] < len(c.micro_batches)), examples[0])
         ids = " .. ".join(expression(e) for e in (a.first, a.last) if e)
         example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{', ' * bool(ids)}{ids})"
         return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
@@ -161,9 +161,9 @@ class _Lister:
         count = len(cell.micro_batches)
         if not 0 <= first <= last < count:
             name, label = self.spec.header.pipes[cell.pipe].name, "" if a.first is None else values_of(a.first, env)
-            what = "none" if last < first else f"{first} .. {last}" if last > first else str(first)
+            named = "none" if last < first else f"{first} .. {last}" if last > first else str(first)
             held = f"0 .. {count - 1}" if count else "none"
-            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {what}; it has {held}"
+            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {named}; it has {held}"
             help = f"each task is listed once: {a.kind.name} for {count} micro-batches in all"
             raise refuse("E306", message, a.span, label, help=help)
         return first, last
@@ -176,10 +176,10 @@ class _Lister:
             meaning = cell.meanings[id(a)] = len(self.meanings)
             span = self.spans.setdefault(a.span, len(self.spans))
             self.meanings.append((kind, cell.pipe, cell.stage, a.overlap, span))
-        twice = rank.add(meaning, kind, cell, first, last, operand)
-        if twice is not None:
+        duplicate = rank.add(meaning, kind, cell, first, last, operand)
+        if duplicate is not None:
             name = self.spec.header.pipes[cell.pipe].name
-            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {twice} twice"
+            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {duplicate} twice"
             raise refuse("E302", message, a.span, help="keep one of them")
 
 

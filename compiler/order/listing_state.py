@@ -83,37 +83,42 @@ class Rank:
         places: dict[tuple[int, int], list[int]] = {}  # by kind and cell
         for k, (_, kind, cell) in enumerate(actions):
             places.setdefault((kind, id(cell)), []).append(k)
-        taken: dict[tuple[int, int], list[int]] = {}
+        listed_ids: dict[tuple[int, int], list[int]] = {}
         for kind, key in sorted(places):  # I before W, which takes what is pending
-            cell, mine, made = cells[key], places[kind, key], places.get((INPUT_GRADIENT, key), [])
-            if repetitions * len(mine) > len(cell.listed):
+            cell, positions, input_positions = cells[key], places[kind, key], places.get((INPUT_GRADIENT, key), [])
+            if repetitions * len(positions) > len(cell.listed):
                 return False
             if kind == WEIGHT_GRADIENT:
-                for n, k in enumerate(mine):
-                    pending = len(cell.pending) + bisect(made, k) - n  # in the first repetition; then in the last
-                    if min(pending, pending + (repetitions - 1) * (len(made) - len(mine))) < 1:
+                for n, k in enumerate(positions):
+                    first_pending = (
+                        len(cell.pending) + bisect(input_positions, k) - n
+                    )  # in the first repetition
+                    last_pending = first_pending + (repetitions - 1) * (len(input_positions) - len(positions))
+                    if min(first_pending, last_pending) < 1:
                         return False
-                following = list(islice(chain(cell.pending, taken.get((INPUT_GRADIENT, key), ())), repetitions * len(mine)))
+                following = list(
+                    islice(chain(cell.pending, listed_ids.get((INPUT_GRADIENT, key), ())), repetitions * len(positions))
+                )
             else:
                 first = cell.next[PHASE[kind]]
-                following = list(range(first, first + repetitions * len(mine)))
+                following = list(range(first, first + repetitions * len(positions)))
             low, high = min(following), max(following) + 1
-            if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and made):
+            if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and input_positions):
                 return False
             if any(cell.listed[low:high].translate(_TAKEN[kind])):
                 return False
-            taken[kind, key] = following
+            listed_ids[kind, key] = following
         width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
         rows = [0] * (width * repetitions)
-        for (kind, key), following in taken.items():
-            cell, mine = cells[key], places[kind, key]
+        for (kind, key), following in listed_ids.items():
+            cell, positions = cells[key], places[kind, key]
             low, high = min(following), min(following) + len(following)
             cell.listed[low:high] = cell.listed[low:high].translate(_WITH[kind])
             if cell.next[PHASE[kind]] == low:
                 cell.next[PHASE[kind]] = high
             cell.advance(kind)
             if kind == INPUT_GRADIENT:
-                numbers = [bisect_left(inputs, k) for k in mine]
+                numbers = [bisect_left(inputs, k) for k in positions]
                 order = [self.inputs + number * len(inputs) + n for number in range(repetitions) for n in numbers]
                 completed = max(0, repetitions * len(places.get((WEIGHT_GRADIENT, key), ())) - len(cell.pending))
                 cell.pending.update(zip(following[completed:], order[completed:], strict=True))
@@ -121,9 +126,9 @@ class Rank:
                 for m in following:
                     cell.pending.pop(m, None)
             ids = [cell.micro_batches[m] for m in following]
-            for n, k in enumerate(mine):
+            for n, k in enumerate(positions):
                 rows[2 * k :: width] = [actions[k][0]] * repetitions
-                rows[2 * k + 1 :: width] = ids[n :: len(mine)]
+                rows[2 * k + 1 :: width] = ids[n :: len(positions)]
         self.inputs += repetitions * len(inputs)
         self.rows += rows
         return True

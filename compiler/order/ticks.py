@@ -100,23 +100,23 @@ def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: 
     tick = values_at(f.tick, env, len(stage), budget)
     count = (high - low + 1)[group]
     budget.spend(int(count.sum()) // 2, f.span)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    each_id = ids[np.repeat(low[group], count) + within]
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    each_id = ids[np.repeat(low[group], count) + offset]
     return _FormulaTasks(number, int(f.kind), f.pipe, stage, operand_of[group], tick, np.repeat(stage, count), each_id)
 
 
 def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
     """Return the first and last micro-batch of every group, up to the pipe's last one, and the numbers of the groups."""
-    every = np.arange(count, dtype=np.int64)
+    numbers = np.arange(count, dtype=np.int64)
     if f.group is None:
-        return every, every, every
-    env = {**f.env, f.counter: every}
+        return numbers, numbers, numbers
+    env = {**f.env, f.counter: numbers}
     low, high = (values_at(e, env, count, budget) for e in (f.group.low, f.group.high))
     if (low < 0).any():
         g = int(np.argmax(low < 0))
         raise refuse("E301", f"group {g} begins at micro-batch {low[g]}", f.group.span, help="groups begin at 0 or later")
     kept = (low < count) & (low <= high)
-    return low[kept], np.minimum(high, count - 1)[kept], every[kept]
+    return low[kept], np.minimum(high, count - 1)[kept], numbers[kept]
 
 
 def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], budget: Budget) -> None:
@@ -127,12 +127,12 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
     for x in placed:
         by_pipe.setdefault(x.pipe, []).append(x)
     for p, pipe in enumerate(h.pipes):
-        mine = by_pipe.get(p, [])
+        pipe_tasks = by_pipe.get(p, [])
         first, count = (pipe.micro_batches[0] if pipe.micro_batches else 0), len(pipe.micro_batches)
         counts = np.zeros((4, h.stages, count), np.int64)
-        for x in mine:
+        for x in pipe_tasks:
             np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
-        found += _placed_twice(spec, order, mine, counts, p)
+        found += _placed_twice(spec, order, pipe_tasks, counts, p)
         forward, full, inputs, weights = counts > 0
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
@@ -161,14 +161,18 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
 def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
     """Return E301 for a task that no formula places: there is no formula of its kind, or none whose `when` holds."""
     formulas = [f for f in order.formulas if f.kind == kind]
-    mine, others = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
-    if not mine and formulas:
+    of_pipe, other_spans = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
+    if not of_pipe and formulas:
         help = f"all formulas of {LETTERS[kind]} are for other pipes: add one for this pipe, or one that names no pipe"
-    if not mine:
+    if not of_pipe:
         return Diagnostic("E301", message, order.span, help=help)
-    conditions = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in mine[:MAX_NAMED] if f.condition)
-    notes = ("a formula that names a pipe takes the place of those that name none",) if others - {f.span for f in mine} else ()
-    return Diagnostic("E301", message, mine[0].span, "places others", notes, f"no 'when' holds there: {conditions}")
+    conditions = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in of_pipe[:MAX_NAMED] if f.condition)
+    notes = (
+        ("a formula that names a pipe takes the place of those that name none",)
+        if other_spans - {f.span for f in of_pipe}
+        else ()
+    )
+    return Diagnostic("E301", message, of_pipe[0].span, "places others", notes, f"no 'when' holds there: {conditions}")
 
 
 def _omitted(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
@@ -187,12 +191,12 @@ def _omitted(message: str, formulas: list[Formula], count: int, missing: Ints, b
     return Diagnostic("E301", message, group.span, "these groups", help=help)
 
 
-def _placed_twice(spec: Spec, order: TicksOrder, mine: list[_FormulaTasks], counts: Ints, pipe: int) -> list[Diagnostic]:
+def _placed_twice(spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int) -> list[Diagnostic]:
     if counts.max(initial=0) <= 1:
         return []
     op, s, m = np.argwhere(counts > 1)[0]
     ids = spec.header.pipes[pipe].micro_batches
-    places = [x for x in mine if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
+    places = [x for x in pipe_tasks if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
     rules = [order.formulas[x.formula] for x in places]
     name = f"{LETTERS[Op(op)]} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
     if len(rules) == 1:

@@ -21,9 +21,9 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
     if isinstance(e, n.Binary) and e.op == "<=":
         names = [part.name for part in inside(e.left) if isinstance(part, n.Name)]
-        twice = next((k for k in KINDS if names.count(k) > 1), None)
-        if twice and set(names) <= set(KINDS):
-            return Diagnostic("E202", f"the limit counts {twice} twice", span, help="name each kind once: limit F - W <= D")
+        duplicate = next((k for k in KINDS if names.count(k) > 1), None)
+        if duplicate and set(names) <= set(KINDS):
+            return Diagnostic("E202", f"the limit counts {duplicate} twice", span, help="name each kind once: limit F - W <= D")
     help = "write counts of F, B, I, W on the left: limit F - W <= D"
     if isinstance(e, n.Binary) and isinstance(e.left, n.Name) and e.left.name in LIMITS:
         help = f"the limit of {e.left.name} is written outside the order block; here counts are limited: limit F - B <= D"

@@ -89,8 +89,8 @@ def _linked(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
     budget.spend(_points(left), e.span)
     if e.op not in ("and", "or"):
         return _arithmetic(e, left, evaluate(e.right, env, budget), env)
-    decided = left if e.op == "or" else _invert(left)
-    return _choose(decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
+    is_decided = left if e.op == "or" else _invert(left)
+    return _choose(is_decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
 
 
 def _points(value: Variable) -> int:

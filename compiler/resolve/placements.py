@@ -47,8 +47,8 @@ def pipes_of(
             _check_room(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner, budget)
             if not (count >= 0 and (first + count) * stages <= limits.TASKS // 2):
-                most = limits.TASKS // 2 // stages
-                message = f"pipe {name} has {count} micro-batches; allowed are 0 or more, and {most} over all pipes"
+                maximum = limits.TASKS // 2 // stages
+                message = f"pipe {name} has {count} micro-batches; allowed are 0 or more, and {maximum} over all pipes"
                 label = values_of(decl.micro_batches, inner)
                 help = f"stages x micro-batches are at most {limits.TASKS // 2}, two tasks each"
                 raise refuse("E211", message, decl.micro_batches.span, label, help=help)
@@ -120,9 +120,9 @@ def _placement(
                 help = f"write '{shifted(clause.rank, -1)}' instead of '{old}'; ranks count from 0"
             found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
             continue
-        twice = placement[at] >= 0
-        if twice.any():
-            s = int(at[np.argmax(twice)])
+        is_placed = placement[at] >= 0
+        if is_placed.any():
+            s = int(at[np.argmax(is_placed)])
             message = f"stage {s} of pipe {pipe} is placed twice, on rank {placement[s]} and on rank {rank[s - low]}"
             found.append(Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own"))
         placement[at] = rank
@@ -145,9 +145,9 @@ def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d
     for changed, span, new, why in pipe_variants(decl, d.span):
         if _empty_range_count(changed, env, budget) > _empty_range_count(decl, env, budget):
             continue
-        wrong: list[Diagnostic] = []
-        _placement(changed, "", env, ranks, stages, wrong, budget)
-        if not wrong:
+        findings: list[Diagnostic] = []
+        _placement(changed, "", env, ranks, stages, findings, budget)
+        if not findings:
             return f"{'' if d.span == span else f'{span}: '}write '{new}' instead of '{span.text}'; {why}"
     return ""
 

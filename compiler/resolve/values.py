@@ -79,16 +79,16 @@ def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping
     names, reserve = set(names_in(s.condition)), budget.left - MAX_SEARCH
     involved = [p for p in params if p in names][::-1]
     for name in involved:
-        now = int(env[name])
-        near = sorted(range(max(0, now - SEARCHED), now + SEARCHED + 1), key=lambda v: abs(v - now))
+        current = int(env[name])
+        near = sorted(range(max(0, current - SEARCHED), current + SEARCHED + 1), key=lambda v: abs(v - current))
         valid = sorted(v for v in near if budget.left > reserve and _holds(schedule, {**given, name: v}, budget))
-        lower, higher = [v for v in valid if v < now][-1:], [v for v in valid if v > now][:1]
+        lower, higher = [v for v in valid if v < current][-1:], [v for v in valid if v > current][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
-    known = {name: value for name, value in {**given, **env}.items() if name in params}
-    for pair in _pairs(involved, [name for name in params if name in known]):
+    values_by_name = {name: value for name, value in {**given, **env}.items() if name in params}
+    for pair in _pairs(involved, [name for name in params if name in values_by_name]):
         for shift in _SHIFTS:
-            changed = {name: int(known[name]) + by for name, by in zip(pair, shift, strict=True)}
+            changed = {name: int(values_by_name[name]) + by for name, by in zip(pair, shift, strict=True)}
             affordable = budget.left > reserve and min(changed.values()) >= 0
             if affordable and _holds(schedule, {**given, **changed}, budget):
                 return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())

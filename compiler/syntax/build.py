@@ -246,10 +246,10 @@ class _Builder:
     def memory_limit(self, meta: Meta, c: list[Any]) -> n.MemoryLimit:
         name, compare, value = c
         if compare != "<=":
-            most = as_term(value)
+            maximum = as_term(value)
             if compare == "<":
-                most = str(value.value - 1) if isinstance(value, n.Int) else f"{most} - 1"
-            help = f"a limit is the most that a rank may hold: limit {name} <= {most}"
+                maximum = str(value.value - 1) if isinstance(value, n.Int) else f"{maximum} - 1"
+            help = f"a limit is the most that a rank may hold: limit {name} <= {maximum}"
             span = token_span(self.source, compare)
             self.found.append(Diagnostic("E102", f"unexpected '{compare}'", span, "expected '<='", help=help))
         return n.MemoryLimit(self._binder(name), value, span=self._at(meta))

@@ -16,8 +16,8 @@ from chimerac.compiler.verify.index import MAX_FOUND, ProgramIndex
 def _ends(index: ProgramIndex, op: Op) -> tuple[Ints, Ints]:
     """Return (channel, row) of all SENDs or all RECVs, sorted by channel and, within it, by place in the stream."""
     rows = index.rows(op)
-    here, there = index.rank[rows], index.program.table.peer[rows]
-    channel = here * index.program.world + there if op == Op.SEND else there * index.program.world + here
+    own_rank, peer = index.rank[rows], index.program.table.peer[rows]
+    channel = own_rank * index.program.world + peer if op == Op.SEND else peer * index.program.world + own_rank
     order = np.argsort(channel, kind="stable")
     return channel[order], rows[order]
 
@@ -42,11 +42,11 @@ def check_matching(index: ProgramIndex) -> list[Diagnostic]:
             for at, rows in ((sent, send), (received, receive))
         )
         name = f"channel {channel // p.world} -> {channel % p.world}"
-        wrong = next((i for i in range(min(len(a), len(b))) if _value_of(index, a[i]) != _value_of(index, b[i])), None)
-        if wrong is not None:
-            notes = (p.place(a[wrong]), p.place(b[wrong]))
-            message = f"{name}: message {wrong} is sent as one value and received as another"
-            found.append(Diagnostic("E430", message, notes=notes, help=_help(index, a[wrong], b[wrong])))
+        mismatch = next((i for i in range(min(len(a), len(b))) if _value_of(index, a[i]) != _value_of(index, b[i])), None)
+        if mismatch is not None:
+            notes = (p.place(a[mismatch]), p.place(b[mismatch]))
+            message = f"{name}: message {mismatch} is sent as one value and received as another"
+            found.append(Diagnostic("E430", message, notes=notes, help=_help(index, a[mismatch], b[mismatch])))
         elif len(a) != len(b):
             extra = max(a, b, key=len)[min(len(a), len(b))]
             message = f"{name}: {_times(len(a), 'send')}, {_times(len(b), 'receive')}"
@@ -84,8 +84,12 @@ def _times(count: int, what: str) -> str:
 
 def _help(index: ProgramIndex, send: int, receive: int) -> str:
     """Return the help for a message whose ends differ: another order, or the same micro-batches at both ends."""
-    p, (value, stage, sent), (other, elsewhere, received) = index.program, _value_of(index, send), _value_of(index, receive)
-    if (value, stage) == (other, elsewhere) and set(p.micro_batch_lists[sent]) & set(p.micro_batch_lists[received]):
+    p, (value, stage, sent), (other_value, other_stage, received) = (
+        index.program,
+        _value_of(index, send),
+        _value_of(index, receive),
+    )
+    if (value, stage) == (other_value, other_stage) and set(p.micro_batch_lists[sent]) & set(p.micro_batch_lists[received]):
         return f"receive m{','.join(map(str, p.micro_batch_lists[sent]))} as one message, as it is sent"
     return "order the receives as the sends"
 

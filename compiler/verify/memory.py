@@ -40,24 +40,24 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
     found = []
     for name, limit in index.header.limits.items():
         counts = _by_rank(index.program, name)
-        most = [int(x.max(initial=0)) for x in counts]  # by rank
-        rank = most.index(max(most))
-        if most[rank] > limit:
-            found.append(_exceeded(index, name, limit, rank, most, int(counts[rank].argmax())))
+        peaks_by_rank = [int(x.max(initial=0)) for x in counts]  # by rank
+        rank = peaks_by_rank.index(max(peaks_by_rank))
+        if peaks_by_rank[rank] > limit:
+            found.append(_exceeded(index, name, limit, rank, peaks_by_rank, int(counts[rank].argmax())))
     return found
 
 
-def _exceeded(index: ProgramIndex, name: str, limit: int, rank: int, most: list[int], number: int) -> Diagnostic:
+def _exceeded(index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int) -> Diagnostic:
     words, notes, change = name.replace("_", " "), [], "place fewer stages on this rank"
     if name != "weight_copies":
-        row = int(index.program.offsets[rank]) + number
+        row = int(index.program.offsets[rank]) + position
         notes.append(f"the peak begins at {index.program.place(row)}")
         change = "move backwards earlier on this rank"
-    others = [f"rank {r} holds {x}" for r, x in enumerate(most) if x > limit and r != rank]
+    others = [f"rank {r} holds {x}" for r, x in enumerate(peaks_by_rank) if x > limit and r != rank]
     if others:
         notes.append("above the limit too: " + ", ".join(others[:8]) + (", ..." if len(others) > 8 else ""))
-    message = f"rank {rank} holds {most[rank]} {words} at its peak; the limit is {limit}"
-    help = f"{change}, or raise the limit: this program needs {most[rank]}"
+    message = f"rank {rank} holds {peaks_by_rank[rank]} {words} at its peak; the limit is {limit}"
+    help = f"{change}, or raise the limit: this program needs {peaks_by_rank[rank]}"
     return Diagnostic("E460", message, notes=tuple(notes), help=help, about=(f"limits.{name}",))
 
 

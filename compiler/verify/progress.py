@@ -172,14 +172,14 @@ def _one_by_one(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     order = np.argsort(source, kind="stable")
     first = np.searchsorted(source[order], np.arange(waits.nodes + 1)).tolist()
     after = target[order].tolist()
-    open_waits = np.bincount(target, minlength=waits.nodes)
-    ready = np.flatnonzero(open_waits == 0).tolist()
-    left = open_waits.tolist()
+    counts = np.bincount(target, minlength=waits.nodes)
+    ready = np.flatnonzero(counts == 0).tolist()
+    open_counts = counts.tolist()
     while ready:
         node = ready.pop()
         for other in after[first[node] : first[node + 1]]:
-            left[other] -= 1
-            if not left[other]:
+            open_counts[other] -= 1
+            if not open_counts[other]:
                 ready.append(other)
-    done: npt.NDArray[np.bool_] = np.array(left) == 0
+    done: npt.NDArray[np.bool_] = np.array(open_counts) == 0
     return done

@@ -75,16 +75,16 @@ def _training_rows(program: Program) -> list[Diagnostic]:
     return [Diagnostic("E401", message, notes=places, help=help, about=tuple(rows[:MAX_FOUND]))]
 
 
-def _ids_fault(seen: Ints, micro_batches: int) -> str:
+def _ids_fault(ids: Ints, micro_batches: int) -> str:
     """Return the message about the micro-batches that all pipes list."""
-    known = (seen >= 0) & (seen < micro_batches)
-    count = np.bincount(seen[known], minlength=micro_batches)
-    wrong = ~known
-    wrong[known] = count[seen[known]] > 1
-    if not wrong.any():
+    exists = (ids >= 0) & (ids < micro_batches)
+    count = np.bincount(ids[exists], minlength=micro_batches)
+    is_wrong = ~exists
+    is_wrong[exists] = count[ids[exists]] > 1
+    if not is_wrong.any():
         return f"no pipe lists micro-batch {count.argmin()} of 0 .. {micro_batches - 1}"
-    m = int(seen[wrong.argmax()])
-    if not known[wrong.argmax()]:
+    m = int(ids[is_wrong.argmax()])
+    if not exists[is_wrong.argmax()]:
         return f"a pipe lists micro-batch {m}, but micro-batches are 0 .. {micro_batches - 1}"
     return f"the pipes list micro-batch {m} {_times(int(count[m]))}; each belongs to one pipe"
 
@@ -107,8 +107,8 @@ def _rows(program: Program) -> list[Diagnostic]:
     # list of micro-batches -> its pipe; -1 if it has an unknown id, one id twice, or ids of two pipes
     pipe_of_list = np.full(len(program.micro_batch_lists) + 1, -1, np.int64)
     for k, ids in enumerate(program.micro_batch_lists):
-        known = all(0 <= m < h.micro_batches for m in ids) and len(set(ids)) == len(ids)
-        pipes = {int(pipe_of[m]) for m in ids} if known else {-1}
+        is_valid = all(0 <= m < h.micro_batches for m in ids) and len(set(ids)) == len(ids)
+        pipes = {int(pipe_of[m]) for m in ids} if is_valid else {-1}
         pipe_of_list[k] = pipes.pop() if len(pipes) == 1 else -1
     find("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
     find("E402", ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
@@ -124,8 +124,8 @@ def _rows(program: Program) -> list[Diagnostic]:
         "a value that stays on its rank needs no transfer",
         "remove it, or name the rank that has the other end",
     )
-    other = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
-    find("E403", other, "the peer is in another replica", "name the rank of this rank's own replica")
+    to_other_replica = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
+    find("E403", to_other_replica, "the peer is in another replica", "name the rank of this rank's own replica")
     has_value = t.has("value")
     find(
         "E403",
@@ -182,9 +182,9 @@ def _micro_batches_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str
     p, ids = int(program.table.pipe[row]), program.micro_batch_lists[program.table.operand[row]]
     for m in ids:
         if not 0 <= m < len(pipe_of) or pipe_of[m] != p:
-            own = program.header.pipes[p].micro_batches
-            known = f"{', '.join(map(str, own[:8]))}{', ...' if len(own) > 8 else ''}" or "none"
-            return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {known}"
+            ids_of_pipe = program.header.pipes[p].micro_batches
+            listed = f"{', '.join(map(str, ids_of_pipe[:8]))}{', ...' if len(ids_of_pipe) > 8 else ''}" or "none"
+            return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {listed}"
     m, times = Counter(ids).most_common(1)[0]
     return f"micro-batch {m} is named {_times(times)}", "name it once"
 

@@ -122,17 +122,17 @@ def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
             case _:
                 pass
     for a, b in pairwise(actions):
-        both = replace(a.span, end_column=b.span.end_column)
+        span = replace(a.span, end_column=b.span.end_column)
         if not (one_line(a) and one_line(b)):
             continue
         if isinstance(a, n.TaskAction) and isinstance(b, n.TaskAction) and a.span.line == b.span.line:
             swapped = f"{b.span.text}  {a.span.text}"
-            yield ((both, f"{a.span.text}  {b.span.text}" if a.overlap else swapped),)
+            yield ((span, f"{a.span.text}  {b.span.text}" if a.overlap else swapped),)
         if isinstance(a, n.Repeat) and isinstance(b, n.Repeat):
-            (head, body, end), (other, more, _) = _parts(a), _parts(b)
-            new = f"{head}{body}  {more.lstrip()}{end}"
-            if head == other:
-                yield ((both, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
+            (head, body, end), (other_head, other_body, _) = _parts(a), _parts(b)
+            new = f"{head}{body}  {other_body.lstrip()}{end}"
+            if head == other_head:
+                yield ((span, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
 
 
 def _counted_down(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:

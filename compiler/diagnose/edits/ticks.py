@@ -69,12 +69,12 @@ def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
         yield from (((condition.span, new),) for new in bounds(condition))
         yield from (((condition.span, new),) for new in changed_constants(condition))
     for rule, condition in conditions:
-        for other in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
+        for other_rule in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
             negated = opposite(condition)
-            if other.condition is not None and one_line(other.condition):
-                yield ((other.condition.span, negated),)
-            elif other.condition is None and other.span.line == other.tick.span.line:
-                head = replace(other.span, end_line=other.tick.span.line, end_column=other.tick.span.column)
+            if other_rule.condition is not None and one_line(other_rule.condition):
+                yield ((other_rule.condition.span, negated),)
+            elif other_rule.condition is None and other_rule.span.line == other_rule.tick.span.line:
+                head = replace(other_rule.span, end_line=other_rule.tick.span.line, end_column=other_rule.tick.span.column)
                 head = replace(head, end_column=head.column + len(head.text.rstrip()))
                 yield ((head, f"{head.text.removesuffix('at').rstrip()} when {negated} at"),)
 

@@ -85,8 +85,8 @@ def pipes(p: Place) -> Iterator[Answer]:
             yield Change(p.at - 1, p.at + 2, "", "one pipe has no index")
     if p.allows_only("in") and text == "]":
         yield f"write the range of indices: [{p.text(-1)} in 0 .. 1]"
-    ranged = p.allows_only("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
-    if ranged and text in ("=", ":", "from", "of", "<-"):
+    expects_in = p.allows_only("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
+    if expects_in and text in ("=", ":", "from", "of", "<-"):
         yield Change(p.at, p.at + 1, "in")
     if p.literal & {"{"} and text == ":" and p.text(-2) == "pipe":
         if p.text(1) == "{":

@@ -157,8 +157,8 @@ def lines(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _SMALLER else 'larger'} {text}")
         if text in _SMALLER + _LARGER and p.text(1) != "(":
             word = "smaller" if text in _SMALLER else "larger"
-            valued = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
-            yield Change(p.at, p.at + 1, word if valued else f"{word} m")
+            has_value = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
+            yield Change(p.at, p.at + 1, word if has_value else f"{word} m")
         elif begins_value(p, p.at):
             why = "a key begins with smaller or larger, which comes first"
             yield Change(p.at, p.at + 1, f"smaller {text}", why)

@@ -90,9 +90,7 @@ class Rank:
                 return False
             if kind == WEIGHT_GRADIENT:
                 for n, k in enumerate(positions):
-                    first_pending = (
-                        len(cell.pending) + bisect(input_positions, k) - n
-                    )  # in the first repetition
+                    first_pending = len(cell.pending) + bisect(input_positions, k) - n  # in the first repetition
                     last_pending = first_pending + (repetitions - 1) * (len(input_positions) - len(positions))
                     if min(first_pending, last_pending) < 1:
                         return False

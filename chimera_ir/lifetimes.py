@@ -107,7 +107,7 @@ def activations(program: Program) -> Lifetimes:
 def received(program: Program) -> Lifetimes:
     """Return the buffers of received messages: a whole message is held until its last value is freed."""
     by_key = _RowsByKey(program)
-    return Lifetimes.concatenate([_received(program, by_key, value) for value in Value])
+    return Lifetimes.concatenate([_buffers_of(program, by_key, value) for value in Value])
 
 
 def values(program: Program) -> Lifetimes:
@@ -189,7 +189,7 @@ def _tensors(stages: Sequence[StageSum], value: Value, stage: int) -> tuple[Tens
     return tuple(t for t in stages[stage].boundary if t.gradient)
 
 
-def _received(program: Program, by_key: _RowsByKey, value: Value) -> Lifetimes:
+def _buffers_of(program: Program, by_key: _RowsByKey, value: Value) -> Lifetimes:
     t = program.table
     messages = np.flatnonzero((t.op == Op.RECV) & (t.value == value))
     rows, keys = by_key.entries(messages)

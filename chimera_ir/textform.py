@@ -175,10 +175,10 @@ class _TextParser:
             fields = instruction(part.strip(), self.pipes)
             if not self.rows.add_if_valid(fields):
                 start = sum(len(other) + 1 for other in parts[:k])
-                self.rows.add(self._checked(number, start, part, fields))
+                self.rows.add(self._read_rejected(number, start, part, fields))
         self._check()
 
-    def _checked(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
+    def _read_rejected(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
         """Return an instruction that `Streams.add_if_valid` rejected. Raises ChimeraError E603 with its place in the text."""
         rank, nth = len(self.rows) - 1, self.rows.last_length
         try:

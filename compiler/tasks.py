@@ -139,8 +139,8 @@ class Timing:
         return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale)
 
 
-def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
-    """Return costs and waits under which an overlapped pair of tasks starts and ends as one: in its first row."""
+def _with_fused_pairs(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
+    """Return costs and waits under which an overlapped pair of tasks runs as one task, in its first row."""
     pairs = np.flatnonzero(program.table.flags & OVERLAP)
     if not len(pairs):
         return cost, edges
@@ -168,7 +168,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     cost: by node; nodes after the program's rows belong to no stream, and run as soon as their own waits allow. An
     overlapped pair runs as one task: it starts when both could, and ends after both costs.
     """
-    cost, edges = _fused(program, cost, edges)
+    cost, edges = _with_fused_pairs(program, cost, edges)
     others = np.arange(len(program), len(cost))
     # Waits without delay for earlier rows of the same stream are fulfilled by the order of the stream.
     rank_of, after = np.concatenate([program.rank_of, program.world + others]), edges.source >= edges.target

@@ -27,7 +27,7 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
     message, consumer = _consumers(program, index, receive)
     queues = program.header.machine in ("paired", "serial")
     number, durations = _completions(program, send, receive, hop) if queues else (send, np.zeros(0, np.int64))
-    edges += _queued(program, number) if queues else []
+    edges += _queue_edges(program, number) if queues else []
     for condition in dict.fromkeys(map(_blocks, Op)):
         match condition:
             case "values" if queues:
@@ -124,7 +124,7 @@ def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple
     return number, durations
 
 
-def _queued(program: Program, number: Ints) -> list[Edges]:
+def _queue_edges(program: Program, number: Ints) -> list[Edges]:
     """Return the waits of completions: for their ends, and for those before them in their queues."""
     rank, ends = program.rank_of, np.flatnonzero(number >= 0)
     if program.header.machine == "paired":

@@ -94,10 +94,10 @@ def _program(
     program = read_program(source)
     if options.machine:
         program = program.with_header(machine=options.machine)
-    return (_arranged(program, options.arrange) if options.arrange else verify_program(program)), None
+    return (_arranged_program(program, options.arrange) if options.arrange else verify_program(program)), None
 
 
-def _arranged(program: Program, machine: Machine) -> Program:
+def _arranged_program(program: Program, machine: Machine) -> Program:
     """Return a program from a file with its transfers and collectives arranged for a machine, verified."""
     if not all(map(about_order, findings(program))):  # arranging does not correct it
         verify_program(program)

@@ -37,7 +37,7 @@ MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
 
 
-def _words(index: ProgramIndex, hang: Hang, reason: Reason, target: int, source: int) -> str:
+def _relation(index: ProgramIndex, hang: Hang, reason: Reason, target: int, source: int) -> str:
     """Return the words that join a node with the one that it waits for, as in the example above."""
     match reason:
         case Reason.READ:
@@ -91,7 +91,7 @@ def _chain(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[str]:
             yield f"... and {len(cycle) - MAX_SHOWN} more waits, back to the first"
             return
         target, source, reason = int(waits.target[wait]), int(waits.source[wait]), int(waits.reason[wait])
-        words = _words(index, hang, Reason(reason), target, source)
+        words = _relation(index, hang, Reason(reason), target, source)
         last, direct = k == len(cycle) - 1, source == waits.target[following]
         yield _name(index, hang, target)
         yield f"  {words} the first" if last and direct else f"  {words}:"
@@ -161,7 +161,7 @@ def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
         current_cycle = cycle if p is index.program else _cycle(index_now, current_hang)
         for row, to in list(_moves(index_now, current_hang, current_cycle))[:budget]:
             budget -= 1
-            changed = _moved(p, row, to)
+            changed = _with_move(p, row, to)
             remaining = findings(changed)
             move = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
             if not remaining:
@@ -202,7 +202,7 @@ def _moves(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[tuple[
     yield from ((earlier, later) for later, earlier in pairs)
 
 
-def _moved(p: Program, row: int, to: int) -> Program:
+def _with_move(p: Program, row: int, to: int) -> Program:
     """Return the program with a row put right before `to`, or right after it if `to` is the later one."""
     order = np.delete(np.arange(len(p)), row)
     return replace(p, table=p.table.take(np.insert(order, to, row)))  # without the row, index `to` is right after a later one

@@ -67,7 +67,7 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
     budget = state.budget.share()
     raised, low, amount = {first}, 0, 1
     for _ in range(min(MAX_RUNS, MAX_TRIED // state.tasks)):
-        bounds = [_raised(b, amount, raised) for b in state.order.bounds]
+        bounds = [_with_higher_bound(b, amount, raised) for b in state.order.bounds]
         try:
             tried = scheduler_of(state.spec, replace(state.order, bounds=tuple(bounds)), budget)
             finished = sum(map(len, run(tried))) == state.tasks
@@ -87,7 +87,7 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
     return best
 
 
-def _raised(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
+def _with_higher_bound(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
     return replace(bound, value=plus(bound.value, amount)) if bound.span in raised else bound
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.unexpected import Unexpected, changed, explain
+from chimerac.compiler.diagnose.unexpected import SyntaxFinding, changed, explain
 from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.parse import ErrorPosition, count_tokens, syntax_error_of, terminal_texts, terminals_after
 
@@ -66,7 +66,7 @@ class _Draft:
         self.last = (0, 0)  # the line and column of the last error that was blanked
         self.changes: list[tuple[int, int, int, int]] = []
 
-    def correct(self, p: Place, error: Unexpected) -> bool:
+    def correct(self, p: Place, error: SyntaxFinding) -> bool:
         """Correct or blank an error; return whether that was possible."""
         if error.change is not None:
             first, last = p.tokens[error.change.first], p.tokens[error.change.end - 1]

@@ -35,8 +35,8 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """The makespan and the peak of activations of a changed text. tasks: its order."""
+class TrialResult:
+    """What a changed text compiles to: the makespan and the peak of activations. tasks: its order."""
 
     makespan: int
     activations: int
@@ -52,7 +52,7 @@ class Trials:
     limited: the text has limits, which are not checked at other sizes; spent: tasks ordered and characters read so far.
     """
 
-    attempt: Callable[[str, Sizes], Tried | None]
+    attempt: Callable[[str, Sizes], TrialResult | None]
     sizes: Sequence[Sizes]
     tasks: int
     how: str
@@ -70,7 +70,7 @@ class Trials:
         arranging = arrange or machine in ("paired", "serial")
         how = f" with --for {machine}" if arranging and not arrange else ""
 
-        def attempt(text: str, parameters: Sizes) -> Tried | None:
+        def attempt(text: str, parameters: Sizes) -> TrialResult | None:
             if budget.left <= 0:
                 return None
             try:
@@ -82,7 +82,7 @@ class Trials:
                 verify(program if parameters == given else program.with_header(limits={}))
             except ChimeraError:
                 return None
-            return Tried(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
+            return TrialResult(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
 
         count = 2 * spec.header.stages * spec.header.micro_batches
         larger = () if count > LARGE else ({k: v + (v if v > least else 0) for k, v in given.items()} for least in (0, 2))
@@ -95,7 +95,7 @@ class Trials:
                 pass
         return Trials(attempt, (given,), count, how)
 
-    def compiled(self, text: str, size: Sizes) -> Tried | None:
+    def compiled(self, text: str, size: Sizes) -> TrialResult | None:
         """Return what a text compiles to. Return None if it does not compile, or if MAX_TRIED is exceeded."""
         self.spent += self.tasks + TASKS_PER_CHARACTER * len(_COMMENT.sub("", text))
         return None if self.spent > MAX_TRIED else self.attempt(text, size)
@@ -108,7 +108,7 @@ class Trials:
         edits: those that change less come first; first: take the first edit that works; written: the order of the
         original text; keep: prefer edits that keep the order among tasks of one kind.
         """
-        found: list[tuple[tuple[int, ...], Tried, Edit]] = []
+        found: list[tuple[tuple[int, ...], TrialResult, Edit]] = []
         for change, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
             text = edited(edit)
             tried = self.compiled(text, self.sizes[0])

@@ -21,7 +21,7 @@ Reader = Callable[[str], int | None]  # text -> the position of its first syntax
 
 
 @dataclass(frozen=True, slots=True)
-class Unexpected:
+class SyntaxFinding:
     """A syntax error. change: the one that corrects it, if it is known."""
 
     finding: Diagnostic
@@ -34,16 +34,16 @@ def changed(p: Place, change: Change) -> str:
     return text[: first.start] + change.new + text[last.end :]
 
 
-def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
+def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
     """Return the finding about a syntax error. meaningless: its character, if no token of the language has it; else ''."""
     if p.ended and not p.blocks:
-        return Unexpected(_end(p))
+        return SyntaxFinding(_end(p))
     if (p.ended or _brace_is_missing(p)) and "}" in p.literal:
-        return _brace_missing(p, read)
+        return _missing_brace(p, read)
     if p.ended:
-        return Unexpected(_end(p))
+        return SyntaxFinding(_end(p))
     if p.text() == "}" and not p.blocks:
-        return _brace_extra(p, read)
+        return _extra_brace(p, read)
     span, label = p.span(p.at, p.at + 1), f"expected {expected(p)}"
     code, message = "E102", f"unexpected '{p.text()}'"
     if meaningless:
@@ -51,7 +51,7 @@ def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
         span = Span(span.source, span.line, column, span.line, column + 1)
         code, message, label = "E101", f"the character {meaningless!r} has no meaning here", ""
     help, change = _help_and_change(p, read)
-    return Unexpected(Diagnostic(code, message, span, label, help=help), change)
+    return SyntaxFinding(Diagnostic(code, message, span, label, help=help), change)
 
 
 # --- braces ---------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def _brace_is_missing(p: Place) -> bool:
     return statement and bool(p.blocks) and symbols.count("{") > symbols.count("}")
 
 
-def _brace_missing(p: Place, read: Reader) -> Unexpected:
+def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
     # A closing brace further left than the line of its block was meant for an outer block.
     misplaced = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
     for block in [*misplaced[:1], p.blocks[-1]]:
@@ -79,7 +79,7 @@ def _brace_missing(p: Place, read: Reader) -> Unexpected:
     column = word.column + len(word.text)
     ends_line = last + 1 == len(p.tokens) or p.tokens[last + 1].line > word.line
     where = f"at the end of line {word.line}" if ends_line else f"after '{word.text}'"
-    return Unexpected(
+    return SyntaxFinding(
         Diagnostic(
             "E102",
             f"a '}}' is missing: '{block.opening}' is not closed",
@@ -109,13 +109,13 @@ def _last_of(p: Place, block: Block) -> int:
     return p.at - 1
 
 
-def _brace_extra(p: Place, read: Reader) -> Unexpected:
+def _extra_brace(p: Place, read: Reader) -> SyntaxFinding:
     notes = tuple(f"'{b.opening}' has ended at {p.span(b.close, b.close + 1)}" for b in p.closed[-1:] if b.close is not None)
     change = Change(p.at, p.at + 1, "")
     applied = change if _parses_further(p, change, read) else None
     span = p.span(p.at, p.at + 1)
     help = "remove '}'" if applied else ""
-    return Unexpected(Diagnostic("E102", "unexpected '}'", span, "no block is open here", notes, help), applied)
+    return SyntaxFinding(Diagnostic("E102", "unexpected '}'", span, "no block is open here", notes, help), applied)
 
 
 # --- the help ---------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
         counts = np.zeros((4, h.stages, count), np.int64)
         for x in pipe_tasks:
             np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
-        found += _placed_twice(spec, order, pipe_tasks, counts, p)
+        found += _duplicate_findings(spec, order, pipe_tasks, counts, p)
         forward, full, inputs, weights = counts > 0
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
@@ -146,9 +146,9 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
                 message = f"no formula places {what} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
                 grouped = [f for f in order.formulas if f.pipe == p and f.kind == KINDS[what] and f.group]
                 if grouped:
-                    found.append(_omitted(message, grouped, count, np.flatnonzero(missing[s]), budget))
+                    found.append(_omission_finding(message, grouped, count, np.flatnonzero(missing[s]), budget))
                 else:
-                    found.append(_unplaced(message, order, p, KINDS[what], f"add: {example}"))
+                    found.append(_unplaced_finding(message, order, p, KINDS[what], f"add: {example}"))
         is_mixed = full & (inputs | weights)
         if is_mixed.any():
             s, m = np.argwhere(is_mixed)[0]
@@ -158,7 +158,7 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
         raise ChimeraError(found)
 
 
-def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
+def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
     """Return E301 for a task that no formula places: there is no formula of its kind, or none whose `when` holds."""
     formulas = [f for f in order.formulas if f.kind == kind]
     of_pipe, other_spans = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
@@ -175,7 +175,7 @@ def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -
     return Diagnostic("E301", message, of_pipe[0].span, "places others", notes, f"no 'when' holds there: {conditions}")
 
 
-def _omitted(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
+def _omission_finding(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
     """Return E301 for groups that omit micro-batches. Another range is suggested only if it omits none."""
     first, group = formulas[0], formulas[0].group
     assert group is not None
@@ -191,7 +191,9 @@ def _omitted(message: str, formulas: list[Formula], count: int, missing: Ints, b
     return Diagnostic("E301", message, group.span, "these groups", help=help)
 
 
-def _placed_twice(spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int) -> list[Diagnostic]:
+def _duplicate_findings(
+    spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int
+) -> list[Diagnostic]:
     if counts.max(initial=0) <= 1:
         return []
     op, s, m = np.argwhere(counts > 1)[0]

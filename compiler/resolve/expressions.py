@@ -60,7 +60,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             first, links = spine(e)
             value = evaluate(first, env, budget)
             for link in links:
-                value = _linked(link, value, env, budget)
+                value = _apply_link(link, value, env, budget)
             return value
         case n.IfElse():
             condition = evaluate(e.condition, env, budget)
@@ -84,7 +84,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             return result
 
 
-def _linked(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
+def _apply_link(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
     """Return the value of an operation whose left side is known."""
     budget.spend(_points(left), e.span)
     if e.op not in ("and", "or"):

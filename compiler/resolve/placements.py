@@ -18,7 +18,7 @@ from chimerac.compiler.syntax.printer import as_written, shifted
 
 
 @dataclass(slots=True)
-class Declared:
+class PipeDeclaration:
     """The pipes of one declaration. ids: the number of each pipe -> its index in the family."""
 
     decl: n.PipeDecl
@@ -35,14 +35,14 @@ class RankCount:
 
 def pipes_of(
     schedule: n.Schedule, env: Env, ranks: RankCount, stages: int, budget: Budget
-) -> tuple[tuple[Pipe, ...], dict[str, Declared]]:
+) -> tuple[tuple[Pipe, ...], dict[str, PipeDeclaration]]:
     """Return the pipes of a schedule, and by declared name those of each declaration."""
     pipes: list[Pipe] = []
-    declared: dict[str, Declared] = {}
+    declared: dict[str, PipeDeclaration] = {}
     found: list[Diagnostic] = []
     first = 0
     for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
-        declaration = declared[decl.name.name] = Declared(decl)
+        declaration = declared[decl.name.name] = PipeDeclaration(decl)
         for index, name, inner in _members(decl, env, budget):
             _check_room(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner, budget)
@@ -157,7 +157,9 @@ def _empty_range_count(decl: n.PipeDecl, env: Env, budget: Budget) -> int:
     return sum(low > high for low, high in (_bounds(c.range, env, budget) for c in decl.stages if c.range))
 
 
-def recompute_of(declared: Mapping[str, Declared], env: Env, stages: int, budget: Budget) -> tuple[tuple[bool, ...], ...]:
+def recompute_of(
+    declared: Mapping[str, PipeDeclaration], env: Env, stages: int, budget: Budget
+) -> tuple[tuple[bool, ...], ...]:
     """Return, per pipe and stage, whether the forward keeps only its input and is run again before the backward."""
     result = []
     for declaration in declared.values():

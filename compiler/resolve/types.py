@@ -88,10 +88,10 @@ def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diag
     """Check an expression under these names; add its errors to `found` (E201 unknown name, E202 types)."""
     actual = _type(e, scope, found)
     if actual is not None and actual != expected:
-        found.append(_mistyped(e, expected, actual))
+        found.append(_type_finding(e, expected, actual))
 
 
-def _mistyped(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
+def _type_finding(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
     help = "compare it, for instance with != 0" if expected == "truth value" else "write: if ... then 1 else 0"
     return Diagnostic("E202", f"this must be {_with_article(expected)}, and is {_with_article(actual)}", e.span, help=help)
 
@@ -130,7 +130,7 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             check(links[0].right, scope, _operands(links[0]), found)
             for left, link in pairwise(links):
                 if _result(left) != _operands(link):
-                    found.append(_mistyped(left, _operands(link), _result(left)))
+                    found.append(_type_finding(left, _operands(link), _result(left)))
                 check(link.right, scope, _operands(link), found)
             return _result(e)
         case n.IfElse():

@@ -29,7 +29,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
     found: list[Diagnostic] = []
     try:
         for s in _unmet(schedule, given, env, budget):
-            found.append(_not_met(schedule, s, env, given, budget))
+            found.append(_requirement_finding(schedule, s, env, given, budget))
             if len(found) == MAX_FOUND:
                 break
     except ChimeraError:
@@ -45,7 +45,7 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variab
     for s in schedule.statements:
         match s:
             case n.Param():
-                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_present(s.default), env, budget)
+                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_not_none(s.default), env, budget)
             case n.Let():
                 env[s.name.name] = evaluate(s.value, env, budget)
             case n.Require() if not evaluate(s.condition, env, budget):
@@ -54,12 +54,12 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variab
                 pass
 
 
-def _present(e: n.Expr | None) -> n.Expr:
+def _not_none(e: n.Expr | None) -> n.Expr:
     assert e is not None
     return e
 
 
-def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> Diagnostic:
+def _requirement_finding(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> Diagnostic:
     names = names_in(s.condition)
     notes = tuple(f"{k} was given: -p {k}={v}" for k, v in given.items() if k in names)
     return Diagnostic(
@@ -81,7 +81,7 @@ def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping
     for name in involved:
         current = int(env[name])
         near = sorted(range(max(0, current - SEARCHED), current + SEARCHED + 1), key=lambda v: abs(v - current))
-        valid = sorted(v for v in near if budget.left > reserve and _holds(schedule, {**given, name: v}, budget))
+        valid = sorted(v for v in near if budget.left > reserve and _all_hold(schedule, {**given, name: v}, budget))
         lower, higher = [v for v in valid if v < current][-1:], [v for v in valid if v > current][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
@@ -90,7 +90,7 @@ def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping
         for shift in _SHIFTS:
             changed = {name: int(values_by_name[name]) + by for name, by in zip(pair, shift, strict=True)}
             affordable = budget.left > reserve and min(changed.values()) >= 0
-            if affordable and _holds(schedule, {**given, **changed}, budget):
+            if affordable and _all_hold(schedule, {**given, **changed}, budget):
                 return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
     return ""
 
@@ -105,7 +105,7 @@ def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
     return [(a, b) if params.index(a) < params.index(b) else (b, a) for a, b in pairs]
 
 
-def _holds(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
+def _all_hold(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
     try:
         return next(_unmet(schedule, given, {}, budget), None) is None
     except ChimeraError:

@@ -12,7 +12,8 @@ from chimerac.chimera_ir.program import Ints, Program
 
 MAX_FOUND = 10  # the most findings of one kind that a check reports
 
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2  # indices into ProgramIndex.tasks: the kind of work; a BWD does the last two
+# Indices into ProgramIndex.tasks: the kind of work. A BWD does the last two.
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 
 
 class ProgramIndex:

@@ -43,11 +43,13 @@ def check_limits(index: ProgramIndex) -> list[Diagnostic]:
         peaks_by_rank = [int(x.max(initial=0)) for x in counts]  # by rank
         rank = peaks_by_rank.index(max(peaks_by_rank))
         if peaks_by_rank[rank] > limit:
-            found.append(_exceeded(index, name, limit, rank, peaks_by_rank, int(counts[rank].argmax())))
+            found.append(_limit_finding(index, name, limit, rank, peaks_by_rank, int(counts[rank].argmax())))
     return found
 
 
-def _exceeded(index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int) -> Diagnostic:
+def _limit_finding(
+    index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int
+) -> Diagnostic:
     words, notes, change = name.replace("_", " "), [], "place fewer stages on this rank"
     if name != "weight_copies":
         row = int(index.program.offsets[rank]) + position

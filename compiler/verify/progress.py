@@ -53,16 +53,16 @@ def hang_on(index: ProgramIndex, machine: Machine) -> Hang | None:
 def waits_on(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a program on a machine."""
     if machine in ("paired", "serial"):
-        return _queued(index, machine)
-    return _direct(index, max_incomplete_sends(machine, index.header.window))
+        return _waits_with_queues(index, machine)
+    return _waits_without_queues(index, max_incomplete_sends(machine, index.header.window))
 
 
 def executed(index: ProgramIndex, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
     """Return for each node whether it is ever executed. waits: those of the machine, or some of them."""
-    return _one_by_one(index, waits) if machine in ("paired", "serial") else _rank_by_rank(index, waits)
+    return _run_nodes(index, waits) if machine in ("paired", "serial") else _run_ranks(index, waits)
 
 
-def _reads(index: ProgramIndex) -> tuple[Ints, Ints]:
+def _readers_and_receives(index: ProgramIndex) -> tuple[Ints, Ints]:
     """Return (row of the first reader, row of the RECV) for every received value."""
     pairs = []
     for value in Value:
@@ -79,7 +79,7 @@ def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
     return waiting, earlier[waiting]
 
 
-def _direct(index: ProgramIndex, window: int | None) -> Waits:
+def _waits_without_queues(index: ProgramIndex, window: int | None) -> Waits:
     """Return the waits of a machine on which a channel holds at most `window` sends. None: any number of sends."""
     channel, send, receive = channels(index)
     sent = np.full(len(index.program), -1, np.int64)
@@ -88,7 +88,7 @@ def _direct(index: ProgramIndex, window: int | None) -> Waits:
     for condition in CONDITIONS:
         match condition:
             case "values":
-                reader, received = _reads(index)
+                reader, received = _readers_and_receives(index)
                 parts.append((reader, sent[received], READ))
             case "window":
                 waiting, earlier = _window_waits(channel, len(index.program) if window is None else window)
@@ -98,7 +98,7 @@ def _direct(index: ProgramIndex, window: int | None) -> Waits:
     return Waits.of(len(index.program), parts)
 
 
-def _rank_by_rank(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
+def _run_ranks(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     """Run each rank until it must wait, and again when its wait is over; return for each row whether it is executed."""
     p = index.program
     target, source = waits.target.tolist(), waits.source.tolist()
@@ -128,7 +128,7 @@ def _rank_by_rank(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     return np.arange(len(p)) < np.array(reached)[index.rank]
 
 
-def _queued(index: ProgramIndex, machine: Machine) -> Waits:
+def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
     A transfer or collective completes when all its members have posted it and the one before it in each of its queues
@@ -151,7 +151,7 @@ def _queued(index: ProgramIndex, machine: Machine) -> Waits:
     for condition in CONDITIONS:
         match condition:
             case "values":
-                reader, received = _reads(index)
+                reader, received = _readers_and_receives(index)
                 parts.append((reader, number[received], READ))
             case "window":
                 waiting, earlier = _window_waits(channel, index.header.window)
@@ -165,7 +165,7 @@ def _queued(index: ProgramIndex, machine: Machine) -> Waits:
     return Waits.of(len(p) + len(send) + len(p.collectives), parts)
 
 
-def _one_by_one(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
+def _run_nodes(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     """Execute every instruction and completion that has no wait left, until there are none; return which are executed."""
     following = np.flatnonzero(np.diff(index.rank) == 0)
     source, target = np.concatenate([waits.source, following]), np.concatenate([waits.target, following + 1])

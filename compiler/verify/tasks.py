@@ -20,12 +20,12 @@ def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
     for what in required:
         rows, keys = index.tasks[what]
         for key in np.flatnonzero(counts[what] != 1)[:MAX_FOUND].tolist():
-            found.append(_miscounted(index, what, key, counts, rows[keys == key].tolist()))
-        found += _misplaced(index, rows, keys)
+            found.append(_count_finding(index, what, key, counts, rows[keys == key].tolist()))
+        found += _rank_findings(index, rows, keys)
     return list(dict.fromkeys(found))  # a full backward is found for both its gradients: report it once
 
 
-def _miscounted(index: ProgramIndex, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
+def _count_finding(index: ProgramIndex, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
     """Return the finding for a task that is missing or in the program several times. A full backward is named as one task."""
     same_count = what != FORWARD and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
     is_full_backward = same_count and all(index.op[row] == Op.BWD for row in rows)
@@ -36,7 +36,7 @@ def _miscounted(index: ProgramIndex, what: int, key: int, counts: dict[int, Ints
     return Diagnostic("E411", f"{name} is in the program {len(rows)} times", notes=places, help="keep one of them")
 
 
-def _misplaced(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnostic]:
+def _rank_findings(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnostic]:
     wrong = np.flatnonzero(index.rank[rows] != index.owner[keys])
     return [
         Diagnostic(

@@ -40,15 +40,15 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
     amounts, fixed = _amounts(schedule), parameters(schedule)
     constants = chain(
         (((e.span, new),) for e in ticks for new in changed_constants(e)),
-        _shifted(moved, amounts[:2], directions),
+        _shift_edits(moved, amounts[:2], directions),
         (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, False)),
         (((e.span, new),) for e in lets for new in changed_constants(e)),
-        _shifted(moved, amounts[2:], directions),
+        _shift_edits(moved, amounts[2:], directions),
         (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, True)),
     )
     other_edits = chain(
         _sign_and_end_edits(schedule, rules),
-        _shifted(moved, OF_STAGES, directions),
+        _shift_edits(moved, OF_STAGES, directions),
         (((e.span, new),) for e in lets for new in flipped_signs(e)),
         (((e.span, new),) for e in (*lets, *ticks) for new in divided(schedule, e)),
         _placement_edits(schedule),
@@ -59,7 +59,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
     """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage."""
     multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
-    return [_shifted(_on_one_line(moved)[::-1], (*multiples, *FAR), directions)]
+    return [_shift_edits(_on_one_line(moved)[::-1], (*multiples, *FAR), directions)]
 
 
 def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
@@ -113,7 +113,7 @@ def _amounts(schedule: n.Schedule) -> list[str]:
     return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR]
 
 
-def _shifted(rules: Sequence[n.Rule], amounts: Sequence[str], directions: str) -> Iterator[Edit]:
+def _shift_edits(rules: Sequence[n.Rule], amounts: Sequence[str], directions: str) -> Iterator[Edit]:
     """Yield edits that add an amount to ticks or subtract it. An amount like `4*` is a multiple of the stage."""
     for amount, rule, sign in product(amounts, rules, directions):
         if amount.isdigit():

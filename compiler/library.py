@@ -66,8 +66,8 @@ def library_table(columns: int | None = None) -> str:
     indent = " " * (begin if is_beside else 2)
     text = ""
     for head, r in zip(heads, rows, strict=True):
-        room = max(MIN_COLUMNS, columns - len(indent))
-        lines = [line for part in r[2 if is_beside else 1 :] for line in textwrap.wrap(part, room, break_on_hyphens=False)]
+        available = max(MIN_COLUMNS, columns - len(indent))
+        lines = [line for part in r[2 if is_beside else 1 :] for line in textwrap.wrap(part, available, break_on_hyphens=False)]
         text += head + lines.pop(0) if is_beside else r[0]
         text += "".join(f"\n{indent}{line}" for line in lines) + "\n"
     return text

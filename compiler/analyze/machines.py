@@ -46,7 +46,7 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
 
 
 def _blocks(op: Op) -> Literal["values", "window"] | None:
-    """Return what a rank waits for at an instruction: values that it receives, room in the window, or nothing."""
+    """Return what a rank waits for at an instruction: values that it receives, the window of a channel, or nothing."""
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT:
             return "values"

@@ -21,7 +21,7 @@ from chimerac.compiler.command.usage import costs_of, integer, make_parser, name
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source, verify_program
-from chimerac.compiler.verify import about_order, findings
+from chimerac.compiler.verify import findings, is_about_order
 
 
 def run(argv: Sequence[str], verbs: Collection[str]) -> int:
@@ -99,7 +99,7 @@ def _program(
 
 def _arranged_program(program: Program, machine: Machine) -> Program:
     """Return a program from a file with its transfers and collectives arranged for a machine, verified."""
-    if not all(map(about_order, findings(program))):  # arranging does not correct it
+    if not all(map(is_about_order, findings(program))):  # arranging does not correct it
         verify_program(program)
     result = arranged(program, machine)
     if result is None:

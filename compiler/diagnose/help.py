@@ -22,7 +22,7 @@ from chimerac.compiler.lower.width import tasks_only
 from chimerac.compiler.order.greedy import SchedulerStuckError
 from chimerac.compiler.syntax.parse import ParseError
 from chimerac.compiler.tasks import task_times
-from chimerac.compiler.verify import about_order
+from chimerac.compiler.verify import is_about_order
 from chimerac.compiler.verify.index import ProgramIndex
 
 
@@ -47,7 +47,7 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
         timing = task_times(ordered.program)
         return explain_deadlock(ordered, timing, schedule, trials) if timing.stuck else error
     error = _with_explanations(error, program)
-    if not results.arrange and ordered is not None and any(map(about_order, error.diagnostics)):
+    if not results.arrange and ordered is not None and any(map(is_about_order, error.diagnostics)):
         tasks = ordered.program
         arranged_program = lower(tasks, task_times(tasks), spec.sync, results.width, results.machine, arrange=True)
         error = suggest_arranging(error, arranged_program)
@@ -57,7 +57,7 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
 def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
     """Return the findings of the verifier about a program from elsewhere, with help."""
     found = _with_explanations(error, program)
-    if not all(map(about_order, found.diagnostics)):
+    if not all(map(is_about_order, found.diagnostics)):
         return found
     arranged_program = arranged(program, program.header.machine)
     return (

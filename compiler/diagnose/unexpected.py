@@ -13,7 +13,7 @@ from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.compiler.diagnose.place import Block, Place
 from chimerac.compiler.diagnose.slips import Change, answers
 
-FURTHER = 4  # words after a change, on its line, that must parse in the changed text
+MIN_TOKENS_FURTHER = 4  # words after a change, on its line, that must parse in the changed text
 _STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
 _OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
 
@@ -196,7 +196,7 @@ def _parses_further(p: Place, change: Change, read: Reader) -> bool:
     end = max(p.tokens[change.end - 1].end, p.tokens[p.at].end if p.at >= change.end else 0) + shift
     text_between = text[end:stop]
     at_same_error = text[stop:].startswith((p.text(), ",", ";"))  # the error is at the same word as before, or at a separator
-    return "\n" in text_between.strip(" \t") or len(text_between.split()) >= (1 if at_same_error else FURTHER)
+    return "\n" in text_between.strip(" \t") or len(text_between.split()) >= (1 if at_same_error else MIN_TOKENS_FURTHER)
 
 
 def _most_similar(word: str, known: Iterable[str]) -> str:

@@ -184,8 +184,11 @@ class _Lister:
 
 
 def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered:
-    """Return the tasks that every rank lists. Raises ChimeraError: E301 a task not listed, E302 one listed twice, E306 a
-    task that does not exist or is not determined, or loops with too many repetitions."""
+    """Return the tasks that every rank lists.
+
+    Raises ChimeraError: E301 a task that is not listed, E302 a task that is listed twice, E306 a task that does not exist or is
+    not determined, or loops with too many repetitions.
+    """
     h = spec.header
     ranks = [Rank(r) for r in range(h.ranks)]
     for p, x in enumerate(h.pipes):

@@ -12,20 +12,24 @@ from chimerac.compiler.resolve.spec import KINDS
 
 FULL_BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
-# By kind: its phase (forward, backward, weight gradient), since B and I are both the backward of a micro-batch; and the
-# bits of all kinds of that phase.
+# The phase of each kind: 0 forward, 1 backward, 2 weight gradient. B and I are both the backward of a micro-batch.
 PHASE = (0, 1, 1, 2)
+# By kind: the bits of all kinds of its phase.
 _SAME_PHASE = (0b0001, 0b0110, 0b0110, 0b1000)
-# By kind, for bytearray.translate: every byte with the kind's bit; and the byte's bits of its phase.
-_WITH = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(4))
-_TAKEN = tuple(bytes(b & same for b in range(256)) for same in _SAME_PHASE)
+# By kind, tables for bytearray.translate. They replace each byte by the byte with the kind's bit set, or by the bits of the
+# kind's phase that it has.
+_WITH_KIND = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(4))
+_BITS_OF_PHASE = tuple(bytes(b & same for b in range(256)) for same in _SAME_PHASE)
 
 
 @dataclass(slots=True)
 class Cell:
-    """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by phase, the
-    first micro-batch without a task of it; pending: I without W yet, numbered in the order of the rank's I; meanings: by
-    the id() of an action, the number of its meaning in this cell."""
+    """What one rank has listed of a stage of a pipe.
+
+    listed: for each micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch without a task of it;
+    pending: the micro-batches with I and without W, each with the number of its I on the rank; meanings: id() of an action ->
+    the number of its meaning in this cell.
+    """
 
     pipe: int
     stage: int
@@ -46,9 +50,11 @@ class Cell:
 
 @dataclass(slots=True)
 class Rank:
-    """What one rank has listed so far. rows: the meaning and the operand of each task, in one flat list, since the garbage
-    collector would count and walk tuples; candidates: by the id() of an action, the cells that it could mean, if no loop
-    changes them; inputs: how many I."""
+    """What one rank has listed so far.
+
+    candidates: id() of an action -> the cells that it could mean, if no loop changes them; rows: the meaning and the operand of
+    each task, in one flat list, because the garbage collector would visit tuples; inputs: the number of I so far.
+    """
 
     number: int
     cells: list[Cell] = field(default_factory=list)
@@ -57,7 +63,7 @@ class Rank:
     inputs: int = 0
 
     def add(self, meaning: int, kind: int, cell: Cell, first: int, last: int, operand: int) -> int | None:
-        """List a task of micro-batches first .. last of a cell. Returns the micro-batch that was listed before, if any."""
+        """List a task of micro-batches first .. last of a cell. Return a micro-batch that was listed before, if any."""
         listed, bit = cell.listed, 1 << kind
         for m in range(first, last + 1):
             if listed[m] & bit:
@@ -73,11 +79,10 @@ class Rank:
         return None
 
     def repeat(self, actions: list[tuple[int, int, Cell]], repetitions: int) -> bool:
-        """List tasks of one micro-batch each, the next one of their cell, in this order, `repetitions` times. The result is
-        that of listing them one by one, in much less time.
+        """List these tasks `repetitions` times, in this order; each is of the next micro-batch of its cell.
 
-        actions: meaning, kind and cell of each. Returns False, and lists nothing, if one of them could not be listed
-        or their micro-batches are not consecutive.
+        The result is that of listing them one by one, in much less time. actions: meaning, kind and cell of each. Return
+        False, and list nothing, if one of them could not be listed or their micro-batches are not consecutive.
         """
         cells = {id(cell): cell for _, _, cell in actions}
         places: dict[tuple[int, int], list[int]] = {}  # by kind and cell
@@ -103,7 +108,7 @@ class Rank:
             low, high = min(following), max(following) + 1
             if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and input_positions):
                 return False
-            if any(cell.listed[low:high].translate(_TAKEN[kind])):
+            if any(cell.listed[low:high].translate(_BITS_OF_PHASE[kind])):
                 return False
             listed_ids[kind, key] = following
         width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
@@ -111,7 +116,7 @@ class Rank:
         for (kind, key), following in listed_ids.items():
             cell, positions = cells[key], places[kind, key]
             low, high = min(following), min(following) + len(following)
-            cell.listed[low:high] = cell.listed[low:high].translate(_WITH[kind])
+            cell.listed[low:high] = cell.listed[low:high].translate(_WITH_KIND[kind])
             if cell.next[PHASE[kind]] == low:
                 cell.next[PHASE[kind]] = high
             cell.advance(kind)

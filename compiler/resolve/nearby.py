@@ -17,8 +17,9 @@ PipeVariant = tuple[n.PipeDecl, Span, str, str]  # the pipe; the replaced span; 
 
 
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
-    """Yield variants of a pipe: one range longer, shorter or shifted by one; one part of a formula changed by one; one
-    comparison changed between < and <=, or > and >=. at: the text of the finding; its clause is changed first."""
+    """Yield variants of a pipe. Each has one change: a range is longer, shorter or shifted by one; a part of a formula is
+    larger or smaller by one; < becomes <= or the reverse, and the same for >. at: the text of the finding; its clause is
+    changed first."""
     for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _contains(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]
         for bounds, new in _ranges(clause.range):

@@ -44,7 +44,7 @@ def pipes_of(
     for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
         declaration = declared[decl.name.name] = PipeDeclaration(decl)
         for index, name, inner in _members(decl, env, budget):
-            _check_room(decl, len(pipes) + 1, stages)
+            _check_pipe_count(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner, budget)
             if not (count >= 0 and (first + count) * stages <= limits.TASKS // 2):
                 maximum = limits.TASKS // 2 // stages
@@ -69,7 +69,7 @@ def pipes_of(
     return tuple(pipes), declared
 
 
-def _check_room(decl: n.PipeDecl, pipes: int, stages: int) -> None:
+def _check_pipe_count(decl: n.PipeDecl, pipes: int, stages: int) -> None:
     """Raise ChimeraError E211 if this number of pipes exceeds a limit."""
     for what, count, most in (
         ("pipes", pipes, limits.PIPES),

@@ -15,8 +15,8 @@ Type = Literal["integer", "truth value"]
 
 
 class Scope(Mapping[str, Type]):
-    """Names and their types: its own, and those of the scope around it. The outer names are not copied, since a listing
-    may have thousands of names and of blocks.
+    """Names and their types: its own, and those of the outer scope. The outer names are not copied, since a listing may have
+    thousands of names and of blocks.
 
     hints: the help for names that are defined in other places only; others: more names for "did you mean".
     """
@@ -66,7 +66,7 @@ class Scope(Mapping[str, Type]):
         self._own.update((name, ("integer", None)) for name in names)
 
 
-_INSTEAD = {
+_FUNCTION_HELP = {
     "abs": "|x| is written max(x, -x)",
     "floor": "a quotient is written a // b, and rounds down",
     "int": "all values are integers; a quotient is written a // b, and rounds down",
@@ -146,7 +146,7 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
                 help = did_you_mean(e.function, FUNCTIONS)
                 if e.function in scope:
                     help = f"'{e.function}' is a value: a product is written with *, as in {e.function}*2"
-                help = _INSTEAD.get(e.function, help)
+                help = _FUNCTION_HELP.get(e.function, help)
                 found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
             for argument in e.arguments:
                 check(argument, scope, "integer", found)

@@ -12,13 +12,13 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
-SEARCHED = 64  # the largest change of a parameter in the search for a value that meets a requirement
-SEARCHED_TOGETHER = 8  # the largest sum of changes of two parameters at once
+MAX_CHANGE = 64  # the largest change of a parameter in the search for a value that meets a requirement
+MAX_PAIR_CHANGE = 8  # the largest sum of changes of two parameters at once
 MAX_PAIRS = 4  # pairs of parameters that are tried
 MAX_SEARCH = 2**20  # operations of the search for one requirement
-_NEAR = range(-SEARCHED_TOGETHER, SEARCHED_TOGETHER + 1)
+_PAIR_CHANGES = range(-MAX_PAIR_CHANGE, MAX_PAIR_CHANGE + 1)
 _SHIFTS = sorted(
-    ((a, b) for a in _NEAR for b in _NEAR if a and b and abs(a) + abs(b) <= SEARCHED_TOGETHER),
+    ((a, b) for a in _PAIR_CHANGES for b in _PAIR_CHANGES if a and b and abs(a) + abs(b) <= MAX_PAIR_CHANGE),
     key=lambda shift: (abs(shift[0]) + abs(shift[1]), shift),
 )
 
@@ -80,7 +80,7 @@ def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping
     involved = [p for p in params if p in names][::-1]
     for name in involved:
         current = int(env[name])
-        near = sorted(range(max(0, current - SEARCHED), current + SEARCHED + 1), key=lambda v: abs(v - current))
+        near = sorted(range(max(0, current - MAX_CHANGE), current + MAX_CHANGE + 1), key=lambda v: abs(v - current))
         valid = sorted(v for v in near if budget.left > reserve and _all_hold(schedule, {**given, name: v}, budget))
         lower, higher = [v for v in valid if v < current][-1:], [v for v in valid if v > current][:1]
         if lower or higher:

@@ -18,7 +18,7 @@ from chimerac.compiler.verify.progress import check_progress
 from chimerac.compiler.verify.tasks import check_exactly_once
 from chimerac.compiler.verify.wellformed import check_wellformed
 
-__all__ = ["Peaks", "about_order", "findings", "peaks", "verify"]
+__all__ = ["Peaks", "findings", "is_about_order", "peaks", "verify"]
 
 # Checks in one tuple all run; the next tuple runs only if they find nothing. So one mistake is reported once: a value that
 # is never sent would also make the two ends of a channel differ.
@@ -51,6 +51,6 @@ def verify(program: Program) -> Program:
     return program
 
 
-def about_order(d: Diagnostic) -> bool:
+def is_about_order(d: Diagnostic) -> bool:
     """Return whether a finding is only about the order of transfers and collectives, which arranging them may correct."""
     return d.code in ("E440", "E453")

@@ -36,7 +36,8 @@ Condition = Literal["values", "window"]
 def blocks(op: Op) -> Condition | None:
     """Return the condition under which the rank continues after it has reached an instruction; None if it always does.
 
-    values: the values that the instruction reads have arrived; window: its channel has room in the window of the machine.
+    values: the values that the instruction reads have arrived; window: fewer sends of its channel are incomplete than the
+    window of the machine allows.
     """
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT:

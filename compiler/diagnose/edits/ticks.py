@@ -24,9 +24,9 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
 # Amounts by which the ticks of a rule are shifted. `4*` means 4 times the stage.
-NEAR = ("4", "5", "6")
-OF_STAGES = ("1*", "2*")
-FAR = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
+NEAR_AMOUNTS = ("4", "5", "6")
+STAGE_AMOUNTS = ("1*", "2*")
+FAR_AMOUNTS = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
 
 
 def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
@@ -48,7 +48,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
     )
     other_edits = chain(
         _sign_and_end_edits(schedule, rules),
-        _shift_edits(moved, OF_STAGES, directions),
+        _shift_edits(moved, STAGE_AMOUNTS, directions),
         (((e.span, new),) for e in lets for new in flipped_signs(e)),
         (((e.span, new),) for e in (*lets, *ticks) for new in divided(schedule, e)),
         _placement_edits(schedule),
@@ -59,7 +59,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
     """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage."""
     multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
-    return [_shift_edits(_on_one_line(moved)[::-1], (*multiples, *FAR), directions)]
+    return [_shift_edits(_on_one_line(moved)[::-1], (*multiples, *FAR_AMOUNTS), directions)]
 
 
 def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
@@ -109,8 +109,8 @@ def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
 
 
 def _amounts(schedule: n.Schedule) -> list[str]:
-    """Return amounts in the order in which they are tried: small ones, those that grow with a parameter, then NEAR."""
-    return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR]
+    """Return amounts in the order in which they are tried: small ones, those that grow with a parameter, then NEAR_AMOUNTS."""
+    return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR_AMOUNTS]
 
 
 def _shift_edits(rules: Sequence[n.Rule], amounts: Sequence[str], directions: str) -> Iterator[Edit]:

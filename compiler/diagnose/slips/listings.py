@@ -9,20 +9,20 @@ from chimerac.compiler.diagnose.slips.blocks import NO_LOOP
 from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of, value_after
 from chimerac.compiler.syntax.kinds import TASKS
 
-_LOOP = "a loop is written: repeat i in 0 .. 3 { ... }"
-_FOR = ("for", "foreach", "loop", "while", "do", "times", "until")
+_LOOP_ADVICE = "a loop is written: repeat i in 0 .. 3 { ... }"
+_LOOP_WORDS = ("for", "foreach", "loop", "while", "do", "times", "until")
 
 
 def loops(p: Place) -> Iterator[Answer]:
     """Loops of other languages."""
     text = p.text()
-    if p.kind == "ticks" and text in _FOR:
+    if p.kind == "ticks" and text in _LOOP_WORDS:
         yield NO_LOOP
     if p.kind != "listing":
         return
     line = line_of(p)
     end, tokens = p.rest_of_line(line), p.tokens
-    begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_FOR, "repeat")), None)
+    begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_LOOP_WORDS, "repeat")), None)
     if begin is not None:
         yield from _loop(p, begin, end)
     if p.text(-2) == "repeat" and p.text(-1) in TASKS and begins_value(p, p.at):
@@ -36,8 +36,8 @@ def loops(p: Place) -> Iterator[Answer]:
             task = p.at + 1 + (p.text(1) in ("*", "x"))
             if task < end and tokens[task].text in TASKS:
                 yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
-    if text in _FOR:
-        yield _LOOP
+    if text in _LOOP_WORDS:
+        yield _LOOP_ADVICE
 
 
 def ranges(p: Place) -> Iterator[Answer]:
@@ -158,7 +158,7 @@ def bodies(p: Place) -> Iterator[Answer]:
         yield "tasks that are repeated or chosen belong in braces: repeat N { F }, if r == 0 { F } else { B }"
 
 
-_BETWEEN = ("->", "=>", ">", "then", "-")
+_SEPARATORS = ("->", "=>", ">", "then", "-")
 
 
 def _tasks(p: Place) -> Iterator[Answer]:
@@ -176,7 +176,7 @@ def _tasks(p: Place) -> Iterator[Answer]:
     if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*TASKS, ",", "&"}:
         yield Change(p.at, close + 1, p.text_of(p.at + 1, close).replace(",", ""), "tasks are written one after another")
     if p.text(1) in TASKS and (p.text(-1) in TASKS or p.text(-1) in (")", "]")):
-        if text in _BETWEEN:
+        if text in _SEPARATORS:
             yield Change(p.at, p.at + 1, "", "tasks are written one after another, in their order")
         if text in ("+", "|", "||", "and", "/"):
             yield "two tasks one after the other are written F  B, an overlapped pair F & B"

@@ -65,7 +65,7 @@ def choices(p: Place) -> Iterator[Answer]:
 _SYMBOLS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
           "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "..", "∧": "and", "∨": "or", "¬": "not", "/": "//",
           "mod": "%", "rem": "%", "div": "//"}  # fmt: skip
-_WHY = {
+_REASONS = {
     "and": "conditions are joined with 'and'",
     "or": "conditions are joined with 'or'",
     "/": "a quotient is written //, and rounds down",
@@ -80,7 +80,7 @@ def symbols(p: Place) -> Iterator[Answer]:
     for k in (p.at, p.at - 1, p.at - 2):  # a word like `mod` was read as a name, and the error is at the word after it
         word = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
         if word in _SYMBOLS and (k == p.at or word.isidentifier()):
-            yield Change(k, k + 1, _SYMBOLS[word], _WHY.get(word) or _WHY.get(_SYMBOLS[word], ""))
+            yield Change(k, k + 1, _SYMBOLS[word], _REASONS.get(word) or _REASONS.get(_SYMBOLS[word], ""))
         if word.lower() in p.keywords and word != word.lower():
             yield Change(k, k + 1, word.lower(), "the words of the language are in small letters")
     if text == "&" and "AND" in p.expected:

@@ -180,10 +180,10 @@ class StreamsParser:
         while True:
             item = match(text, at)
             try:
-                fits = item is not None and rows.fits(scan(item[1])[0])
+                is_added = item is not None and rows.add_if_valid(scan(item[1])[0])
             except (ValueError, RecursionError):
-                fits = False
-            if fits and item is not None:
+                is_added = False
+            if is_added and item is not None:
                 at, symbol = item.end(), item[2]
             else:
                 part = Excerpt.of(self.source, (at, end_of(text, at)))

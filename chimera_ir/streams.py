@@ -72,7 +72,7 @@ class Streams:
                 return f"more than {most} {what}"
         return ""
 
-    def fits(self, fields: Mapping[str, Any]) -> bool:
+    def add_if_valid(self, fields: Mapping[str, Any]) -> bool:
         """Add the instruction with these fields of its JSON object. Return False, and add nothing, if any field is invalid.
 
         It accepts exactly what pydantic accepts by the types of `Instruction`, only faster. pydantic writes the messages.

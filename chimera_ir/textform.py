@@ -173,13 +173,13 @@ class _TextParser:
         parts = line.split(";")
         for k, part in enumerate(parts):
             fields = instruction(part.strip(), self.pipes)
-            if not self.rows.fits(fields):
+            if not self.rows.add_if_valid(fields):
                 start = sum(len(other) + 1 for other in parts[:k])
                 self.rows.add(self._checked(number, start, part, fields))
         self._check()
 
     def _checked(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
-        """Return an instruction that `Streams.fits` rejected. Raises ChimeraError E603 with its place in the text."""
+        """Return an instruction that `Streams.add_if_valid` rejected. Raises ChimeraError E603 with its place in the text."""
         rank, nth = len(self.rows) - 1, self.rows.last
         try:
             return read_instruction(Excerpt(json.dumps(fields), self.source), rank, nth)

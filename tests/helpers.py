@@ -62,7 +62,7 @@ def with_streams(program: Program, changed: Sequence[Iterable[Instruction]]) -> 
     return program_of(program.header, changed, program.costs)
 
 
-def moved(stream: Sequence[Instruction], source: int, target: int) -> list[Instruction]:
+def with_move(stream: Sequence[Instruction], source: int, target: int) -> list[Instruction]:
     """Return the stream with the instruction at index `source` moved to index `target`."""
     result = list(stream)
     result.insert(target, result.pop(source))

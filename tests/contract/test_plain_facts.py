@@ -23,7 +23,7 @@ from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import ParseError, parse
 from chimerac.compiler.tasks import checked_times
 from chimerac.compiler.verify import verify
-from tests.helpers import moved, program, streams, with_streams
+from tests.helpers import program, streams, with_move, with_streams
 
 ROOT = Path(__file__).parents[2]
 TWO_ERRORS = Source("a.sched", "schedule x\nparam D == 4\nranks D\nstages D )\n")
@@ -83,7 +83,7 @@ def hanging() -> Program:
 def unordered() -> Program:
     p = program("chimera", D=4)
     changed = streams(p)
-    changed[1] = moved(changed[1], -1, len(changed[1]) - 2)
+    changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
     return with_streams(p, changed)
 
 

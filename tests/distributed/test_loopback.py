@@ -19,7 +19,7 @@ from chimerac.interpreter.errors import RankError, StuckError
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program, streams, with_streams
-from tests.helpers_loopback import deep_model, differences, equal_to_one_process, rank_of
+from tests.helpers_loopback import deep_model, differences, rank_of, run_and_compare
 from tests.helpers_text import small
 
 MACHINES: tuple[Machine, ...] = ("posted", "window", "rendezvous", "paired", "serial")
@@ -65,10 +65,10 @@ def model_for(p: Program):  # type: ignore[no-untyped-def]
 def equal_or_stuck(p: Program, interleavings: int) -> None:
     """Compare a program with one process under many interleavings, then on every machine."""
     for seed in range(interleavings):
-        equal_to_one_process(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
+        run_and_compare(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
     for machine, ends in machines(View(p)).items():
         if ends:
-            equal_to_one_process(p, model_for(p), 99, machine)  # type: ignore[arg-type]
+            run_and_compare(p, model_for(p), 99, machine)  # type: ignore[arg-type]
         else:
             with pytest.raises(StuckError, match="deadlock on the"):
                 run_in_loopback(p, rank_of(p, model_for(p)), 99, machine)  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[
 def test_two_replicas_have_one_gradient(name: str, parameters: dict[str, int]) -> None:
     p = program(name, width=2, **parameters)
     for seed in range(3):
-        equal_to_one_process(p, deep_model(3), seed, every_post=True)
+        run_and_compare(p, deep_model(3), seed, every_post=True)
 
 
 @pytest.mark.parametrize("name", TWO_RANKS)
@@ -147,7 +147,7 @@ def test_programs_by_hand_end_exactly_where_the_verifier_says(name: str, machine
     p = TWO_RANKS[name]
     for seed in range(3):
         if machines(View(p))[machine]:
-            equal_to_one_process(p, deep_model(3), seed, machine, every_post=True, iterations=2)
+            run_and_compare(p, deep_model(3), seed, machine, every_post=True, iterations=2)
         else:
             with pytest.raises(StuckError):
                 run_in_loopback(p, rank_of(p, deep_model(3)), seed, machine, every_post=True)

@@ -18,7 +18,7 @@ from chimerac.compiler import compile_text, is_program, read_program, verify
 from chimerac.compiler.format import format_schedule
 from tests.helpers import program
 from tests.proof import campaign, fuzz, fuzz_engine
-from tests.proof.fuzz_engine import Runner, mutated, run_own
+from tests.proof.fuzz_engine import Runner, mutated, run_builtin
 from tests.proof.fuzz_targets import TARGETS, Failure, Target, check_printable, codes_of, low_limits
 from tests.proof.growth_inputs import colliding
 
@@ -209,7 +209,7 @@ EXECUTIONS = {"schedule text": 40, "schedule": 40, "program json": 60, "program 
 def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
     """The inputs are the same every time; `make proof` draws more."""
     runner = Runner(target, tmp_path)
-    run_own(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
+    run_builtin(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
     assert runner.log.executions == EXECUTIONS[target] and not runner.log.failures
 
 

@@ -26,7 +26,7 @@ from tests.effort import examples
 from tests.helpers import CASES, compiled, streams, with_streams
 from tests.helpers_events import makespan
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import MACHINES, Sizes, delay_receives, drawn_tasks, lowered, with_moved_receives
+from tests.proof.drawn import MACHINES, Sizes, delay_receives, lower_tasks, random_tasks, with_moved_receives
 from tests.proof.mutations import codes
 
 SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
@@ -34,8 +34,8 @@ SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
 
 def drawn(r: random.Random) -> Iterator[Program]:
     """Yield a random program with each machine on which it ends, and some versions rearranged for a machine."""
-    tasks = drawn_tasks(r, SIZES)
-    p = lowered(tasks, r)
+    tasks = random_tasks(r, SIZES)
+    p = lower_tasks(tasks, r)
     p = r.choice(
         [
             lambda: p,

@@ -20,9 +20,9 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.gpt import gpt
 from tests.distributed.integers import IntegerSamples
 from tests.helpers import SMALL, program
-from tests.helpers_layers import drawn_model
+from tests.helpers_layers import random_model
 from tests.helpers_memory import differences
-from tests.proof.drawn import drawn_tasks, lowered
+from tests.proof.drawn import lower_tasks, random_tasks
 
 PARTS, SAMPLES = 5, 2
 EACH = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
@@ -30,10 +30,10 @@ EACH = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 
 def drawn(r: random.Random) -> tuple[Program, Model]:
     """Return a random program with a machine on which it ends, and a random model for it."""
-    p = lowered(drawn_tasks(r), r)
+    p = lower_tasks(random_tasks(r), r)
     p = p.with_header(machine=r.choice([machine for machine, ends in machines(View(p)).items() if ends]))
     tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
-    return p, drawn_model(r, p.header.stages, tied)
+    return p, random_model(r, p.header.stages, tied)
 
 
 def wrong(p: Program, model: Model, seed: int, length: int = 2) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
 from tests.helpers import program, tasks
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 
 # A task: kind, stage, micro-batch within the pipe; and whether it overlaps with the next one.
 Task = tuple[str, int, int]
@@ -67,14 +67,14 @@ def test_zb_v_is_what_torch_generates(D: int, N: int) -> None:
     order = torch_order("ScheduleZBVZeroBubble", D, N)
     p = compile_text(listed(order, 2 * D, N)).program
     assert computed(p) == computed(program("zb_v", D=D, N=N))
-    assert not wrong(p, range(1))
+    assert not find_error(p, range(1))
 
 
 @pytest.mark.parametrize(("D", "N"), [(2, 1), (2, 2), (4, 1), (4, 3), (4, 6), (5, 5)])
 def test_what_torch_generates_for_few_micro_batches_runs_too(D: int, N: int) -> None:
     """For N < 2D - 1 torch uses the order for 2D - 1 without the tasks that do not exist; zb_v.sched excludes such N."""
     p = compile_text(listed(torch_order("ScheduleZBVZeroBubble", D, N), 2 * D, N)).program
-    assert not wrong(p)
+    assert not find_error(p)
 
 
 @pytest.mark.parametrize(("D", "N"), [(D, N) for D in (1, 2, 3, 4, 5, 8) for N in (2 * D, 2 * D + 1, 3 * D, 4 * D)])
@@ -83,7 +83,7 @@ def test_dualpipev_is_what_torch_generates(D: int, N: int) -> None:
     assert any(len(line) == 2 for rank in order for line in rank)
     p = compile_text(listed(order, 2 * D, N)).program
     assert computed(p) == computed(program("dualpipev", D=D, N=N))
-    assert not wrong(p, range(1))
+    assert not find_error(p, range(1))
 
 
 class Published:

@@ -13,8 +13,8 @@ from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler.verify import findings, verify
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
-from tests.helpers import Streams, moved, program, streams, with_streams
-from tests.helpers_loopback import deep_model, equal_to_one_process
+from tests.helpers import Streams, program, streams, with_move, with_streams
+from tests.helpers_loopback import deep_model, run_and_compare
 from tests.proof.mutations import codes
 
 PIPED = program("1f1b", D=2, N=3)
@@ -29,7 +29,7 @@ def test_a_stage_on_two_ranks_is_accepted_and_trains() -> None:
     p = program("chimera", D=2, N=2)
     assert all(len(p.header.holders([s])) == 2 for s in range(p.header.stages))
     assert verify(p) is p
-    equal_to_one_process(p, deep_model(4), seed=0)
+    run_and_compare(p, deep_model(4), seed=0)
 
 
 def test_a_duplicate_task_is_refused() -> None:
@@ -94,7 +94,7 @@ def test_two_receives_in_the_wrong_order_are_refused() -> None:
         for a, b in [
             (n, n + 1) for n in range(len(stream) - 1) if isinstance(stream[n], Recv) and isinstance(stream[n + 1], Recv)
         ]:
-            assert codes(changed(PIPED, g, [moved(stream, a, b)])) == {"E430"}
+            assert codes(changed(PIPED, g, [with_move(stream, a, b)])) == {"E430"}
             break
         else:
             pytest.fail("this rank has no two consecutive RECVs")

@@ -25,7 +25,7 @@ from tests.effort import examples
 from tests.helpers import SMALL, chimera_pairs, program, streams, tasks, with_streams
 from tests.helpers_events import makespan
 from tests.helpers_random import programs, schedules, trees
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 
 
 def check_exactly_once(p: Program) -> None:
@@ -72,7 +72,7 @@ def test_random_schedules(text: str, width: int) -> None:
     assert parse(Source("printed", print_schedule(tree))) == tree
     p = compile_text(text, width=width).program
     check_exactly_once(p)
-    assert not wrong(p)
+    assert not find_error(p)
     assert compile_text(print_schedule(tree), width=width).program == p  # compiling again gives the same program
     assert verify(program_from_json(program_to_json(p))) == p
     assert program_from_text(program_to_text(p)) == p
@@ -114,7 +114,7 @@ def library(draw: st.DrawFn) -> Program:
 @examples(60)
 def test_the_library_at_any_size(p: Program) -> None:
     check_exactly_once(p)
-    assert not wrong(p, range(1))
+    assert not find_error(p, range(1))
     assert program_from_text(program_to_text(p)) == p
     assert simulate(p).makespan == makespan(p)
     costs = {"FWD": 2, "BWD": 3, "BWD_INPUT": 1, "BWD_WEIGHT": 4}

@@ -13,7 +13,7 @@ from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import peaks
 from tests.helpers import program, streams
 from tests.helpers_events import makespan
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 from tests.helpers_text import refused, small
 
 LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"
@@ -26,7 +26,7 @@ def groups(p: Program, rank: int = 0) -> list[tuple[int, ...]]:
 def test_a_formula_may_place_groups() -> None:
     p = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 2*m", B=LATE)
     assert groups(p, 0) == groups(p, 1) == [(0, 1), (2, 3), (4,)]  # the last is cut off
-    assert not wrong(p)
+    assert not find_error(p)
     # m is the first micro-batch of the group, g its number.
     by_number = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 4*g", B=LATE)
     assert streams(by_number) == streams(p)
@@ -40,7 +40,7 @@ def test_groups_of_different_sizes() -> None:
     assert groups(p) == [(0,), (1, 2), (3, 4, 5)]
     mixed = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) when m >= 2 at s + 2*m   F(s, m) when m < 2 at s + 2*m", B=LATE)
     assert groups(mixed) == [(0,), (1,), (2, 3)]
-    assert not wrong(mixed)
+    assert not find_error(mixed)
 
 
 def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
@@ -51,7 +51,7 @@ def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
             B=LATE,
         )
         assert groups(p, here) == [(0, 1), (2, 3)] and groups(p, there) == [(m,) for m in range(4)]
-        assert not wrong(p)
+        assert not find_error(p)
         sent = [i.micro_batches for i in p.stream(0) if isinstance(i, Send)]
         assert sent == [i.micro_batches for i in p.stream(1) if isinstance(i, Recv)] == groups(p, 0)
 
@@ -59,7 +59,7 @@ def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
 def test_backwards_may_be_grouped_too() -> None:
     p = small({"N": 4}, B="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD"] == [(0, 1), (2, 3)]
-    assert not wrong(p)
+    assert not find_error(p)
     assert simulate(p).busy == (12, 12)
 
 
@@ -71,7 +71,7 @@ def test_groups_with_their_own_pipes() -> None:
         B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
     assert groups(p) == [(0, 1), (2, 3), (4,)]  # never over two pipes
-    assert not wrong(p)
+    assert not find_error(p)
 
 
 def test_groups_that_are_no_partition() -> None:

@@ -62,9 +62,10 @@ def test_an_operation_is_read_without_making_values(form: Form) -> None:
     for i in instructions(form):
         rows, written = Streams(), json.loads(program_to_json(program_of(HEADER, [[i], []])))["streams"][0][0]
         rows.begin()
-        assert rows.fits(written) and written["op"] == form.op.name
-        assert rows.fits(instruction(instruction_text(i, tuple(pipes)), pipes))
-        assert not rows.fits(written | {"more": 1}) and not rows.fits({k: v for k, v in written.items() if k != "op"})
+        assert rows.add_if_valid(written) and written["op"] == form.op.name
+        assert rows.add_if_valid(instruction(instruction_text(i, tuple(pipes)), pipes))
+        assert not rows.add_if_valid(written | {"more": 1})
+        assert not rows.add_if_valid({k: v for k, v in written.items() if k != "op"})
 
 
 def test_masks_follow_the_classes() -> None:

@@ -20,7 +20,18 @@ from chimerac.interpreter.runtime.work import in_own_memory
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
-from tests.helpers_layers import Kinked, Last, Narrowing, Part, Plain, TiedFirst, TiedLast, Widening, example, loss
+from tests.helpers_layers import (
+    EndsInLinear,
+    EndsInRelu,
+    HalfView,
+    Last,
+    Narrowing,
+    TiedFirst,
+    TiedLast,
+    Widening,
+    example,
+    loss,
+)
 
 
 def storage(t: Tensor) -> int:
@@ -109,7 +120,7 @@ class Twice(nn.Module):
 
 
 def test_a_description_lists_what_layers_share_separately() -> None:
-    found = describe(model(TiedFirst, Kinked, Twice, Twice, partial(Part), Widening, Narrowing, TiedLast), 2)
+    found = describe(model(TiedFirst, EndsInRelu, Twice, Twice, partial(HalfView), Widening, Narrowing, TiedLast), 2)
     b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
     mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
     assert (2, 3, 7) in [x.kept for x in mask], "8 bytes a number, kept by three layers, made by the first"
@@ -124,6 +135,6 @@ def test_a_description_lists_what_layers_share_separately() -> None:
 
 
 def test_layers_return_contiguous_tensors_for_every_cut() -> None:
-    m = describe(model(TiedFirst, Narrowing, Plain, Last), 2)
-    other = describe(model(TiedFirst, Plain, Plain, Last), 2)
+    m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), 2)
+    other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), 2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes

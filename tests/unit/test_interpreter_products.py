@@ -15,7 +15,7 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
-from tests.helpers_loopback import SEED, batch_of, deep_model, described
+from tests.helpers_loopback import SEED, batch_of, deep_model, description_of
 
 Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point operations of one micro-batch
 
@@ -23,7 +23,7 @@ Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point
 def counted(p: Program) -> Counts:
     """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
     model, h, counts = deep_model(2 * p.header.stages - 2), p.header, Counts()
-    parts = partitioned(p, model, described(model))
+    parts = partitioned(p, model, description_of(model))
 
     def count(call: Callable[[], None], i: Instruction) -> None:
         with FlopCounterMode(display=False) as counter:

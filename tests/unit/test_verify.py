@@ -18,7 +18,7 @@ from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.progress import machines
 from chimerac.compiler.verify.view import View
 from tests.helpers import program, streams, with_streams
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 
 RIGHT = program("1f1b", D=2, N=2)
 TEXT = program_to_text(RIGHT)
@@ -229,7 +229,7 @@ def test_an_evaluation_program_may_have_everything_else() -> None:
     p = with_streams(EVALUATION, s).with_header(
         tied=(Tied("shared", (0, 1)),), limits={"activations": 2, "receive_buffers": 2, "weight_copies": 1}
     )
-    assert not wrong(verify(p))
+    assert not find_error(verify(p))
     assert peaks(p).receive_buffers == (0, 2)
     assert found(p.with_header(limits={"activations": 1}))[0].code == "E460"
     assert all(machines(View(p)).values())

@@ -32,7 +32,7 @@ def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: s
     return compile_text(text(**changes), parameters, width).program
 
 
-def refused(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
+def findings_of(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
     """Return the findings for this schedule with these lines replaced."""
     with pytest.raises(ChimeraError) as caught:
         small(parameters, width, **changes)

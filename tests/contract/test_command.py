@@ -101,8 +101,8 @@ def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
     assert ran.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
     # `-` means stdin, for a schedule and for a program.
     for given in (text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + text.encode()):
-        again = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=given, capture_output=True)
-        assert again.stdout.decode() == ran.stdout
+        result = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=given, capture_output=True)
+        assert result.stdout.decode() == ran.stdout
     read = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input=ran.stdout, capture_output=True, text=True)
     assert read.stdout == ran.stdout
     wrong = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input="schedule", capture_output=True, text=True)
@@ -157,8 +157,8 @@ def test_a_finding_names_a_file_of_the_library_so_that_it_opens(tmp_path: Path, 
     file = Path(find("chimera").name).resolve()
     line = file.read_text().splitlines().index("param N = D          require N >= 1 and N % D == 0") + 1
     for cwd, name in ((tmp_path, str(file)), (file.parents[1], "schedules/chimera.sched"), (file.parent, "chimera.sched")):
-        for wanted in ("chimera", "schedules/chimera.sched"):
-            assert f" --> {name}:{line}:22\n" in chimerac(wanted, "-p", "N=5", cwd=cwd).stderr
+        for argument in ("chimera", "schedules/chimera.sched"):
+            assert f" --> {name}:{line}:22\n" in chimerac(argument, "-p", "N=5", cwd=cwd).stderr
         # An example runs in its own folder, but its paths are shown relative to the current one.
         assert f" --> {name}:{line}:22\n" in chimerac("explain", "E210", cwd=cwd).stdout
     monkeypatch.chdir(tmp_path)
@@ -173,9 +173,9 @@ def test_usage_names_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["--help"], ["--nonsense"]):
         with pytest.raises(SystemExit):
             main(argv)
-        said = capsys.readouterr()
+        output = capsys.readouterr()
         for verb in VERBS:
-            assert re.search(rf"^       chimerac {verb} ", said.out + said.err, re.MULTILINE), verb
+            assert re.search(rf"^       chimerac {verb} ", output.out + output.err, re.MULTILINE), verb
     for verb in VERBS:
         with pytest.raises(SystemExit):
             main([verb, "--help"])
@@ -222,7 +222,7 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "message"),
     [
         ("fmt - < ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
         ("fmt --check ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
@@ -234,12 +234,12 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
         ("nosuch 2>&-", 2, ""),
     ],
 )
-def test_streams_that_are_full_or_closed(command: str, status: int, said: str, tmp_path: Path) -> None:
+def test_streams_that_are_full_or_closed(command: str, status: int, message: str, tmp_path: Path) -> None:
     (tmp_path / "ugly.sched").write_text((Path(__file__).parents[2] / "schedules/1f1b.sched").read_text() + "\n\n\n")
     line = f"{shlex.join(COMMAND)} {command}"
     ran = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (status, "")
-    assert ran.stderr.startswith(said) and "Traceback" not in ran.stderr and "Exception" not in ran.stderr
+    assert ran.stderr.startswith(message) and "Traceback" not in ran.stderr and "Exception" not in ran.stderr
 
 
 def test_suggested_options(capsys: pytest.CaptureFixture[str]) -> None:

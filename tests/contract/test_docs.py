@@ -19,7 +19,7 @@ from tools.generated import EXAMPLES, PARTS
 
 ROOT = figures.ROOT
 FOLDERS = [ROOT / part for part in PARTS]
-CODE = sorted(path for room in FOLDERS for path in room.rglob("*.py"))
+CODE = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -91,10 +91,10 @@ def test_links_lead_somewhere() -> None:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", text):
             if target.startswith("http"):
                 continue
-            place = (path.parent / target).resolve() if target else path
-            assert place.exists(), f"{name(path)}: {target}"
+            path_of_target = (path.parent / target).resolve() if target else path
+            assert path_of_target.exists(), f"{name(path)}: {target}"
             if anchor:
-                headings = re.findall(r"^#+ (.*)$", FENCE.sub("", place.read_text(encoding="utf-8")), re.MULTILINE)
+                headings = re.findall(r"^#+ (.*)$", FENCE.sub("", path_of_target.read_text(encoding="utf-8")), re.MULTILINE)
                 anchors = {"#" + re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
                 assert anchor in anchors, f"{name(path)}: {target}{anchor}"
 

@@ -60,15 +60,15 @@ def test_imports_have_no_cycle(of_parts: bool) -> None:
 
 def test_an_import_inside_a_function_has_a_comment_why() -> None:
     """A comment has the measured milliseconds, on the line of the import or above its group of imports."""
-    silent = []
+    without_comment = []
     for found in imports():
         lines = modules()[found.source].read_text(encoding="utf-8").splitlines()
         at = found.line - 1
         while at and lines[at].lstrip().startswith(("from ", "import ")) and "#" not in lines[at]:
             at -= 1
         if found.lazy and not re.search(r"#.* \d+(\.\d+)? m?s\b", lines[at]):
-            silent.append(f"{found.source}:{found.line} imports {found.target}")
-    assert not silent, "\n".join(silent)
+            without_comment.append(f"{found.source}:{found.line} imports {found.target}")
+    assert not without_comment, "\n".join(without_comment)
 
 
 def test_the_reader_of_imports_sees_what_python_sees() -> None:

@@ -36,7 +36,7 @@ costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
 pipe main on 0 1 micro_batches 0 1
 """
 BY_HAND = {
-    "as late and as early as can be": """
+    "SENDs as late and RECVs as early as possible": """
 rank 0:
   RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1
   FWD main s0 m0
@@ -128,13 +128,13 @@ def in_order(p: Program, s: Streams) -> bool:
             c = channel(g, i)
             if isinstance(i, Send | Recv) and c:
                 ends.setdefault(c, []).append((i.value, i.stage, i.micro_batches))
-    whole = [[i.group for i in p.stream(g) if isinstance(i, AllReduce)] for g in range(p.world)]
-    return sums == whole and all(ends.get(("recv", *c[1:])) == v for c, v in ends.items() if c[0] == "send")  # type: ignore[index]
+    original = [[i.group for i in p.stream(g) if isinstance(i, AllReduce)] for g in range(p.world)]
+    return sums == original and all(ends.get(("recv", *c[1:])) == v for c, v in ends.items() if c[0] == "send")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("changes", [later_sends, earlier_receives, exchanged_tasks])
-def test_right_changes_are_accepted(name: str, changes: Callable[[Streams], Iterator[Streams]]) -> None:
+def test_correct_changes_are_accepted(name: str, changes: Callable[[Streams], Iterator[Streams]]) -> None:
     p = PROGRAMS[name]
     accepted = 0
     for changed in list(changes(streams(p)))[:: 1 if changes is exchanged_tasks else 3]:

@@ -33,7 +33,7 @@ from tests.proof.mutations_streams import change_value
 PER_CLASS = 2  # mutants of one class and program
 
 
-def shipped_as(schedule: str) -> Iterator[tuple[str, Program]]:
+def programs_of(schedule: str) -> Iterator[tuple[str, Program]]:
     return ((name, p) for name, p in shipped_programs() if name.split(",")[0] == schedule)
 
 
@@ -49,7 +49,7 @@ def check(classes: dict[Mutation, Results]) -> None:
 @pytest.mark.parametrize("schedule", SMALL)
 def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
-    check_mutants(shipped_as(schedule), PER_CLASS, classes, run=False)
+    check_mutants(programs_of(schedule), PER_CLASS, classes, run=False)
     check(classes)
     assert sum(c.outcomes["rejected"] for c in classes.values()) > len(MUTATIONS)
     # These programs have no FREE, so every instruction and each of its fields is needed.
@@ -59,7 +59,7 @@ def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
 @pytest.mark.parametrize("schedule", SMALL)
 def test_mutants_of_evaluations_too(schedule: str) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
-    check_mutants(evaluations_of(shipped_as(schedule)), PER_CLASS, classes, run=False)
+    check_mutants(evaluations_of(programs_of(schedule)), PER_CLASS, classes, run=False)
     check(classes)
     assert classes[change_value].codes.keys() == {"E401"}, "an evaluation computes no gradients"
     assert not any(classes[m].outcomes["equivalent"] for m in (drop, change_stage, change_micro_batch))

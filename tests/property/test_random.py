@@ -38,9 +38,9 @@ def check_exactly_once(p: Program) -> None:
             for m in i.micro_batches:
                 assert m in h.pipes[i.pipe].micro_batches
                 counted[i.op][g // h.ranks, i.stage, m] += 1
-    wanted = [(w, s, m) for w in range(h.width) for s in range(h.stages) for m in range(h.micro_batches)]
-    assert counted["FWD"] == Counter(wanted)
-    assert counted["BWD"] + counted["BWD_INPUT"] == Counter(wanted)
+    expected = [(w, s, m) for w in range(h.width) for s in range(h.stages) for m in range(h.micro_batches)]
+    assert counted["FWD"] == Counter(expected)
+    assert counted["BWD"] + counted["BWD_INPUT"] == Counter(expected)
     assert counted["BWD_INPUT"] == counted["BWD_WEIGHT"]
 
 
@@ -54,13 +54,13 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 
 @given(programs())
 @examples(150)
-def test_every_program_survives_both_forms(p: Program) -> None:
-    for there, back in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
-        again = back(there(p))
+def test_every_program_is_equal_after_writing_and_reading(p: Program) -> None:
+    for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
+        reread = read(write(p))
         # Programs compare by their JSON text. What it might lose is visible only in the values.
-        assert (again.header, streams(again)) == (p.header, streams(p))
-        assert again == p and again.digest == p.digest
-        assert there(again) == there(p)
+        assert (reread.header, streams(reread)) == (p.header, streams(p))
+        assert reread == p and reread.digest == p.digest
+        assert write(reread) == write(p)
     assert with_streams(p, streams(p)) == p
 
 

@@ -114,10 +114,10 @@ def test_all_hard_links_lead_to_the_new_content(here: Path) -> None:
 
 
 def test_a_file_in_a_folder_that_is_not_writable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: str, *rest: int) -> int:
+    def deny(path: str, *rest: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(os, "open", deny)
     write("new\n", "file")
     assert Path("file").read_text() == "new\n"
 

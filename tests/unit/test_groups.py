@@ -14,7 +14,7 @@ from chimerac.compiler.verify import peaks
 from tests.helpers import program, streams
 from tests.helpers_events import makespan
 from tests.helpers_reference import find_error
-from tests.helpers_text import refused, small
+from tests.helpers_text import findings_of, small
 
 LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"
 
@@ -85,24 +85,24 @@ def test_groups_that_are_no_partition() -> None:
         ("F(s, m = 2*g .. 2*g + k) at s", "E201"),
         ("F(s, m = 2*s .. 2*s + g) at s", "E207"),
     ):
-        assert refused(F=rule, B=LATE)[0].code == code, rule
+        assert findings_of(F=rule, B=LATE)[0].code == code, rule
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_groups_that_leave_some_out_are_made_longer_where_that_was_tried() -> None:
-    for rule, wanted in (
+def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
+    for rule, expected in (
         ("m = 3*g .. 3*g + 1", "the groups leave out m = 2, 5: write m = 3*g .. 3*g + 2"),
         ("m = 2*g .. 2*g", "the groups leave out m = 1, 3, 5: write m = 2*g .. 2*g + 1"),
         ("m = 9*g .. 3", "the groups leave out m = 4, 5: write m = 9*g .. 5"),
         ("m = 2*g + 1 .. 2*g + 2", "the groups leave out m = 0"),
         ("m = g*g .. g*g", "the groups leave out m = 2, 3, 5"),
     ):
-        [d, *_] = refused({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
-        assert (d.code, d.help, d.label) == ("E301", wanted, "these groups")
-        if ": write " in wanted:
-            longer = wanted.split(": write ")[1]
+        [d, *_] = findings_of({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
+        assert (d.code, d.help, d.label) == ("E301", expected, "these groups")
+        if ": write " in expected:
+            longer = expected.split(": write ")[1]
             assert small({"N": 6}, F=f"F(s, {longer}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
 
 
@@ -111,21 +111,21 @@ def test_a_size_is_kept_in_the_program() -> None:
     assert small(more="size 3/1").header.micro_batch_size == (3, 1)
     assert small().header.micro_batch_size == (1, 1)
     for size in ("0/1", "1/0", "100000/1"):
-        assert refused(more=f"size {size}")[0].code == "E211"
-    assert refused(more="size 1/2 size 1/2")[0].code == "E208"
-    assert refused(more="size D/2")[0].code == "E102"
+        assert findings_of(more=f"size {size}")[0].code == "E211"
+    assert findings_of(more="size 1/2 size 1/2")[0].code == "E208"
+    assert findings_of(more="size D/2")[0].code == "E102"
 
 
 # --- recomputation ----------------------------------------------------------------------------------------------------
 
 
-def again(p: Program) -> set[tuple[int, int]]:
+def recomputing_stages(p: Program) -> set[tuple[int, int]]:
     """Return (pipe, stage) of the forwards that keep only their input."""
     return {(i.pipe, i.stage) for stream in streams(p) for i in stream if isinstance(i, Fwd) and i.recompute}
 
 
 @pytest.mark.parametrize(
-    ("clause", "wanted"),
+    ("clause", "expected"),
     [
         ("stage s on rank s recompute", {(0, 0), (0, 1), (1, 0), (1, 1)}),
         ("stage s on rank s", set()),
@@ -136,23 +136,23 @@ def again(p: Program) -> set[tuple[int, int]]:
         ("stage s in 0 .. 0 on rank s   stage t in 1 .. D - 1 on rank t recompute", {(0, 1), (1, 1)}),
     ],
 )
-def test_recomputation_by_stage_and_by_pipe(clause: str, wanted: set[tuple[int, int]]) -> None:
+def test_recomputation_by_stage_and_by_pipe(clause: str, expected: set[tuple[int, int]]) -> None:
     p = small(
         pipe=f"pipe a[i in 0 .. 1] {{ {clause}   micro_batches N }}",
         F="F a[j](s, m) at 20*j + s + 2*m",
         B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
-    assert again(p) == wanted
+    assert recomputing_stages(p) == expected
     # It adds the cost of the forward, and nothing else, at every place.
     plain = 2 * 3 * (1 + 2)
-    assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in wanted) for rank in range(2))
+    assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in expected) for rank in range(2))
     assert simulate(p).makespan == makespan(p)
-    assert not again(evaluation_of(p))
+    assert not recomputing_stages(evaluation_of(p))
 
 
-def test_what_recompute_asks_for() -> None:
-    assert refused(pipe="pipe main { stage s on rank s recompute when 3 micro_batches N }")[0].code == "E202"
-    assert refused(pipe="pipe main { stage s on rank s recompute when m == 0 micro_batches N }")[0].code == "E201"
+def test_the_condition_of_recompute_is_checked() -> None:
+    assert findings_of(pipe="pipe main { stage s on rank s recompute when 3 micro_batches N }")[0].code == "E202"
+    assert findings_of(pipe="pipe main { stage s on rank s recompute when m == 0 micro_batches N }")[0].code == "E201"
 
 
 def test_recomputation_of_a_split_backward_is_paid_by_the_input_gradient() -> None:

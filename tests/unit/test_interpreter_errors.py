@@ -15,7 +15,7 @@ from chimerac.interpreter.launch import failures
 
 
 class EndedError(Exception):
-    """Instead of the end of the process."""
+    """Raised where the process would end."""
 
 
 def test_a_rank_error_says_where_and_why() -> None:
@@ -51,9 +51,9 @@ def test_a_traceback_is_printed_where_no_message_explains_the_failure(
     monkeypatch.setattr(time, "sleep", slept.append)
     with pytest.raises(EndedError, match="1"):
         failures.end_with(error, reports=True)
-    said = capsys.readouterr().err
-    assert ("Error: " in said) == has_traceback, "the last line of a traceback names the class"
-    assert sum(slept) == slept_s and "error" in said
+    output = capsys.readouterr().err
+    assert ("Error: " in output) == has_traceback, "the last line of a traceback names the class"
+    assert sum(slept) == slept_s and "error" in output
 
 
 def test_a_project_with_packages_called_models_and_data_imports_the_runtime(tmp_path: Path) -> None:

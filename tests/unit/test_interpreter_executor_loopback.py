@@ -83,7 +83,7 @@ class Shifted(nn.Module):
 
 
 def test_an_input_that_a_stage_returns_unchanged_outlives_its_buffer() -> None:
-    # The mask goes through s1 unchanged and is read by the weight half of s2, when s1 is done with its buffer.
+    # s1 returns the mask unchanged. The weight gradients of s2 read it after s1 has released its buffer.
     p = program(SPLIT_PAIR, "split_pair", 2, 3, 2)
     run_and_compare(p, integer_model(3), 0, iterations=2)
 
@@ -97,14 +97,14 @@ def test_a_buffer_that_the_executor_frees_too_early_is_poisoned(monkeypatch: pyt
     p = TWO_RANKS["1f1b"]
     forward = Work.forward
 
-    def early(work: Work) -> None:
+    def forward_and_free(work: Work) -> None:
         forward(work)
         if work.input is not None:
             values = work.input.read()
             work.input.release()
             work.input.set(values)  # only loopback detects this
 
-    monkeypatch.setattr(Work, "forward", early)
+    monkeypatch.setattr(Work, "forward", forward_and_free)
     with pytest.raises(RankError, match=r"rank 1, instruction \d+: BWD main s1 m0: .*modified by an inplace operation"):
         run_in_loopback(p, rank_of(p, deep_model(3)))
 
@@ -114,35 +114,35 @@ def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.Monke
     forward = Work.forward_to_recompute
     run_and_compare(p, deep_model(3), 0)
 
-    def early(work: Work) -> None:
+    def forward_and_free(work: Work) -> None:
         forward(work)
         if work.input is not None:
             values = work.input.read()
             work.input.release()
             work.input.set(values)
 
-    monkeypatch.setattr(Work, "forward_to_recompute", early)
+    monkeypatch.setattr(Work, "forward_to_recompute", forward_and_free)
     assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))
 
 
-class Lopsided(First):
+class UnequalCopies(First):
     """A layer whose copies differ: the second instance has other initial weights."""
 
     built = 0
 
     def __init__(self) -> None:
         super().__init__()
-        Lopsided.built += 1
-        if Lopsided.built % 4 == 0:
+        UnequalCopies.built += 1
+        if UnequalCopies.built % 4 == 0:
             self.table.data[0, 0] += 1
 
 
 def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
-    Lopsided.built = 2  # the third instance is the one that is measured
-    model = model_of(Lopsided, Whole, Whole, Last)
+    UnequalCopies.built = 2  # the third instance is the one that is measured
+    model = model_of(UnequalCopies, Whole, Whole, Last)
     p = TWO_RANKS["two pipes"]
     description_of(model)
-    Lopsided.built = 2
+    UnequalCopies.built = 2
     with pytest.raises(ChimeraError, match=r"E810: the copies of stage 0 on rank 0 and rank 1 have different weights"):
         run_in_loopback(p, rank_of(p, model))
 
@@ -150,7 +150,7 @@ def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
 def test_copies_that_become_different_are_found_by_the_check() -> None:
     p = TWO_RANKS["two pipes"]
 
-    def live(transport: Transport) -> RankResult:
+    def run_rank(transport: Transport) -> RankResult:
         found = rank_of(p, deep_model(3))(transport)
         found.executor.check_copies()
         if transport.rank == 1:
@@ -159,7 +159,7 @@ def test_copies_that_become_different_are_found_by_the_check() -> None:
         return found
 
     with pytest.raises(ChimeraError, match=r"E810: the copies of stage 1 on rank 0 and rank 1"):
-        run_in_loopback(p, live)
+        run_in_loopback(p, run_rank)
 
 
 class TiedFirst(First):
@@ -251,18 +251,18 @@ def test_ties_of_only_the_model_or_only_the_program_are_refused(p: Program, mode
 def test_nothing_is_in_flight_when_an_iteration_ends() -> None:
     p, waited = TWO_RANKS["1f1b, window 9"], []
 
-    class Noting(Loopback):
+    class Recording(Loopback):
         def flush(self) -> None:
             waited.append(not all(channel.is_empty() for channel in self._to.values()))
             super().flush()
 
-    def live(transport: Loopback) -> None:
-        transport.__class__ = Noting
+    def run_rank(transport: Loopback) -> None:
+        transport.__class__ = Recording
         rank_of(p, deep_model(3))(transport)
         assert all(channel.is_empty() for channel in transport._to.values())
 
     for seed in range(8):
-        run_in_loopback(p, live, seed, every_post=True)  # type: ignore[arg-type]
+        run_in_loopback(p, run_rank, seed, every_post=True)  # type: ignore[arg-type]
     assert any(waited) and len(waited) == 16
 
 

@@ -1,4 +1,4 @@
-"""The GPT and its description: every cut gives the same results, and the measured sizes are correct."""
+"""The GPT and its description: every partition gives the same results, and the measured sizes are correct."""
 
 import json
 
@@ -18,16 +18,16 @@ from chimerac.models.gpt import PRESETS, gpt, next_byte_loss
 NANO = gpt("gpt-nano", 16)
 
 
-def test_any_cut_computes_the_same_bits() -> None:
+def test_any_partition_computes_the_same_bits() -> None:
     whole = build_stage(NANO, range(4), seed=1)
     tokens = torch.randint(0, 256, (3, 16))
-    wanted = whole(tokens)[0]
+    expected = whole(tokens)[0]
     description = describe(NANO, 3)
     for stages in range(1, 5):
         values = (tokens,)
         for layers in balanced(description, stages).layers:
             values = build_stage(NANO, layers, seed=1)(*values)
-        assert values[0].equal(wanted)
+        assert values[0].equal(expected)
 
 
 def test_weights_depend_only_on_seed_and_layer() -> None:
@@ -37,7 +37,7 @@ def test_weights_depend_only_on_seed_and_layer() -> None:
     torch.manual_seed(5)
     state = torch.get_rng_state()
     one = weights(1, 0)
-    assert torch.get_rng_state().equal(state), "building must not disturb others' random numbers"
+    assert torch.get_rng_state().equal(state), "building must not change the state of the global random numbers"
     torch.manual_seed(6)
     assert weights(1, 0).equal(one)
     assert not weights(2, 0).equal(one) and not weights(1, 1).equal(one)

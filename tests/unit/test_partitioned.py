@@ -62,7 +62,7 @@ def test_a_partition_gives_the_stage_of_a_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["m", "two words ", 'quoted "model" 9:9'])
-def test_both_forms_of_a_program_carry_it_and_the_digest_does_not(name: str) -> None:
+def test_both_forms_of_a_program_have_the_partition_and_the_digest_does_not(name: str) -> None:
     plain = program("gpipe", D=4)
     p = cut(plain, replace(UNEVEN, model=name))
     for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
@@ -118,7 +118,7 @@ def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Pa
     assert program_from_text(capsys.readouterr().out).header == found.header
     compiled.write_text(program_to_json(cut(found)))
     assert main([str(compiled), "--model", str(model), "--emit", "json"]) == 0
-    assert program_from_json(capsys.readouterr().out).partition == UNEVEN, "what a file carries stays"
+    assert program_from_json(capsys.readouterr().out).partition == UNEVEN, "the partition of a file is kept"
     assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 0
     report = capsys.readouterr().out
     for need in memory(cut(found), description_of(MODEL)):

@@ -22,8 +22,8 @@ def test_the_help_restores_the_intended_text(line: str) -> None:
     base, text = with_slip(line)
     found = findings_of(text)
     assert len(found) == 1, [d.message for d in found]  # one finding for one slip
-    meant = compile_text(with_edits(text, found[0])).program
-    assert meant.with_header(schedule=right_program(base).header.schedule) == right_program(base)
+    corrected = compile_text(with_edits(text, found[0])).program
+    assert corrected.with_header(schedule=right_program(base).header.schedule) == right_program(base)
 
 
 ADVISED = slip_lines("slips_advised.txt")
@@ -80,7 +80,7 @@ SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "fo
 def test_help_never_fails_on_unexpected_text() -> None:
     """Random texts: words are left out, inserted or exchanged, and texts are cut off."""
     r = random.Random(7)
-    strange = sorted(keywords()) + SIGNS
+    inserted_words = sorted(keywords()) + SIGNS
     for _ in range(400):
         words = re.findall(r"\w+|[^\w\s]|\s+", RIGHT[r.choice(list(RIGHT))])
         for _ in range(r.choice([1, 1, 2, 5])):
@@ -89,9 +89,9 @@ def test_help_never_fails_on_unexpected_text() -> None:
                 case 0:
                     words[k] = ""
                 case 1:
-                    words.insert(k, r.choice(strange))
+                    words.insert(k, r.choice(inserted_words))
                 case 2:
-                    words[k] = r.choice(strange)
+                    words[k] = r.choice(inserted_words)
                 case 3:
                     words[k], words[other] = words[other], words[k]
                 case 4:

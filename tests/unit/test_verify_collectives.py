@@ -43,10 +43,10 @@ def three_ranks(*orders: tuple[int, int]) -> Program:
 
 
 def finding(p: Program) -> tuple[str, str, tuple[str, ...]]:
-    return said(p)[:3]
+    return first_finding(p)[:3]
 
 
-def said(p: Program) -> tuple[str, str, tuple[str, ...], str]:
+def first_finding(p: Program) -> tuple[str, str, tuple[str, ...], str]:
     with pytest.raises(ChimeraError) as caught:
         verify(p)
     d = caught.value.diagnostics[0]
@@ -74,15 +74,15 @@ def test_two_orders_that_differ_are_named() -> None:
     changed = streams(p)
     assert [i.op for i in changed[1][-2:]] == ["ALLREDUCE", "ALLREDUCE"]
     changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
-    code, _, notes, help = said(with_streams(p, changed))
+    code, _, notes, help = first_finding(with_streams(p, changed))
     assert code == "E453"
     assert len(notes) == 2
     # The help suggests to undo the change, on one of the two ranks.
     move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then every check holds"
     found = re.fullmatch(move, help.splitlines()[0])
     assert found
-    turned = list(changed[int(found[1])])
-    changed[int(found[1])] = with_move(turned, int(found[2]), int(found[2]) - 1)
+    stream = list(changed[int(found[1])])
+    changed[int(found[1])] = with_move(stream, int(found[2]), int(found[2]) - 1)
     assert verify(with_streams(p, changed))
 
 

@@ -76,7 +76,7 @@ KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p el
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit. signs: +1 or -1 by kind of task; scope: what is counted separately, rank, stage or pipe; values: by rank."""
+    """A limit. signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: by rank."""
 
     signs: dict[str, int]
     scope: str
@@ -125,7 +125,7 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
         scope = draw(st.sampled_from(["rank", "rank", "stage", "pipe"]))
         values, signs = [], {"F": 1, last_kind: -1}
         for rank in range(shape.ranks):
-            stages: dict[object, int] = {}  # by what the limit counts separately: how many stages with tasks it has
+            stages: dict[object, int] = {}  # by rank, stage or pipe, as the scope says: the number of stages with tasks
             for p, s in shape.stages_of(rank):
                 key = {"rank": 0, "stage": s, "pipe": p}[scope]
                 stages[key] = stages.get(key, 0) + (shape.counts[p] > 0)

@@ -162,28 +162,28 @@ class Machine:
         if not all(arrivals):
             return False
         for m in i.micro_batches:
-            here = (i.pipe, i.stage, m)
+            cell = (i.pipe, i.stage, m)
             for value in ("act", *["grad"] * isinstance(i, Bwd | BwdInput)):
-                if not self.buffers[g].get((value, *here), True):
+                if not self.buffers[g].get((value, *cell), True):
                     raise WrongError(f"rank {g} reads a buffer that it has freed")
             if isinstance(i, Fwd):
-                input_value = self.take(g, ("act", *here)) if i.stage else ("sample", replica, m)
+                input_value = self.take(g, ("act", *cell)) if i.stage else ("sample", replica, m)
                 output: Term = ("F", i.stage, input_value)
                 if self.training:
-                    self.put(g, ("kept", *here), input_value)
+                    self.put(g, ("kept", *cell), input_value)
                 if i.stage < last:
                     self.put(g, ("act", i.pipe, i.stage + 1, m), output)
                 else:
                     self.losses.add((replica, m, output))
                 self.done["F", replica, i.stage, m] += 1
             if isinstance(i, Bwd | BwdInput):
-                kept = self.take(g, ("kept", *here))
-                output_gradient = self.take(g, ("grad", *here)) if i.stage < last else ("loss", replica, m)
+                kept = self.take(g, ("kept", *cell))
+                output_gradient = self.take(g, ("grad", *cell)) if i.stage < last else ("loss", replica, m)
                 self.put(g, ("grad", i.pipe, i.stage - 1, m), ("I", i.stage, kept, output_gradient))
-                self.put(g, ("inner", *here), ("W", i.stage, kept, output_gradient))
+                self.put(g, ("inner", *cell), ("W", i.stage, kept, output_gradient))
                 self.done["I", replica, i.stage, m] += 1
             if isinstance(i, Bwd | BwdWeight):
-                self.gradient[g].setdefault(i.stage, Counter())[self.take(g, ("inner", *here))] += 1
+                self.gradient[g].setdefault(i.stage, Counter())[self.take(g, ("inner", *cell))] += 1
                 self.done["W", replica, i.stage, m] += 1
         return True
 

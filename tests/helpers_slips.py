@@ -115,33 +115,35 @@ def findings_of(text: str) -> list[Diagnostic]:
     return list(caught.value.diagnostics)
 
 
-def location(found: Diagnostic) -> str:
+def location(finding: Diagnostic) -> str:
     """Return the line number and the marked text of a finding: '8: m'."""
-    assert found.span is not None
-    return f"{found.span.line}: {found.span.text}"
+    assert finding.span is not None
+    return f"{finding.span.line}: {finding.span.text}"
 
 
-def with_edits(text: str, found: Diagnostic) -> str:
+def with_edits(text: str, finding: Diagnostic) -> str:
     """Return the text after the edits that the help of a finding describes. The help has one edit per line:
 
     "write 'new' instead of 'old'" and "remove 'old'", at the position that the line names, or at the caret if it names none;
     "write 'new' at the end of line 7"; "did you mean 'new'?", at the caret.
     """
     lines, edits = text.split("\n"), []
-    for edit in found.help.split("\n"):
+    for edit in finding.help.split("\n"):
         suggestion = re.match(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$", edit)
         if suggestion:
-            assert found.span is not None
-            old, line = suggestion[2] or found.span.text, found.span.line
-            column = lines[line - 1].rindex(old, 0, found.span.end_column) + 1 if suggestion[2] else found.span.column
+            assert finding.span is not None
+            old, line = suggestion[2] or finding.span.text, finding.span.line
+            column = lines[line - 1].rindex(old, 0, finding.span.end_column) + 1 if suggestion[2] else finding.span.column
             edits.append((line, column, old, suggestion[1]))
             continue
         replacement = re.match(r"(?:slip.sched:(\d+):(\d+): )?(?:write '(.+?)' instead of '(.+?)'|remove '(.+?)')(?:;|$)", edit)
         end = re.match(r"write '(.+?)' at the end of line (\d+)(?:;|$)", edit)
         assert replacement or end, edit
         if replacement:
-            assert found.span is not None
-            position = (int(replacement[1]), int(replacement[2])) if replacement[1] else (found.span.line, found.span.column)
+            assert finding.span is not None
+            position = (
+                (int(replacement[1]), int(replacement[2])) if replacement[1] else (finding.span.line, finding.span.column)
+            )
             edits.append((*position, replacement[4] or replacement[5], replacement[3] or ""))
         elif end:
             edits.append((int(end[2]), len(lines[int(end[2]) - 1]) + 1, "", end[1]))

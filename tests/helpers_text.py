@@ -13,7 +13,7 @@ LINES = {
     "ranks": "ranks D",
     "stages": "stages D",
     "pipe": "pipe main { stage s on rank s   micro_batches N }",
-    "more": "",
+    "extra": "",
     "order": "order ticks {",
     "F": "F(s, m) at s + 2*m",
     "B": "B(s, m) at 2*D - 1 - s + 2*m",

@@ -55,7 +55,7 @@ def test_every_file_shown_is_named_before_it_is_used() -> None:
         assert used <= shown, name(path)
 
 
-def test_console_blocks_hold_only_what_is_generated() -> None:
+def test_console_blocks_have_only_commands_whose_output_is_generated() -> None:
     for path, body in fences("console"):
         for line in re.findall(r"^\$ (.*)$", body, re.MULTILINE):
             assert line.split()[0] in ("chimerac", SLOW), f"{name(path)}: {line}"

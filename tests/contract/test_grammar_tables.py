@@ -72,7 +72,7 @@ def test_the_parser_is_not_generated_if_the_saved_one_fits() -> None:
 
 
 def test_the_saved_parser_holds_plain_values_only() -> None:
-    """Of what a pickle can do, it only fills lists, tuples and dicts: it imports nothing and calls nothing."""
+    """The pickle only fills lists, tuples and dicts. It has no operation that imports or calls something."""
     used = {operation.name for operation, _, _ in pickletools.genops(PICKLE)}
     plain = {"PROTO", "FRAME", "MEMOIZE", "BINGET", "LONG_BINGET", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE"}
     plain |= {"BININT", "BININT1", "BININT2", "LONG1", "SHORT_BINUNICODE", "BINUNICODE"}

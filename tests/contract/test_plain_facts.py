@@ -107,6 +107,6 @@ def test_the_verifier_imports_chimera_ir_and_itself() -> None:
 
 def test_a_correct_program_runs_no_code_for_help() -> None:
     code = "from chimerac.compiler import compile_schedule; import sys; compile_schedule('chimera'); print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = {name for name in ran.stdout.split() if name.startswith("chimerac.compiler.diagnose.")}
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = {name for name in completed.stdout.split() if name.startswith("chimerac.compiler.diagnose.")}
     assert loaded <= {"chimerac.compiler.diagnose.reached"}

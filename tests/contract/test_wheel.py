@@ -30,9 +30,9 @@ ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of the verbs that ne
 
 def run(*command: str | Path, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-    ran = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, f"{[*command]}\n{ran.stdout[-2000:]}{ran.stderr[-4000:]}"
-    return ran.stdout
+    completed = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, f"{[*command]}\n{completed.stdout[-2000:]}{completed.stderr[-4000:]}"
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +106,12 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path
     assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)
 
 
-def test_a_checkout_without_links_says_so(tmp_path: Path) -> None:
+def test_a_checkout_without_links_has_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "chimerac").mkdir()
     shutil.copy(ROOT / "chimerac" / "__init__.py", tmp_path / "chimerac")
     (tmp_path / "chimerac" / "compiler").write_text("../compiler")  # as git writes a link with core.symlinks=false
-    ran = subprocess.run([sys.executable, "-c", "import chimerac"], cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 1 and "without links" in ran.stderr and "core.symlinks=true" in ran.stderr
+    completed = subprocess.run([sys.executable, "-c", "import chimerac"], cwd=tmp_path, capture_output=True, text=True)
+    assert completed.returncode == 1 and "without links" in completed.stderr and "core.symlinks=true" in completed.stderr
 
 
 # Names that packages of a user's project may have. Importing one of these fails.

@@ -83,10 +83,11 @@ def first_reads(streams: Streams, a: int, b: int) -> list[int]:
 def common_order(r: random.Random, streams: Streams, a: int, b: int) -> list[Transfer] | None:
     """Return an order in which two ranks can post all transfers between them; None if there is none."""
     before: dict[Transfer, set[Transfer]] = {}
-    for here, there in ((a, b), (b, a)):
-        for k, place in enumerate(send_positions(streams, here, there)):
-            read = first_reads(streams, there, here)
-            before[here, k] = {(there, n) for n in range(len(read)) if read[n] < place} | ({(here, k - 1)} if k else set())
+    for sender, receiver in ((a, b), (b, a)):
+        for k, place in enumerate(send_positions(streams, sender, receiver)):
+            read = first_reads(streams, receiver, sender)
+            before[sender, k] = {(receiver, n) for n in range(len(read)) if read[n] < place}
+            before[sender, k] |= {(sender, k - 1)} if k else set()
     order: list[Transfer] = []
     while len(order) < len(before):
         available = [x for x in before if x not in order and before[x] <= {*order}]

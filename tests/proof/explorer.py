@@ -99,8 +99,8 @@ def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
     if executed(view, machine, waits).all():
         return
     for why in WAITS:
-        kept = waits.why != why
-        others = Waits(waits.nodes, waits.target[kept], waits.source[kept], waits.why[kept])
+        remaining = waits.why != why
+        others = Waits(waits.nodes, waits.target[remaining], waits.source[remaining], waits.why[remaining])
         if executed(view, machine, others).all():
             yield why
 

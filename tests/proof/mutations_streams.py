@@ -38,9 +38,9 @@ def add_transfer(d: Draft, at: Place, rng: random.Random) -> bool:
         return False
     source, target = rng.sample(range(d.world), 2)
     value = "act" if rng.random() < 0.6 else "grad"
-    what = operands(d, at, rng)
-    d.insert(rng, source, Send(value, *what, target))  # type: ignore[arg-type]
-    d.insert(rng, target, Recv(value, *what, source))  # type: ignore[arg-type]
+    fields = operands(d, at, rng)
+    d.insert(rng, source, Send(value, *fields, target))  # type: ignore[arg-type]
+    d.insert(rng, target, Recv(value, *fields, source))  # type: ignore[arg-type]
     return True
 
 

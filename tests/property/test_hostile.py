@@ -239,7 +239,7 @@ def failing_target(data: bytes) -> str:
     return "fine"
 
 
-def test_the_engine_notices_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_records_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TARGETS, "broken", Target(failing_target, lambda: [b"fail over"], ("hang",)))
     monkeypatch.setattr(fuzz_engine, "HANG", 1)
     runner = Runner("broken", tmp_path)

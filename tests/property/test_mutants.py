@@ -57,7 +57,7 @@ def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SMALL)
-def test_mutants_of_evaluations_too(schedule: str) -> None:
+def test_mutants_of_evaluations(schedule: str) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
     check_mutants(evaluations_of(programs_of(schedule)), PER_CLASS, classes, run=False)
     check(classes)
@@ -66,7 +66,7 @@ def test_mutants_of_evaluations_too(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [TRAINING, EVALUATION], ids=lambda sizes: sizes.kind)
-def test_mutants_of_drawn_schedules_too(sizes: Sizes) -> None:
+def test_mutants_of_random_programs(sizes: Sizes) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
     check_mutants(random_programs(2, 12, sizes), 2, classes)
     check(classes)
@@ -76,7 +76,7 @@ def test_mutants_of_drawn_schedules_too(sizes: Sizes) -> None:
 
 
 @pytest.mark.parametrize("schedule", SMALL)
-def test_the_reference_rejects_what_the_verifier_rejects(schedule: str) -> None:
+def test_the_reference_rejects_the_mutants_that_the_verifier_rejects(schedule: str) -> None:
     """The reference itself finds nearly all mutants that change what is computed."""
     p = program(schedule, width=2, **SMALL[schedule][0])
     for mutation in (drop, redirect_peer, change_stage, change_micro_batch):

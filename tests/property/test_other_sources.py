@@ -65,7 +65,7 @@ def torch_order(schedule: str, D: int, N: int) -> list[list[Line]]:
 
 
 @pytest.mark.parametrize(("D", "N"), [(D, N) for D in (1, 2, 3, 4, 8) for N in (2 * D - 1, 2 * D, 2 * D + 1, 4 * D)])
-def test_zb_v_is_what_torch_generates(D: int, N: int) -> None:
+def test_zb_v_has_the_order_of_torch(D: int, N: int) -> None:
     order = torch_order("ScheduleZBVZeroBubble", D, N)
     p = compile_text(listing_of(order, 2 * D, N)).program
     assert task_orders(p) == task_orders(program("zb_v", D=D, N=N))
@@ -73,14 +73,14 @@ def test_zb_v_is_what_torch_generates(D: int, N: int) -> None:
 
 
 @pytest.mark.parametrize(("D", "N"), [(2, 1), (2, 2), (4, 1), (4, 3), (4, 6), (5, 5)])
-def test_what_torch_generates_for_few_micro_batches_runs_too(D: int, N: int) -> None:
+def test_the_order_of_torch_for_few_micro_batches_runs(D: int, N: int) -> None:
     """For N < 2D - 1 torch uses the order for 2D - 1 without the tasks that do not exist; zb_v.sched excludes such N."""
     p = compile_text(listing_of(torch_order("ScheduleZBVZeroBubble", D, N), 2 * D, N)).program
     assert not find_error(p)
 
 
 @pytest.mark.parametrize(("D", "N"), [(D, N) for D in (1, 2, 3, 4, 5, 8) for N in (2 * D, 2 * D + 1, 3 * D, 4 * D)])
-def test_dualpipev_is_what_torch_generates(D: int, N: int) -> None:
+def test_dualpipev_has_the_order_of_torch(D: int, N: int) -> None:
     order = torch_order("ScheduleDualPipeV", D, N)
     assert any(len(line) == 2 for rank in order for line in rank)
     p = compile_text(listing_of(order, 2 * D, N)).program

@@ -146,7 +146,7 @@ def test_the_same_bytes_under_two_hash_seeds() -> None:
     outputs = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        ran = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, check=True)
-        outputs.append(ran.stdout)
+        completed = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, check=True)
+        outputs.append(completed.stdout)
     assert len(outputs[0]) > 100_000
     assert outputs[0] == outputs[1]

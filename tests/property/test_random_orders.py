@@ -58,7 +58,7 @@ def with_limits(text: str, help: str) -> str:
 
 @given(greedy_schedules(never_stuck=False))
 @examples(100)
-def test_a_scheduler_with_any_limits_works_or_says_that_it_is_stuck(case: GreedyCase) -> None:
+def test_a_scheduler_with_any_limits_ends_or_has_a_finding(case: GreedyCase) -> None:
     try:
         p = compile_text(case.text).program
     except ChimeraError as error:
@@ -72,7 +72,7 @@ def test_a_scheduler_with_any_limits_works_or_says_that_it_is_stuck(case: Greedy
 
 @given(listings())
 @examples(100)
-def test_a_listing_runs_what_it_lists(case: ListingCase) -> None:
+def test_a_listing_runs_the_tasks_that_it_lists(case: ListingCase) -> None:
     assert task_orders(compile_and_check(case.text())) == case.orders
 
 
@@ -110,8 +110,8 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
     listed = Counter(a[:3] for a in named) + Counter(a[:3] for times, body in blocks for a in times * body)
     listed["F(0"] += "F(0, 0 .. 1)" in named
     for s in (0, 1):  # the remaining tasks, so that many of the listings are complete
-        listed[f"I({s}"] += (left := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
-        blocks += [(count - listed[f"F({s}"], [f"F({s})"]), (left, [f"I({s})"])]
+        listed[f"I({s}"] += (missing := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
+        blocks += [(count - listed[f"F({s}"], [f"F({s})"]), (missing, [f"I({s})"])]
     blocks.append((listed["I(0"] + listed["I(1"] - listed["W(0"] - listed["W(1"] - listed["W"], ["W"]))
     return looped_and_unrolled(count, named, blocks)
 

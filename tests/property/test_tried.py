@@ -206,7 +206,7 @@ def test_suggestions_run_on_the_machine_of_the_program(machine: Machine) -> None
     assert compile_source(Source("broken.sched", with_edits(broken, help)), {}, 1, machine, arrange=True)
 
 
-def test_a_suggestion_says_if_it_exceeds_limits_at_a_larger_size() -> None:
+def test_a_suggestion_names_the_size_at_which_it_exceeds_the_limits() -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
     code, help = code_and_help(broken, {})
     assert code == "E304" and "and with D=6 N=8, there without the limits: it then runs" in help
@@ -215,7 +215,7 @@ def test_a_suggestion_says_if_it_exceeds_limits_at_a_larger_size() -> None:
 
 def test_moving_the_suggested_tasks_earlier_makes_any_order_run() -> None:
     """Every rank has a random order. The moves are made one by one, and no task is lost."""
-    corrected = many = 0
+    corrected = orders_with_many_moves = 0
     for seed in range(300):
         r = random.Random(seed)
         tasks = tasks_only(with_own_orders(r, random_tasks(r)))
@@ -231,10 +231,10 @@ def test_moving_the_suggested_tasks_earlier_makes_any_order_run() -> None:
         timings = [earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), 0)) for p in (tasks, changed)]
         assert bool(timings[0].stuck) == bool(moves) and not timings[1].stuck
         corrected += bool(moves)
-        many += len(moves) > 2
+        orders_with_many_moves += len(moves) > 2
         count = moves_help(tasks, moves, "the order then runs").count("let rank")
         assert count == min(len(moves), 8)
-    assert corrected > 100 and many > 50
+    assert corrected > 100 and orders_with_many_moves > 50
 
 
 def test_the_finding_for_a_program_with_such_an_order() -> None:

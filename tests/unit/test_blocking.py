@@ -1,4 +1,4 @@
-"""Operations that can block a rank: for each of them some program is refused because a rank stops at it for ever."""
+"""Operations that can block a rank: for each of them the verifier refuses a program because a rank never gets past it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _fast_switches() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_fast_switches")
-def test_compilations_in_threads_take_what_they_take_alone() -> None:
+def test_compilations_in_threads_count_the_same_operations_as_alone() -> None:
     alone = [case() for case in CASES]
     assert all(spent > 0 for _, spent in alone)
     with ThreadPoolExecutor(len(CASES)) as pool:
@@ -72,7 +72,7 @@ def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: p
     assert nested and set(nested) == {CASES[0]()}
 
 
-def test_trials_take_nothing_of_the_budget() -> None:
+def test_trials_are_not_counted_in_the_budget() -> None:
     """The text whose changes are tried takes as many operations as its own order does."""
     result, spent = compile_and_count(Source("late", LATE))
     assert "tried" in result
@@ -101,7 +101,7 @@ def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
         assert d.help == "take smaller sizes, or fewer and simpler formulas"
 
 
-def test_a_share_is_part_of_what_is_left() -> None:
+def test_a_share_is_taken_from_the_remaining_operations() -> None:
     budget = Budget(100, 20)
     assert (budget.share(4).left, budget.share().left, budget.left) == (20, 80, 80)
     assert Budget(100, 120).share().left == 0

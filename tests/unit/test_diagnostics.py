@@ -89,7 +89,7 @@ def test_many_findings_are_counted() -> None:
     assert "more findings" not in render([Diagnostic("E123", "fact")] * MAX_SHOWN)
 
 
-def test_colour_changes_nothing_but_colour() -> None:
+def test_colour_changes_no_text_of_a_finding() -> None:
     import re
 
     d = Diagnostic("E123", "a fact", span_at(2, 10, 16), "label", ("note",), "help")

@@ -1,4 +1,4 @@
-"""chimerac fmt: what it changes, what it keeps, and that it loses nothing."""
+"""chimerac fmt: the layout that it writes, and that it keeps the syntax tree and all comments."""
 
 from __future__ import annotations
 

@@ -296,8 +296,8 @@ def test_costs_of_a_simulation() -> None:
 def test_a_window_of_one_delays_a_program_and_a_window_of_two_does_not() -> None:
     """A SEND waits for the message before it, so at hop 3 the sender of a fast stage is delayed."""
     p: Program = program("gpipe", D=2, N=6)
-    two, one = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
-    assert two < one
+    with_window_2, with_window_1 = (simulate(p.with_header(window=w), {"F": 1, "B": 1, "hop": 3}).makespan for w in (2, 1))
+    assert with_window_2 < with_window_1
     for window in (1, 2, 3):
         changed = p.with_header(window=window)
         assert simulate(changed, {"F": 1, "B": 1, "hop": 3}).makespan == makespan(changed, {"FWD": 1, "BWD": 1}, 3)

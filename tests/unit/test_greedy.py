@@ -27,7 +27,7 @@ def stuck_finding(*lines: str, **where: object) -> Diagnostic:
     return d
 
 
-def test_what_is_preferred_starts_first() -> None:
+def test_the_preferred_task_starts_first() -> None:
     #                                                rank 0  F0 F1 F2 B0 B1 B2       with B = 2: F0 F1 F2 .. B0 ..
     #                                                rank 1  .. F0 B0 F1 B1 F2 B2
     p = greedy("prefer B, F")
@@ -40,7 +40,7 @@ def test_what_is_preferred_starts_first() -> None:
     assert tasks_of(p, 1) == "F0 I0 W0 F1 I1 W1 F2 I2 W2"
 
 
-def test_it_never_waits_for_what_is_preferred() -> None:
+def test_a_rank_never_waits_for_a_preferred_task() -> None:
     """A free rank starts a ready task, even if a preferred one becomes ready shortly after."""
     p = greedy("cost F = 2, B = 2, hop = 1", "prefer B, F", N=4)
     assert tasks_of(p, 0) == "F0 F1 F2 F3 B0 B1 B2 B3"
@@ -66,7 +66,7 @@ def test_ties_go_to_the_lower_pipe_then_stage_then_micro_batch() -> None:
     assert tasks_of(late, 0).startswith("F2.0 F3.0 F2.1 F3.1 F0.0")
 
 
-def test_a_limit_bounds_what_has_started() -> None:
+def test_a_limit_bounds_the_tasks_that_have_started() -> None:
     assert tasks_of(greedy("prefer F, B", "limit F - B <= 1", N=3), 0) == "F0 B0 F1 B1 F2 B2"
     assert tasks_of(greedy("prefer F, B", "limit F - B <= D - r", N=3), 1) == "F0 B0 F1 B1 F2 B2"
     assert tasks_of(greedy("prefer F, I, W", "limit F - W <= 1", N=2), 0) == "F0 I0 W0 F1 I1 W1"
@@ -116,7 +116,7 @@ def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> Non
     assert d.help.startswith("line 5: write 'limit F <= 3'; line 6: write 'limit F - B <= 2'; tried: the scheduler then ends")
 
 
-def test_what_cannot_be_tried_within_bounds_gets_the_rule() -> None:
+def test_the_help_is_the_rule_if_no_limit_can_be_tried_in_time() -> None:
     d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)
     assert d.help.startswith("bound F - B, which every micro-batch gives back, with room for a forward of every pipe and stage")
 

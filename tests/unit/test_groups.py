@@ -44,19 +44,19 @@ def test_groups_of_different_sizes() -> None:
 
 
 def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
-    for here, there in ((0, 1), (1, 0)):
+    for grouped_stage, single_stage in ((0, 1), (1, 0)):
         p = small(
             {"N": 4},
-            F=f"F(s, m = 2*g .. 2*g + 1) when s == {here} at 2*s + 4*m  F(s, m) when s == {there} at 2*s + 4*m",
+            F=f"F(s, m = 2*g .. 2*g + 1) when s == {grouped_stage} at 2*s + 4*m  F(s, m) when s == {single_stage} at 2*s + 4*m",
             B=LATE,
         )
-        assert groups(p, here) == [(0, 1), (2, 3)] and groups(p, there) == [(m,) for m in range(4)]
+        assert groups(p, grouped_stage) == [(0, 1), (2, 3)] and groups(p, single_stage) == [(m,) for m in range(4)]
         assert not find_error(p)
         sent = [i.micro_batches for i in p.stream(0) if isinstance(i, Send)]
         assert sent == [i.micro_batches for i in p.stream(1) if isinstance(i, Recv)] == groups(p, 0)
 
 
-def test_backwards_may_be_grouped_too() -> None:
+def test_backwards_may_be_grouped() -> None:
     p = small({"N": 4}, B="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD"] == [(0, 1), (2, 3)]
     assert not find_error(p)
@@ -107,13 +107,13 @@ def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
 
 
 def test_a_size_is_kept_in_the_program() -> None:
-    assert small(more="size 1/2").header.micro_batch_size == (1, 2)
-    assert small(more="size 3/1").header.micro_batch_size == (3, 1)
+    assert small(extra="size 1/2").header.micro_batch_size == (1, 2)
+    assert small(extra="size 3/1").header.micro_batch_size == (3, 1)
     assert small().header.micro_batch_size == (1, 1)
     for size in ("0/1", "1/0", "100000/1"):
-        assert findings_of(more=f"size {size}")[0].code == "E211"
-    assert findings_of(more="size 1/2 size 1/2")[0].code == "E208"
-    assert findings_of(more="size D/2")[0].code == "E102"
+        assert findings_of(extra=f"size {size}")[0].code == "E211"
+    assert findings_of(extra="size 1/2 size 1/2")[0].code == "E208"
+    assert findings_of(extra="size D/2")[0].code == "E102"
 
 
 # --- recomputation ----------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ TOY = ModelDescription(
 )
 
 
-def test_what_groups_and_recomputation_hold() -> None:
+def test_the_memory_of_groups_and_recomputation() -> None:
     """Six micro-batches, all alive on both ranks before the first backward."""
 
     def bytes_of(F: str, recompute: str = "") -> list[int]:  # noqa: N803

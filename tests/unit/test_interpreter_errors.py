@@ -1,4 +1,4 @@
-"""The errors of a run: one tree, and what a rank prints before it ends."""
+"""The errors of a run: their common base class, and the output of a rank before it ends."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def test_a_project_with_packages_called_models_and_data_imports_the_runtime(tmp_
         "print(models.MINE, data.MINE, interpreter.MINE, compiler.MINE)\n"
         "print([name for name in sys.modules if name.startswith(('chimerac.models', 'chimerac.compiler'))])\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines() == ["models data interpreter compiler", "[]"]
+    completed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines() == ["models data interpreter compiler", "[]"]

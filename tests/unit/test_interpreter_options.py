@@ -1,4 +1,4 @@
-"""The command line of run.py, and the names of the files beside it."""
+"""The command line of run.py, and the names of the files in its folder."""
 
 import re
 import sys

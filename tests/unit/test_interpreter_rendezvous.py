@@ -1,4 +1,4 @@
-"""If a wait takes too long, the ranks that do not answer are named, or else what all ranks do."""
+"""If a wait takes too long, the error names the ranks that do not answer. If all answer, it says what each of them does."""
 
 from __future__ import annotations
 

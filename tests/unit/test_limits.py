@@ -71,7 +71,7 @@ def test_a_version_is_a_number(version: str) -> None:
     assert codes_of(program_from_json, text.replace('"version": 1', f'"version": {version}')) == {"E602"}
 
 
-def test_a_group_of_too_many() -> None:
+def test_a_group_of_too_many_micro_batches() -> None:
     file = json.loads(program_to_json(RIGHT))
     for count, code in ((limits.RANKS, None), (limits.RANKS + 1, "E603")):
         task = TASK | {"micro_batches": list(range(count))}

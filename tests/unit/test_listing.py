@@ -20,8 +20,8 @@ PIPE = "pipe main { stage k on rank k   micro_batches N }"
 TWO = "pipe p[i in 0 .. 1] { stage k on rank if i == 0 then k else D - 1 - k   micro_batches N }"
 
 
-def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", more: str = "") -> Program:  # noqa: N803
-    head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {more}\n{pipes}\n"
+def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", extra: str = "") -> Program:  # noqa: N803
+    head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {extra}\n{pipes}\n"
     return compile_text(f"{head}order listing for rank r {{\n{body}\n}}\n").program
 
 
@@ -142,7 +142,7 @@ CROSSED = """if r == 0 { repeat N { F p[0] }  repeat N { F p[1] }  B p[1]  B p[1
 @pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
 def test_a_pair_is_received_before_and_sent_and_summed_after(window: int, sync: str) -> None:
     """The last weight gradient of stage 1 is the first task of a pair: its sum waits for the second."""
-    p = listing(CROSSED, pipes=TWO, D=2, N=2, more=f"window {window} {sync}")
+    p = listing(CROSSED, pipes=TWO, D=2, N=2, extra=f"window {window} {sync}")
     for g in range(2):
         stream = p.stream(g)
         k = next(k for k, i in enumerate(stream) if isinstance(i, Task) and i.overlap)

@@ -78,7 +78,7 @@ def test_a_group_keeps_one_activation_per_micro_batch() -> None:
     assert memory_of(*BOTH, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 2 * 50 + 2 * 7
 
 
-def test_a_split_backward_keeps_what_the_weight_gradient_needs() -> None:
+def test_a_split_backward_keeps_the_operands_of_the_weight_gradient() -> None:
     split = ["BWD_INPUT main s1 m0", "BWD_INPUT main s0 m0", "BWD_INPUT main s1 m1", "BWD_INPUT main s0 m1"]
     weights = ["BWD_WEIGHT main s1 m0,1", "BWD_WEIGHT main s0 m0,1"]
     # After all input gradients 2 (20 + 3) bytes are left. The peak is before the first.

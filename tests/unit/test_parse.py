@@ -68,7 +68,7 @@ def test_the_number_of_errors_is_limited() -> None:
 
 def test_an_error_hides_no_earlier_error_and_causes_no_later_one() -> None:
     assert len(errors(text(ranks="ranks"))) == 1
-    assert len(errors(text(more="require 1 <= N <= 3"))) == 1
+    assert len(errors(text(extra="require 1 <= N <= 3"))) == 1
     assert len(errors(text(end=""))) == 1
 
 

@@ -110,18 +110,18 @@ def test_an_empty_pipe_has_a_place_and_no_tasks() -> None:
 
 def test_costs() -> None:
     assert small().costs == Costs.default(2)
-    assert small(more="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
-    assert small(more="cost B(s) = 9 - s").costs.BWD == (9, 8)
-    assert codes(more="cost F = 0 - 1") == ["E211"]
-    assert codes(more="cost hop(s) = 1") == ["E202"]
+    assert small(extra="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
+    assert small(extra="cost B(s) = 9 - s").costs.BWD == (9, 8)
+    assert codes(extra="cost F = 0 - 1") == ["E211"]
+    assert codes(extra="cost hop(s) = 1") == ["E202"]
 
 
 def test_window_and_tied() -> None:
-    p = small(more="window 5  tied shared on stages D - 1, 0")
+    p = small(extra="window 5  tied shared on stages D - 1, 0")
     assert p.header.window == 5
     assert p.header.tied == (Tied("shared", (0, 1)),)
-    assert codes(more="tied shared on stages 0, D") == ["E220"]
-    assert codes(more="window 0 - 1") == ["E211"]
+    assert codes(extra="tied shared on stages 0, D") == ["E220"]
+    assert codes(extra="window 0 - 1") == ["E211"]
 
 
 def test_sizes() -> None:

@@ -30,7 +30,7 @@ ADVISED = slip_lines("slips_advised.txt")
 
 
 @pytest.mark.parametrize(("line", "advice"), list(zip(ADVISED[::2], ADVISED[1::2], strict=True)))
-def test_what_the_help_says(line: str, advice: str) -> None:
+def test_the_help_explains_what_to_write(line: str, advice: str) -> None:
     found = findings_of(with_slip(line)[1])
     where, _, help = advice.strip().partition(" => ")
     assert found[0].code in ("E101", "E102")

@@ -67,7 +67,7 @@ def program_of_rows(rows: Streams) -> Program:
 
 @examples(1500)
 @given(objects())
-def test_the_reader_accepts_exactly_what_the_types_accept(fields: dict[str, Any]) -> None:
+def test_the_reader_accepts_exactly_the_instructions_that_the_types_accept(fields: dict[str, Any]) -> None:
     rows = Streams()
     rows.begin()
     is_added = rows.add_if_valid(fields)

@@ -28,7 +28,7 @@ def sums(p: Program, rank: int) -> list[str]:
 
 
 def two_pipes(sync: str, width: int = 1) -> Program:
-    return small({"N": 2}, width, pipe=PIPES, more=sync, **TICKS)
+    return small({"N": 2}, width, pipe=PIPES, extra=sync, **TICKS)
 
 
 @pytest.mark.parametrize("sync", ["", "sync at end"])
@@ -66,14 +66,14 @@ def test_a_stage_with_one_copy_is_not_summed() -> None:
 
 
 def test_tied_parameters_are_summed_next_to_their_stages() -> None:
-    p = small(more="tied shared on stages 0, D - 1")
+    p = small(extra="tied shared on stages 0, D - 1")
     assert [(c.group, c.stage, c.ranks) for c in p.collectives] == [("shared", 0, (0, 1))]
-    p = small(more="tied shared on stages 0, D - 1", width=2)
+    p = small(extra="tied shared on stages 0, D - 1", width=2)
     assert ("shared", 0, (0, 1, 2, 3)) in {(c.group, c.stage, c.ranks) for c in p.collectives}
     # With a single rank there is nothing to sum.
     pipe = "pipe main { stage s on rank 0 micro_batches N }"
     assert not small(
-        more="tied shared on stages 0, 1", pipe=pipe, F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m"
+        extra="tied shared on stages 0, 1", pipe=pipe, F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m"
     ).collectives
 
 

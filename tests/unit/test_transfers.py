@@ -48,7 +48,7 @@ def test_both_ends_of_a_channel_have_the_same_order(source: str) -> None:
     assert messages(p, Send) == messages(p, Recv)
 
 
-def test_the_allowance_bounds_what_is_posted() -> None:
+def test_the_allowance_bounds_the_number_of_posted_values() -> None:
     """Like gpipe, with 8 micro-batches: at most `ahead` values of a channel are posted and not yet read."""
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
@@ -119,7 +119,7 @@ def test_tasks_keep_their_order() -> None:
 
 # Rank 1 reads values that rank 0 has computed earlier, so more than two values are sent before the first is read.
 SLOW = text(
-    more="cost F = 1, B = 2, hop = 2", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m", param="param D = 4   param N = 12"
+    extra="cost F = 1, B = 2, hop = 2", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m", param="param D = 4   param N = 12"
 )
 
 
@@ -155,6 +155,6 @@ def test_no_receive_delays_a_program(source: str) -> None:
 def test_a_full_window_delays_a_send(window: int, ends: int) -> None:
     """Three values are computed within a hop of 3. With a window of 2 the SEND of the third, computed at 3, waits until the
     first arrives at 4. With a window of 0 a SEND waits for its RECV to be posted, but not for a hop."""
-    source = text(more=f"window {window}  cost F = 1, B = 1, hop = 3", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m")
+    source = text(extra=f"window {window}  cost F = 1, B = 1, hop = 3", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m")
     p = compile_text(source).program
     assert (simulate(p).makespan, makespan_without_window(p)) == (ends, 14)

@@ -23,7 +23,7 @@ class PendingReceive:
         self.waits += 1
 
 
-class Noting(Alone):
+class RecordingTransport(Alone):
     """A transport that records the calls of forget."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Noting(Alone):
         self.forgotten.append(buffer)
 
 
-def received(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot], Buffer, PendingReceive]:
+def post_receive(store: Store, keys: list[Key], transport: Alone) -> tuple[list[Slot], Buffer, PendingReceive]:
     """Post a receive of these values, as the executor does."""
     layout, posted = Layout(SPECS * len(keys)), PendingReceive()
     buffer, slots = Buffer(layout.empty(transport.device), transport), [store.slot(key) for key in keys]
@@ -52,7 +52,7 @@ def test_equal_keys_have_the_same_slot() -> None:
 
 def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message() -> None:
     store = Store()
-    (first, second), _, posted = received(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], Alone())
+    (first, second), _, posted = post_receive(store, [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], Alone())
     assert store.left() == [first.key, second.key] and posted.waits == 0
     assert [t.shape for t in second.read()] == [(2,), (3,)]
     assert first.read()[0].data_ptr() != second.read()[0].data_ptr()
@@ -63,8 +63,8 @@ def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message
 
 
 def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
-    transport = Noting()
-    (first, second), buffer, _ = received(Store(), [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], transport)
+    transport = RecordingTransport()
+    (first, second), buffer, _ = post_receive(Store(), [Key("act", 0, 1, 4), Key("act", 0, 1, 5)], transport)
     memory = StorageWeakRef(buffer.message.untyped_storage())
     assert buffer.message.nbytes == 2 * (16 + 32)
     first.release()
@@ -77,8 +77,8 @@ def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
 
 
 def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> None:
-    transport = Noting()
-    (slot,), _, _ = received(Store(), [KEY], transport)
+    transport = RecordingTransport()
+    (slot,), _, _ = post_receive(Store(), [KEY], transport)
     slot.freed_later = True
     slot.release()
     assert slot.read() and not transport.forgotten
@@ -87,7 +87,7 @@ def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> Non
 
 
 def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
-    (slot,), _, posted = received(Store(), [KEY], Alone())
+    (slot,), _, posted = post_receive(Store(), [KEY], Alone())
     slot.release()
     assert posted.waits == 1
 
@@ -102,8 +102,8 @@ def test_a_taken_value_is_removed() -> None:
 
 def test_a_value_is_made_once() -> None:
     store = Store()
-    (slot,), _, _ = received(store, [KEY], Alone())
+    (slot,), _, _ = post_receive(store, [KEY], Alone())
     with pytest.raises(KeyError, match="already there"):
         slot.set((torch.zeros(1),))
     with pytest.raises(KeyError, match="already there"):
-        received(store, [KEY], Alone())
+        post_receive(store, [KEY], Alone())

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, FailFast, Field
 
 from chimerac.chimera_ir.instructions import STRICT
 
-ALIGNMENT = 16  # bytes: in a message of several tensors each begins at a multiple
+ALIGNMENT = 16  # bytes: in a message of several tensors, each tensor begins at a multiple of this
 
 Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 ITEM_BYTES: dict[str, int] = {

@@ -22,7 +22,7 @@ def json_lines(
     partition: Partition | None,
     table: Table,
     offsets: Ints,
-    batches: Sequence[tuple[int, ...]],
+    micro_batch_lists: Sequence[tuple[int, ...]],
     collectives: Sequence[Collective],
 ) -> Iterator[str]:
     """Yield the JSON text of a program, given as the fields of `Program`. costs, partition: None leaves their line out."""
@@ -38,7 +38,7 @@ def json_lines(
             yield f'"costs": {json.dumps({k.name: getattr(costs, k.name) for k in fields(costs)})},\n'
         if f.name == "pipes" and partition is not None:
             yield f'"partition": {json.dumps(partition.to_json())},\n'
-    ids = [json.dumps(b) for b in batches]
+    ids = [json.dumps(b) for b in micro_batch_lists]
     shared = [_collective(c) for c in collectives]
     yield '"streams": [\n'
     for g in range(len(offsets) - 1):
@@ -56,11 +56,11 @@ def _collective(i: Collective) -> str:
 
 def _row(row: tuple[int, ...], ids: list[str], collectives: list[str]) -> str:
     # Written from columns, not from instruction values: a program of a million instructions is written in seconds.
-    op, value, pipe, stage, batch, peer, flags = row
+    op, value, pipe, stage, operand, peer, flags = row
     template = _TEMPLATES[op]
     if not template:
-        return collectives[batch]
-    return template.format(_VALUES[value], pipe, stage, ids[batch], peer, _FLAGS[flags])
+        return collectives[operand]
+    return template.format(_VALUES[value], pipe, stage, ids[operand], peer, _FLAGS[flags])
 
 
 # The placeholder of each field in a template.

@@ -131,10 +131,10 @@ _NO_TEMPORARY_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG
 def _replace(target: str, data: bytes, status: os.stat_result | None) -> bool:
     """Write a temporary file and replace the target with it; return whether that was possible."""
     temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}")
-    made = False
+    is_created = False
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            made = True
+            is_created = True
             if status is not None:
                 if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(file.fileno(), status.st_uid, status.st_gid)
@@ -142,7 +142,7 @@ def _replace(target: str, data: bytes, status: os.stat_result | None) -> bool:
             file.write(data)
         os.replace(temporary, target)
     except BaseException as error:
-        if made:
+        if is_created:
             with suppress(OSError):
                 os.unlink(temporary)
         if isinstance(error, OSError) and error.errno in _NO_TEMPORARY_FILE:

@@ -1,4 +1,4 @@
-"""The two text forms of a program: telling which one a text has, and parsing it."""
+"""The two text forms of a program: whether a text has one of them, and parsing it."""
 
 from __future__ import annotations
 

@@ -80,11 +80,11 @@ class Header:
 
     def _sizes(self) -> Iterator[tuple[str, int, int]]:
         # The order matters: each size is computed only if those before it are within their limits.
-        held = self.stages + sum(len(tied.stages) for tied in self.tied)
+        stages = self.stages + sum(len(tied.stages) for tied in self.tied)
         yield "ranks over all replicas", self.width * self.ranks, limits.RANKS
         yield "stages", self.stages, limits.RANKS
         yield "pipes", len(self.pipes), limits.PIPES
-        yield "pipes x stages, tied ones counted again, x replicas", len(self.pipes) * held * self.width, limits.CELLS
+        yield "pipes x (stages + stages of tied sets) x replicas", len(self.pipes) * stages * self.width, limits.CELLS
         yield "tasks, two for every stage and micro-batch", 2 * self.stages * self.micro_batches * self.width, limits.TASKS
         groups = [*((s,) for s in range(self.stages)), *(tied.stages for tied in self.tied)]
         yield "ranks named by all gradient all-reduces", sum(self._rank_count(g) ** 2 for g in groups), limits.MEMBERS

@@ -50,7 +50,7 @@ STRICT: ConfigDict = {"extra": "forbid", "strict": True}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A computation of one stage for one micro-batch or a group of them; the common shape of the four classes below.
+    """A computation of one stage for one micro-batch or a group of them; the common fields of the four classes below.
 
     overlap: a runtime may fuse this task with the next task of the stream (DualPipe's pairs).
     """

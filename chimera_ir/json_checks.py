@@ -19,7 +19,8 @@ MAX_SHOWN = 2**20  # characters of a file whose wrong values findings show
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file. what: its name in messages; codes: of no JSON, of another kind or version, of a wrong field."""
+    """A kind of file. what: its name in messages; codes: for a text that is not JSON, for a file of another
+    kind or version, and for a wrong field."""
 
     what: str
     format: str

@@ -180,20 +180,20 @@ class StreamsParser:
         while True:
             item = match(text, at)
             try:
-                fits = item is not None and rows.fits(scan(item[1])[0])
+                is_added = item is not None and rows.add_if_valid(scan(item[1])[0])
             except (ValueError, RecursionError):
-                fits = False
-            if fits and item is not None:
+                is_added = False
+            if is_added and item is not None:
                 at, symbol = item.end(), item[2]
             else:
                 part = Excerpt.of(self.source, (at, end_of(text, at)))
-                rows.add(read_instruction(part, len(rows) - 1, rows.last))
+                rows.add(read_instruction(part, len(rows) - 1, rows.last_length))
                 at = after_space(text, at + len(part.text))
                 symbol = text[at : at + 1]
                 at = after(text, at, ",]")
             if symbol == "]":
                 return at
-            if not rows.last & 1023:
+            if not rows.last_length & 1023:
                 self._check()
 
     def _check(self) -> None:

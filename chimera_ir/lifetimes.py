@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir.boundary import Tensor, message_bytes
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.machines import open_sends
+from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.model import StageSum
 from chimerac.chimera_ir.program import RECOMPUTE, Ints, Program
 
@@ -42,8 +42,8 @@ ACTIVATIONS = (Kind.KEPT, Kind.FOR_INPUT, Kind.FOR_BOTH, Kind.FOR_WEIGHT, Kind.F
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
-    """What is held, as columns of equal length: each entry is held while rows `born` to `freed` run.
+class Lifetimes:
+    """What is held, as columns of equal length: each entry is held while rows `allocated` to `freed` run.
 
     stage: of an activation; of a value, that of its consumer. count: the number of values of a message, else 1. freed: the
     row after the stream's last for what is freed at the end of the iteration.
@@ -53,94 +53,98 @@ class Lives:
     value: Ints
     stage: Ints
     count: Ints
-    born: Ints
+    allocated: Ints
     freed: Ints
 
     @staticmethod
-    def of(kind: Kind, stage: Ints, born: Ints, freed: Ints, value: Value = Value.act, count: Ints | None = None) -> Lives:
+    def of(
+        kind: Kind, stage: Ints, allocated: Ints, freed: Ints, value: Value = Value.act, count: Ints | None = None
+    ) -> Lifetimes:
         """Return entries of one kind."""
-        same = [np.full(len(born), x, np.int64) for x in (kind, value)]
-        return Lives(same[0], same[1], stage, np.ones(len(born), np.int64) if count is None else count, born, freed)
+        same = [np.full(len(allocated), x, np.int64) for x in (kind, value)]
+        return Lifetimes(
+            same[0], same[1], stage, np.ones(len(allocated), np.int64) if count is None else count, allocated, freed
+        )
 
     @staticmethod
-    def concatenate(lives: Sequence[Lives]) -> Lives:
-        return Lives(*(np.concatenate([getattr(x, f.name) for x in lives]) for f in fields(Lives)))
+    def concatenate(lives: Sequence[Lifetimes]) -> Lifetimes:
+        return Lifetimes(*(np.concatenate([getattr(x, f.name) for x in lives]) for f in fields(Lifetimes)))
 
-    def take(self, rows: npt.NDArray[Any]) -> Lives:
+    def take(self, rows: npt.NDArray[Any]) -> Lifetimes:
         """Return the entries selected by an index or a mask."""
-        return Lives(*(getattr(self, f.name)[rows] for f in fields(Lives)))
+        return Lifetimes(*(getattr(self, f.name)[rows] for f in fields(Lifetimes)))
 
     def is_of(self, *kinds: Kind) -> npt.NDArray[np.bool_]:
         """Return which entries are of these kinds."""
         return np.isin(self.kind, kinds)
 
 
-def activations(program: Program) -> Lives:
+def activations(program: Program) -> Lifetimes:
     """Return the activations of a verified program. A FWD with recompute keeps none: its backward runs it again."""
-    h, t, at = program.header, program.table, _RowsByKey(program)
-    rows, keys = at.entries(np.flatnonzero(t.op == Op.FWD))
+    h, t, by_key = program.header, program.table, _RowsByKey(program)
+    rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))
     stage = t.stage[rows]
     if h.kind == "evaluation":
-        return Lives.of(Kind.ALIVE, stage, rows, rows)
-    first, last = at.input[keys], at.weight[keys]
+        return Lifetimes.of(Kind.ALIVE, stage, rows, rows)
+    first, last = by_key.input_gradient[keys], by_key.weight_gradient[keys]
     recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool), first != last
-    lives = [Lives.of(Kind.ALIVE, stage, rows, last)]
-    for kind, which, born, freed in (
+    lives = [Lifetimes.of(Kind.ALIVE, stage, rows, last)]
+    for kind, which, allocated, freed in (
         (Kind.KEPT, ~recomputed & ~split, rows, first),
         (Kind.FOR_INPUT, ~recomputed & split, rows, first),
         (Kind.FOR_BOTH, ~recomputed & split, rows, last),
         (Kind.FOR_WEIGHT, ~recomputed & split, first, last),
         (Kind.FOR_WEIGHT_RECOMPUTED, recomputed & split, first, last),
     ):
-        lives.append(Lives.of(kind, stage[which], born[which], freed[which]))
+        lives.append(Lifetimes.of(kind, stage[which], allocated[which], freed[which]))
     # The forwards of a group are run again one micro-batch after the other.
     for kind, which in ((Kind.KEPT, recomputed & ~split), (Kind.FOR_INPUT, recomputed & split)):
         backwards = np.unique(first[which])
-        lives.append(Lives.of(kind, t.stage[backwards], backwards, backwards))
-    return Lives.concatenate(lives)
+        lives.append(Lifetimes.of(kind, t.stage[backwards], backwards, backwards))
+    return Lifetimes.concatenate(lives)
 
 
-def received(program: Program) -> Lives:
+def received(program: Program) -> Lifetimes:
     """Return the buffers of received messages: a whole message is held until its last value is freed."""
-    at = _RowsByKey(program)
-    return Lives.concatenate([_received(program, at, value) for value in Value])
+    by_key = _RowsByKey(program)
+    return Lifetimes.concatenate([_buffers_of(program, by_key, value) for value in Value])
 
 
-def values(program: Program) -> Lives:
+def values(program: Program) -> Lifetimes:
     """Return the outputs of each rank's own tasks, and its sends."""
-    t, at = program.table, _RowsByKey(program)
+    t, by_key = program.table, _RowsByKey(program)
     sends, complete = _sends(program)
     lives = []
     for value in Value:
-        producer = at.producer(value)
+        producer = by_key.producer(value)
         sent = np.full(len(producer), -1, np.int64)
-        here = t.value[sends] == value
-        rows, keys = at.entries(sends[here])
+        of_value = t.value[sends] == value
+        rows, keys = by_key.entries(sends[of_value])
         sent[keys] = rows
         keys = np.flatnonzero(producer >= 0)
-        freed = np.where(sent[keys] >= 0, sent[keys], at.last_use(value)[keys])
-        lives.append(Lives.of(Kind.OUTPUT, at.stage(keys), producer[keys], freed, value))
-        rows, count = sends[here], at.count(sends[here])
-        lives.append(Lives.of(Kind.SENT, t.stage[rows], rows, complete[here], value, count))
-        lives.append(Lives.of(Kind.SENT_UNCOPIED, t.stage[rows], rows, rows, value, count))
-    return Lives.concatenate(lives)
+        freed = np.where(sent[keys] >= 0, sent[keys], by_key.last_use(value)[keys])
+        lives.append(Lifetimes.of(Kind.OUTPUT, by_key.stage(keys), producer[keys], freed, value))
+        rows, count = sends[of_value], by_key.count(sends[of_value])
+        lives.append(Lifetimes.of(Kind.SENT, t.stage[rows], rows, complete[of_value], value, count))
+        lives.append(Lifetimes.of(Kind.SENT_UNCOPIED, t.stage[rows], rows, rows, value, count))
+    return Lifetimes.concatenate(lives)
 
 
-def lifetimes(program: Program) -> Lives:
+def lifetimes(program: Program) -> Lifetimes:
     """Return all that the ranks of a verified program hold besides weights and gradients."""
-    return Lives.concatenate([activations(program), received(program), values(program)])
+    return Lifetimes.concatenate([activations(program), received(program), values(program)])
 
 
-def held(program: Program, lives: Lives, amounts: Amounts) -> Amounts:
+def held(program: Program, lives: Lifetimes, amounts: Amounts) -> Amounts:
     """Return, for each row of the program, the sum of the amounts that are held while it runs."""
-    ends = program.offsets[1:][program.rank_of[lives.born]] if len(program) else lives.born
+    ends = program.offsets[1:][program.rank_of[lives.allocated]] if len(program) else lives.allocated
     change = np.zeros(len(program) + 1, amounts.dtype)
-    np.add.at(change, lives.born, amounts)
+    np.add.at(change, lives.allocated, amounts)
     np.subtract.at(change, np.minimum(lives.freed + 1, ends), amounts)
     return np.cumsum(change)[:-1]
 
 
-def sizes(lives: Lives, stages: Sequence[StageSum]) -> Amounts:
+def sizes(lives: Lifetimes, stages: Sequence[StageSum]) -> Amounts:
     """Return the bytes of each entry, as Python integers if their sum might exceed 64 bits."""
     table = np.stack([lives.kind, lives.value, lives.stage, lives.count])
     # There are few combinations: the bytes of each are computed once.
@@ -149,9 +153,9 @@ def sizes(lives: Lives, stages: Sequence[StageSum]) -> Amounts:
         base = int(column.max(initial=0)) + 1
         combined = combined * base + column
     _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
-    each = [_bytes(Kind(k), Value(v), s, n, stages) for k, v, s, n in table[:, first].T.tolist()]
-    fits = max(map(abs, each), default=0) * max(1, len(inverse)) < 2**62
-    return np.array(each, np.int64 if fits else object)[inverse]
+    bytes_of_each = [_bytes(Kind(k), Value(v), s, n, stages) for k, v, s, n in table[:, first].T.tolist()]
+    fits = max(map(abs, bytes_of_each), default=0) * max(1, len(inverse)) < 2**62
+    return np.array(bytes_of_each, np.int64 if fits else object)[inverse]
 
 
 def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[StageSum]) -> int:
@@ -185,13 +189,13 @@ def _tensors(stages: Sequence[StageSum], value: Value, stage: int) -> tuple[Tens
     return tuple(t for t in stages[stage].boundary if t.gradient)
 
 
-def _received(program: Program, at: _RowsByKey, value: Value) -> Lives:
+def _buffers_of(program: Program, by_key: _RowsByKey, value: Value) -> Lifetimes:
     t = program.table
     messages = np.flatnonzero((t.op == Op.RECV) & (t.value == value))
-    rows, keys = at.entries(messages)
+    rows, keys = by_key.entries(messages)
     freed = np.full(len(program), -1, np.int64)
-    np.maximum.at(freed, rows, at.last_use(value)[keys])
-    return Lives.of(Kind.RECEIVED, t.stage[messages], messages, freed[messages], value, at.count(messages))
+    np.maximum.at(freed, rows, by_key.last_use(value)[keys])
+    return Lifetimes.of(Kind.RECEIVED, t.stage[messages], messages, freed[messages], value, by_key.count(messages))
 
 
 def _sends(program: Program) -> tuple[Ints, Ints]:
@@ -200,14 +204,14 @@ def _sends(program: Program) -> tuple[Ints, Ints]:
     rows = np.flatnonzero(t.op == Op.SEND)
     rank = program.rank_of[rows]
     complete = program.offsets[1:][rank]
-    window = open_sends(h.machine, h.window)
+    window = max_incomplete_sends(h.machine, h.window)
     if window is not None:
         channel = rank * program.world + t.peer[rows]
         order = np.argsort(channel, kind="stable")
-        ahead = order[window:]  # a SEND waits for the one that is `window` before it in its channel
-        order = order[: len(ahead)]
-        same = channel[order] == channel[ahead]
-        complete[order[same]] = rows[ahead[same]]
+        later = order[window:]  # a SEND waits for the one that is `window` before it in its channel
+        order = order[: len(later)]
+        same = channel[order] == channel[later]
+        complete[order[same]] = rows[later[same]]
     return rows, complete
 
 
@@ -217,25 +221,25 @@ class _RowsByKey:
     def __init__(self, program: Program) -> None:
         self.program, t = program, program.table
         h = program.header
-        self._sizes = np.array([len(b) for b in program.batches], np.int64)
+        self._sizes = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
         self._total = h.width * h.stages * h.micro_batches
         self.forward = self._rows(t.op == Op.FWD)
-        self.input = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_INPUT))
-        self.weight = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
+        self.input_gradient = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_INPUT))
+        self.weight_gradient = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
 
     def count(self, rows: Ints) -> Ints:
         """Return the number of micro-batches of each row."""
-        return self._sizes[self.program.table.batch[rows]]
+        return self._sizes[self.program.table.operand[rows]]
 
     def entries(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return (row, key), one entry per micro-batch of these rows."""
         h, t = self.program.header, self.program.table
-        batch = t.batch[rows]
+        operand = t.operand[rows]
         base = (self.program.rank_of[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches
-        if not len(rows) or int(batch.max()) < h.micro_batches:  # batch m is (m,) there (chimera_ir.program)
-            return rows, base + batch
-        members, count = self.program.batches, self.count(rows)
-        ids = np.array([m for b in batch.tolist() for m in members[b]], np.int64)
+        if not len(rows) or int(operand.max()) < h.micro_batches:  # no groups: list m is (m,)
+            return rows, base + operand
+        lists, count = self.program.micro_batch_lists, self.count(rows)
+        ids = np.array([m for k in operand.tolist() for m in lists[k]], np.int64)
         return np.repeat(rows, count), np.repeat(base, count) + ids
 
     def stage(self, keys: Ints) -> Ints:
@@ -244,7 +248,7 @@ class _RowsByKey:
 
     def producer(self, value: Value) -> Ints:
         """Return, indexed by the consumer's key, the row of the task that produces each value."""
-        by_producer, step = (self.forward, 1) if value == Value.act else (self.input, -1)
+        by_producer, step = (self.forward, 1) if value == Value.act else (self.input_gradient, -1)
         h, result = self.program.header, np.full(self._total, -1, np.int64)
         producers = np.flatnonzero(by_producer >= 0)
         producers = producers[self.stage(producers) != (h.stages - 1 if value == Value.act else 0)]
@@ -254,9 +258,9 @@ class _RowsByKey:
     def last_use(self, value: Value) -> Ints:
         """Return the row of the last use of each value: its FREE, or the last task that uses it."""
         t = self.program.table
-        consumers = self.weight if self.program.header.kind == "training" else self.forward
+        consumers = self.weight_gradient if self.program.header.kind == "training" else self.forward
         free = self._rows((t.op == Op.FREE) & (t.value == value))
-        return np.where(free >= 0, free, consumers if value == Value.act else self.input)
+        return np.where(free >= 0, free, consumers if value == Value.act else self.input_gradient)
 
     def _rows(self, which: npt.NDArray[np.bool_]) -> Ints:
         rows, keys = self.entries(np.flatnonzero(which))

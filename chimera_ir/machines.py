@@ -13,7 +13,7 @@ def machine_name(machine: Machine, window: int) -> str:
     return f"window({window})" if machine == "window" else machine
 
 
-def open_sends(machine: Machine, window: int) -> int | None:
+def max_incomplete_sends(machine: Machine, window: int) -> int | None:
     """Return how many sends of a channel may be incomplete on a machine; None for any number."""
     match machine:
         case "posted":

@@ -148,18 +148,18 @@ def _row_minima(
     least, first = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     step = 1 << (len(rows).bit_length() - 1)
     while step:
-        now = np.arange(step - 1, len(rows), 2 * step)
-        a = low[now].copy()
-        a[now >= step] = np.maximum(a, first[now - step])[now >= step]
-        b = high[now].copy()
-        inner = now + step < len(rows)
-        b[inner] = np.minimum(b[inner], first[now[inner] + step])
+        chosen = np.arange(step - 1, len(rows), 2 * step)
+        a = low[chosen].copy()
+        a[chosen >= step] = np.maximum(a, first[chosen - step])[chosen >= step]
+        b = high[chosen].copy()
+        inner = chosen + step < len(rows)
+        b[inner] = np.minimum(b[inner], first[chosen[inner] + step])
         lengths = b - a + 1
         starts = np.cumsum(lengths) - lengths
         i = np.arange(lengths.sum()) + np.repeat(a - starts, lengths)
-        values = before[i - offset] + (np.repeat(sums[rows[now]], lengths) - sums[i]) ** 2
-        least[now] = np.minimum.reduceat(values, starts)
-        hits = np.flatnonzero(values == np.repeat(least[now], lengths))
-        first[now] = i[hits[np.searchsorted(hits, starts)]]
+        values = before[i - offset] + (np.repeat(sums[rows[chosen]], lengths) - sums[i]) ** 2
+        least[chosen] = np.minimum.reduceat(values, starts)
+        hits = np.flatnonzero(values == np.repeat(least[chosen], lengths))
+        first[chosen] = i[hits[np.searchsorted(hits, starts)]]
         step //= 2
     return least, first

@@ -3,7 +3,7 @@
 A stream can be read as a tuple of instruction values (`Program.stream`). It is stored as columns, one row per instruction,
 rank after rank, so that a pass over a program of a million instructions is a few numpy calls.
 
-A program is a header, costs and a table. Their types are imported from here too.
+A program is a header, costs and a table. Their types can also be imported from this module.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Program:
 
     Equality ignores the costs and the partition.
 
-    offsets: stream g is rows offsets[g] to offsets[g + 1] of `table`; batches: the distinct tuples of micro-batch ids;
-    collectives: the distinct instructions with `ranks`.
+    offsets: stream g is rows offsets[g] to offsets[g + 1] of `table`; micro_batch_lists: the distinct tuples
+    of micro-batch ids; collectives: the distinct instructions with `ranks`. Column `operand` of the table refers to both.
     """
 
     header: Header
     costs: Costs
     table: Table
     offsets: Ints
-    batches: tuple[tuple[int, ...], ...]
+    micro_batch_lists: tuple[tuple[int, ...], ...]
     collectives: tuple[Collective, ...]
     partition: Partition | None = None
 
@@ -86,11 +86,17 @@ class Program:
         columns = zip(*(c[numbers].tolist() for c in self.table.columns()), strict=True)
         return [self._instruction(*row) for row in columns]
 
-    def _instruction(self, op: int, value: int, pipe: int, stage: int, batch: int, peer: int, flags: int) -> Instruction:
+    def _instruction(self, op: int, value: int, pipe: int, stage: int, operand: int, peer: int, flags: int) -> Instruction:
         form = FORMS[op]
         if "ranks" in form.fields:
-            return self.collectives[batch]
-        values = {"value": _VALUES[value], "pipe": pipe, "stage": stage, "micro_batches": self.batches[batch], "peer": peer}
+            return self.collectives[operand]
+        values = {
+            "value": _VALUES[value],
+            "pipe": pipe,
+            "stage": stage,
+            "micro_batches": self.micro_batch_lists[operand],
+            "peer": peer,
+        }
         return cast(Instruction, form.cls(**{k: values[k] if k in values else bool(flags & FLAGS[k]) for k in form.fields}))
 
     def stream(self, rank: int) -> tuple[Instruction, ...]:
@@ -116,7 +122,7 @@ class Program:
 
     def json(self, costs: Costs | None = None, partition: Partition | None = None) -> str:
         """Return the canonical JSON of this program with these costs and this partition, or without."""
-        parts = (self.table, self.offsets, self.batches, self.collectives)
+        parts = (self.table, self.offsets, self.micro_batch_lists, self.collectives)
         return "".join(json_lines(self.header, costs, partition, *parts))
 
     def __eq__(self, other: object) -> bool:

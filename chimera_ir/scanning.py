@@ -70,9 +70,10 @@ def string(text: str, at: int) -> tuple[str, int]:
 
 
 def end_of(text: str, at: int, depth: int = 0) -> int:
-    """Return the position after the value that begins here. depth: or after the end of so many brackets that are open here.
+    """Return the position after the value that begins here, or after the outermost open bracket.
 
-    What is inside is not checked. Raises JSONDecodeError if the value has no end.
+    depth: the number of brackets that are open here; 0 if a value begins here. What is inside is not checked. Raises
+    JSONDecodeError if the value has no end.
     """
     if not depth and text[at : at + 1] not in ('"', "[", "{"):
         found = _SCALAR.match(text, at)

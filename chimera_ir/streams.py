@@ -52,7 +52,7 @@ class Streams:
         return len(self._offsets)
 
     @property
-    def last(self) -> int:
+    def last_length(self) -> int:
         """Return the number of instructions of the last stream."""
         return len(self._rows) // 7 - self._offsets[-1]
 
@@ -72,7 +72,7 @@ class Streams:
                 return f"more than {most} {what}"
         return ""
 
-    def fits(self, fields: Mapping[str, Any]) -> bool:
+    def add_if_valid(self, fields: Mapping[str, Any]) -> bool:
         """Add the instruction with these fields of its JSON object. Return False, and add nothing, if any field is invalid.
 
         It accepts exactly what pydantic accepts by the types of `Instruction`, only faster. pydantic writes the messages.
@@ -80,7 +80,7 @@ class Streams:
         try:
             shape = _SHAPES[fields["op"]]
             if shape.collective:
-                return self._collective(shape, [fields[name] for name in shape.form.fields], len(fields))
+                return self._add_collective_if_valid(shape, [fields[name] for name in shape.form.fields], len(fields))
             pipe, stage, ids = fields["pipe"], fields["stage"], fields["micro_batches"]
             value = peer = flags = 0
             if not (_is_id(pipe) and _is_id(stage) and type(ids) is list and _are_ids(ids)):
@@ -89,13 +89,13 @@ class Streams:
                 value = _VALUES[fields["value"]]
             if shape.peer and not _is_id(peer := fields["peer"]):
                 return False
-            known = 1 + shape.required
-            if len(fields) > known:
+            valid_count = 1 + shape.required
+            if len(fields) > valid_count:
                 for name, bit in shape.flags.items():
                     given = fields.get(name)
                     if type(given) is bool:
-                        known, flags = known + 1, flags | bit * given
-            if len(fields) != known:
+                        valid_count, flags = valid_count + 1, flags | bit * given
+            if len(fields) != valid_count:
                 return False
         except (KeyError, TypeError):  # a missing field, or a value of a wrong type
             return False
@@ -107,7 +107,7 @@ class Streams:
         shape = _SHAPES[i.op]
         fields = {name: getattr(i, name) for name in shape.form.fields}
         if shape.collective:
-            self._number(shape, list(fields.values()))
+            self._add_collective(shape, list(fields.values()))
             return
         value = _VALUES[fields["value"]] if shape.value else 0
         flags = sum(bit * fields[name] for name, bit in shape.flags.items())
@@ -115,19 +115,19 @@ class Streams:
 
     def _add(self, shape: _Shape, value: int, pipe: int, stage: int, ids: Any, peer: int, flags: int) -> None:
         # A single micro-batch is stored as its id, a list of several as a number from -1 downwards.
-        batch = ids[0] if len(ids) == 1 else ~self._groups.setdefault(array("q", ids).tobytes(), len(self._groups))
-        self._rows.extend((shape.op, value, pipe, stage, batch, peer, flags))
+        operand = ids[0] if len(ids) == 1 else ~self._groups.setdefault(array("q", ids).tobytes(), len(self._groups))
+        self._rows.extend((shape.op, value, pipe, stage, operand, peer, flags))
         self._tasks += shape.is_task
 
-    def _collective(self, shape: _Shape, values: list[Any], given: int) -> bool:
+    def _add_collective_if_valid(self, shape: _Shape, values: list[Any], given: int) -> bool:
         """Add an instruction with `ranks` if the values of its fields are valid. given: the number of its fields in JSON."""
         names = shape.form.fields
         valid = given == 1 + len(names) and all(_VALID[name](value) for name, value in zip(names, values, strict=True))
         if valid:
-            self._number(shape, values)
+            self._add_collective(shape, values)
         return valid
 
-    def _number(self, shape: _Shape, values: list[Any]) -> None:
+    def _add_collective(self, shape: _Shape, values: list[Any]) -> None:
         names = shape.form.fields
         key = (shape.op, *(array("q", v).tobytes() if k == "ranks" else v for k, v in zip(names, values, strict=True)))
         number = self._collectives.setdefault(key, len(self._collectives))
@@ -139,13 +139,14 @@ class Streams:
         """Return the program of these streams. Ids are stored as they are; the verifier checks whether they exist."""
         rows = np.frombuffer(self._rows or b"", np.int64).reshape(-1, 7)
         table = Table(*(column.copy() for column in rows.T))
-        # Single micro-batches come first, so that batch m is (m,) in every program that the compiler makes.
-        batch, known, single = table.batch, header.micro_batches, table.has("micro_batches")
-        alone = single & (batch >= known)
-        unknown = np.unique(batch[alone])
+        # Single micro-batches come first, so that list m is (m,) in every program that the compiler makes.
+        operand, known, has_ids = table.operand, header.micro_batches, table.has("micro_batches")
+        is_unknown = has_ids & (operand >= known)  # one micro-batch that the header does not have
+        unknown = np.unique(operand[is_unknown])
         groups = [_ids_of(ids) for ids in self._groups]
-        batch[alone] = known + len(groups) + np.searchsorted(unknown, batch[alone])
-        batch[single & (batch < 0)] = known + ~batch[single & (batch < 0)]
+        operand[is_unknown] = known + len(groups) + np.searchsorted(unknown, operand[is_unknown])
+        is_group = has_ids & (operand < 0)
+        operand[is_group] = known + ~operand[is_group]
         return Program(
             header,
             costs,

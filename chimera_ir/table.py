@@ -28,7 +28,7 @@ _HAS: dict[str, Mask] = {name: np.array([name in form.fields for form in FORMS])
 class Table:
     """Instructions as columns of equal length (int64).
 
-    batch: an index into `Program.batches`, or for an instruction with `ranks` into `Program.collectives`. A column
+    operand: an index into `Program.micro_batch_lists`; of an instruction with `ranks`, into `Program.collectives`. A column
     without a meaning for an operation is 0.
     """
 
@@ -36,7 +36,7 @@ class Table:
     value: Ints
     pipe: Ints
     stage: Ints
-    batch: Ints
+    operand: Ints
     peer: Ints
     flags: Ints
 
@@ -59,7 +59,7 @@ class Table:
         return _HAS[field][self.op]
 
     def columns(self) -> list[Ints]:
-        return [self.op, self.value, self.pipe, self.stage, self.batch, self.peer, self.flags]
+        return [self.op, self.value, self.pipe, self.stage, self.operand, self.peer, self.flags]
 
     def take(self, rows: npt.NDArray[Any]) -> Table:
         """Return the rows selected by an index or a mask."""

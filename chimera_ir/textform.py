@@ -141,7 +141,7 @@ class _TextParser:
             except (ValueError, LookupError, AttributeError) as error:
                 known = "a header line, 'rank G:' or instructions joined by ';'"
                 if not isinstance(error, UnreadableError):
-                    error = UnreadableError(f"line {number} does not read as {known}")
+                    error = UnreadableError(f"line {number} cannot be parsed as {known}")
                 raise refuse("E605", str(error), _span(self.source, number, line), help=error.help) from None
         if not has_first_line:
             self._check_first_line(1, "")
@@ -173,14 +173,14 @@ class _TextParser:
         parts = line.split(";")
         for k, part in enumerate(parts):
             fields = instruction(part.strip(), self.pipes)
-            if not self.rows.fits(fields):
+            if not self.rows.add_if_valid(fields):
                 start = sum(len(other) + 1 for other in parts[:k])
-                self.rows.add(self._checked(number, start, part, fields))
+                self.rows.add(self._read_rejected(number, start, part, fields))
         self._check()
 
-    def _checked(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
-        """Return an instruction that `Streams.fits` rejected. Raises ChimeraError E603 with its place in the text."""
-        rank, nth = len(self.rows) - 1, self.rows.last
+    def _read_rejected(self, number: int, start: int, part: str, fields: dict[str, Any]) -> Instruction:
+        """Return an instruction that `Streams.add_if_valid` rejected. Raises ChimeraError E603 with its place in the text."""
+        rank, nth = len(self.rows) - 1, self.rows.last_length
         try:
             return read_instruction(Excerpt(json.dumps(fields), self.source), rank, nth)
         except ChimeraError as error:
@@ -288,5 +288,5 @@ def _split(words: list[str]) -> list[tuple[str, str]]:
 def _int(text: str) -> int:
     """Return an integer of at most 20 characters. Raises UnreadableError for anything else."""
     if not _INT.fullmatch(text) or len(text) > 20:
-        raise UnreadableError(f"'{text}' is not a number that a program has")
+        raise UnreadableError(f"'{text}' is not an integer of at most 20 characters")
     return int(text)

@@ -82,15 +82,15 @@ _WRITE: dict[str, Callable[[Any, tuple[str, ...]], str]] = {
 _WRITERS = {op: tuple(_WRITE[name] for name in form.fields) for op, form in _FORMS.items()}
 
 
-def _same(word: Any) -> Any:
+def _unchanged(word: Any) -> Any:
     return word
 
 
 # How each field but the flags is parsed from its group of the pattern below.
 _PARSE: dict[str, Callable[[str], Any]] = {
-    "value": _same,
-    "group": _same,
-    "pipe": _same,
+    "value": _unchanged,
+    "group": _unchanged,
+    "pipe": _unchanged,
     "stage": int,
     "micro_batches": _numbers,
     "peer": int,
@@ -134,24 +134,24 @@ def _syntax_error(text: str) -> UnreadableError:
     """Return the error for a text that is not an instruction."""
     op = text.split(maxsplit=1)[0] if text else ""
     if not text:
-        return UnreadableError(f"'{text}' does not read as an instruction", "write an instruction between two ';'")
+        return UnreadableError(f"'{text}' is not an instruction", "write an instruction between two ';'")
     if op not in _FORMS:
         return UnreadableError(f"unknown instruction '{op}': {did_you_mean(op, _FORMS)}")
     form = _FORMS[op]
-    shorter, names, help = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text), {*form.fields}, f"write {_usage(form)}"
+    without_zeros, names, help = re.sub(r"(?<=[\s,sm])0+(?=\d)", "", text), {*form.fields}, f"write {_usage(form)}"
     if len(text) > limits.INSTRUCTION:
         return UnreadableError(
             f"an instruction of {op} has {len(text)} characters, at most {limits.INSTRUCTION} are read", help
         )
     if found := _PATTERNS[op].fullmatch(text):
-        twice = next(flag for flag in FLAGS if found["flags"].split().count(flag) > 1)
-        return UnreadableError(f"'{twice}' appears twice in '{text}'", help)
-    if _PATTERNS[op].fullmatch(shorter):
-        return UnreadableError(f"a number of '{text}' begins with 0", f"write {shorter}")
+        duplicate = next(flag for flag in FLAGS if found["flags"].split().count(flag) > 1)
+        return UnreadableError(f"'{duplicate}' appears twice in '{text}'", help)
+    if _PATTERNS[op].fullmatch(without_zeros):
+        return UnreadableError(f"a number of '{text}' begins with 0", f"write {without_zeros}")
     if other := _pattern(op, names | {"peer"}, "").fullmatch(text):
         if form.arrow:
             return UnreadableError(f"the arrow of {op} is '{form.arrow}', not '{other['arrow']}'", help)
         return UnreadableError(f"{op} has no peer, but '{text}' names one", help)
     if form.arrow and _pattern(op, names - {"peer"}, "").fullmatch(text):
         return UnreadableError(f"'{text}' names no peer", help)
-    return UnreadableError(f"'{text}' does not read as an instruction", help)
+    return UnreadableError(f"'{text}' is not an instruction", help)

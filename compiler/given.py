@@ -48,8 +48,8 @@ def costs_from(given: object) -> dict[str, Fraction]:
 
 def cost_from_text(name: str, text: str) -> Fraction:
     """Return the cost that an option gives: --cost hop=0.5."""
-    known = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)
-    return _cost(f"--cost {name}={text}", name, Fraction(text) if known else None)
+    is_number = _NUMBER.fullmatch(text) and not re.search(r"/0+$", text)
+    return _cost(f"--cost {name}={text}", name, Fraction(text) if is_number else None)
 
 
 def _cost(place: str, name: str, cost: Fraction | None) -> Fraction:

@@ -62,13 +62,13 @@ def library_table(columns: int | None = None) -> str:
     begin = len(heads[0])
     if columns is None or begin + widths[2] + 2 + widths[3] <= columns:
         return "".join(f"{head}{r[2]:<{widths[2]}}  {r[3]}\n" for head, r in zip(heads, rows, strict=True))
-    beside = columns >= begin + MIN_COLUMNS
-    indent = " " * (begin if beside else 2)
+    is_beside = columns >= begin + MIN_COLUMNS
+    indent = " " * (begin if is_beside else 2)
     text = ""
     for head, r in zip(heads, rows, strict=True):
-        room = max(MIN_COLUMNS, columns - len(indent))
-        lines = [line for part in r[2 if beside else 1 :] for line in textwrap.wrap(part, room, break_on_hyphens=False)]
-        text += head + lines.pop(0) if beside else r[0]
+        available = max(MIN_COLUMNS, columns - len(indent))
+        lines = [line for part in r[2 if is_beside else 1 :] for line in textwrap.wrap(part, available, break_on_hyphens=False)]
+        text += head + lines.pop(0) if is_beside else r[0]
         text += "".join(f"\n{indent}{line}" for line in lines) + "\n"
     return text
 
@@ -116,8 +116,8 @@ def find(name_or_path: str | os.PathLike[str], others: Iterable[str] = ()) -> So
         name = path.name.removesuffix(".sched")
         if name in names() and str(path) in (name, f"{name}.sched", f"schedules/{name}.sched"):
             return Source(_where(name), _library_text(name))
-        beside = {file.stem: file for file in _files_beside(path) if file.suffix in (".sched", path.suffix)}
-        near = difflib.get_close_matches(path.stem, beside, n=1, cutoff=0.7)
-        help = f"did you mean '{beside[near[0]]}'?" if near else _suggestion(name, others)
+        by_stem = {file.stem: file for file in _files_beside(path) if file.suffix in (".sched", path.suffix)}
+        near = difflib.get_close_matches(path.stem, by_stem, n=1, cutoff=0.7)
+        help = f"did you mean '{by_stem[near[0]]}'?" if near else _suggestion(name, others)
         raise refuse("E001", f"there is no file {short_path(path)}, and no schedule of that name", help=help)
     return Source(str(path), read(path))

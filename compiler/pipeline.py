@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.program import Machine, Program
-from chimerac.compiler.diagnose.reached import Reached
+from chimerac.compiler.diagnose.pass_results import PassResults
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.order.ordered import Ordered
@@ -64,21 +64,21 @@ def compile_source(
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
-    reached = Reached(source, width, machine, arrange, budget or Budget())
+    results = PassResults(source, width, machine, arrange, budget or Budget())
     try:
-        schedule = reached.schedule = parse(source)
-        resolved = resolve(schedule, parameters, reached.budget)
-        spec = reached.spec = resolved.recomputing() if recompute else resolved
+        schedule = results.schedule = parse(source)
+        resolved = resolve(schedule, parameters, results.budget)
+        spec = results.spec = resolved.recomputing() if recompute else resolved
         check_sizes(source.name, spec.header, spec.costs, width)
-        ordered = reached.ordered = order_tasks(spec, reached.budget)
+        ordered = results.ordered = order_tasks(spec, results.budget)
         check_tasks(source.name, ordered.program, width)
         timing = checked_times(ordered.program)
-        program = reached.program = lower(ordered.program, timing, spec.sync, width, machine, arrange)
+        program = results.program = lower(ordered.program, timing, spec.sync, width, machine, arrange)
         verify(program)
     except ChimeraError as error:
         from chimerac.compiler.diagnose.help import help_with_compilation  # start-up: 55 ms, for findings only
 
-        raise help_with_compilation(error, reached) from None
+        raise help_with_compilation(error, results) from None
     return Compiled(schedule, spec, ordered, timing, program)
 
 
@@ -95,8 +95,8 @@ def parse_source(source: Source) -> Schedule:
 def verify_program(program: Program) -> Program:
     """Return a program that was not compiled here if every check passes.
 
-    Raises ChimeraError with the findings of the first check that fails; if the program hangs, they tell whether arranging it
-    helps, or which tasks could be earlier.
+    Raises ChimeraError with the findings of the first check that fails. If the program hangs, their help says whether arranging
+    it for its machine corrects it, or which tasks could be earlier.
     """
     try:
         return verify(program)

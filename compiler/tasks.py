@@ -16,17 +16,17 @@ from chimerac.chimera_ir.timeline import Timeline
 
 
 def expand(program: Program, rows: Ints) -> tuple[Ints, Ints]:
-    """Return (position in `rows`, micro-batch id), one entry per micro-batch of each row's batch."""
-    batch = program.table.batch[rows]
-    if (batch < program.header.micro_batches).all():  # no groups: batch m is (m,)
-        return np.arange(len(rows)), batch
-    sizes = np.array([len(b) for b in program.batches], np.int64)
-    ids = np.concatenate([np.array(b, np.int64) for b in program.batches])
+    """Return (position in `rows`, micro-batch id), one entry for each micro-batch of each row."""
+    operand = program.table.operand[rows]
+    if (operand < program.header.micro_batches).all():  # no groups: list m is (m,)
+        return np.arange(len(rows)), operand
+    sizes = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
+    ids = np.concatenate([np.array(x, np.int64) for x in program.micro_batch_lists])
     starts = np.cumsum(sizes) - sizes
-    count = sizes[batch]
+    count = sizes[operand]
     position = np.repeat(np.arange(len(rows)), count)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return position, ids[starts[batch][position] + within]
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return position, ids[starts[operand][position] + offset]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ def task_costs(program: Program) -> Ints:
     t, costs = program.table, program.costs
     by_op = np.array([costs.FWD, costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT], np.int64)
     task = t.is_task
-    count = np.array([len(b) for b in program.batches], np.int64)
+    count = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
     result = np.zeros(len(t), np.int64)
-    result[task] = by_op[t.op[task], t.stage[task]] * count[t.batch[task]]
+    result[task] = by_op[t.op[task], t.stage[task]] * count[t.operand[task]]
     recomputed = (t.flags & RECOMPUTE).astype(bool) & (t.op == Op.FWD)
     if recomputed.any():  # the forward runs once more before its backwards
         index = TaskIndex.of(program)
@@ -139,8 +139,8 @@ class Timing:
         return Timeline(program.rank_of[rows], rows, self.start[rows], self.end[rows], scale)
 
 
-def _fused(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
-    """Return costs and waits under which an overlapped pair of tasks starts and ends as one: in its first row."""
+def _with_fused_pairs(program: Program, cost: Ints, edges: Edges) -> tuple[Ints, Edges]:
+    """Return costs and waits under which an overlapped pair of tasks runs as one task, in its first row."""
     pairs = np.flatnonzero(program.table.flags & OVERLAP)
     if not len(pairs):
         return cost, edges
@@ -168,7 +168,7 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
     cost: by node; nodes after the program's rows belong to no stream, and run as soon as their own waits allow. An
     overlapped pair runs as one task: it starts when both could, and ends after both costs.
     """
-    cost, edges = _fused(program, cost, edges)
+    cost, edges = _with_fused_pairs(program, cost, edges)
     others = np.arange(len(program), len(cost))
     # Waits without delay for earlier rows of the same stream are fulfilled by the order of the stream.
     rank_of, after = np.concatenate([program.rank_of, program.world + others]), edges.source >= edges.target
@@ -192,12 +192,12 @@ def earliest(program: Program, cost: Ints, edges: Edges) -> Timing:
             last = first[row + 1]
             while e < last:
                 s = source[e]
-                done = end[s] if s >= 0 else -1
-                if done < 0:
+                source_end = end[s] if s >= 0 else -1
+                if source_end < 0:
                     waiting_streams.setdefault(s, []).append(rank)
                     break
-                if done + delay[e] > now:
-                    now = done + delay[e]
+                if source_end + delay[e] > now:
+                    now = source_end + delay[e]
                 e += 1
             else:
                 start[row] = now

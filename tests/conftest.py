@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Derandomized, so that all machines test the same examples. `make proof` draws more, at random.
+# Derandomized, so that all machines test the same examples. `make proof` draws more examples, at random.
 settings.register_profile(
     "default", deadline=None, derandomize=True, database=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("hunt", deadline=None, max_examples=2000, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "proof", deadline=None, max_examples=2000, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("default")
 
 

@@ -37,14 +37,14 @@ CASES = [(name, tuple(p.items())) for name, both in SMALL.items() for p in both]
 
 
 @cache
-def compiled(name: str, parameters: tuple[tuple[str, int], ...] = (), width: int = 1) -> Program:
+def library_program(name: str, parameters: tuple[tuple[str, int], ...] = (), width: int = 1) -> Program:
     """Return the program of a schedule of the library."""
     return compile_schedule(name, dict(parameters), width).program
 
 
 def program(name: str, width: int = 1, **parameters: int) -> Program:
     """Return the program of a schedule of the library under these parameters."""
-    return compiled(name, tuple(parameters.items()), width)
+    return library_program(name, tuple(parameters.items()), width)
 
 
 def chimera_pairs(ranks: int) -> list[int]:
@@ -62,7 +62,7 @@ def with_streams(program: Program, changed: Sequence[Iterable[Instruction]]) -> 
     return program_of(program.header, changed, program.costs)
 
 
-def moved(stream: Sequence[Instruction], source: int, target: int) -> list[Instruction]:
+def with_move(stream: Sequence[Instruction], source: int, target: int) -> list[Instruction]:
     """Return the stream with the instruction at index `source` moved to index `target`."""
     result = list(stream)
     result.insert(target, result.pop(source))

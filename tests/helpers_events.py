@@ -31,7 +31,7 @@ def makespan(program: Program, costs: dict[str, Time] | None = None, hop: Time |
 
 @dataclass(eq=False)
 class _Operation:
-    """A transfer or a collective. missing: how many of its ends are not posted yet; queues: those that it is in."""
+    """A transfer or a collective. missing: how many of its ends are not posted yet; queues: the queues that it is in."""
 
     missing: int
     duration: Time
@@ -141,7 +141,7 @@ class _Simulation:
             case Free():
                 issued = True
             case _:
-                raise AssertionError(f"the simulation does not know {i}")
+                raise AssertionError(f"unknown instruction {i}")
         self.position[g] += issued
         return issued
 
@@ -187,13 +187,13 @@ class _Simulation:
         return True
 
     def _cost(self, g: int, i: Task) -> Time:
-        own, op = self.program.costs, i.op  # type: ignore[attr-defined]
+        costs, op = self.program.costs, i.op  # type: ignore[attr-defined]
 
-        def once(kind: str) -> Time:
-            return getattr(own, kind)[i.stage] if self.costs is None else self.costs[kind]  # type: ignore[no-any-return]
+        def cost_of(kind: str) -> Time:
+            return getattr(costs, kind)[i.stage] if self.costs is None else self.costs[kind]  # type: ignore[no-any-return]
 
         cells = [(g, i.stage, m) for m in i.micro_batches]
         if isinstance(i, Fwd) and i.recompute:
             self.recomputed.update(cells)
         repeated = sum(cell in self.recomputed for cell in cells) if op in ("BWD", "BWD_INPUT") else 0
-        return once(op) * len(cells) + once("FWD") * repeated if repeated else once(op) * len(cells)
+        return cost_of(op) * len(cells) + cost_of("FWD") * repeated if repeated else cost_of(op) * len(cells)

@@ -16,65 +16,65 @@ from chimerac.interpreter.runtime.model import Model, Values
 WIDTH, LENGTH, BYTES = 6, 2, 8
 
 
-class Weighted(nn.Module):
-    """A linear map. The layers below take and return x (b, LENGTH, WIDTH), a mask (b, LENGTH, 1) and maybe more tensors."""
+class WithLinear(nn.Module):
+    """Has a linear map. The layers below take and return x (b, LENGTH, WIDTH), a mask (b, LENGTH, 1) and any other tensors."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
 
 
-class Residual(Weighted):
+class EndsInSum(WithLinear):
     """Ends with a sum, like most layers: autograd keeps nothing of the output."""
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return x + torch.relu(self.linear(x)) * mask, mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return x + torch.relu(self.linear(x)) * mask, mask, *others
 
 
-class Kinked(Weighted):
+class EndsInRelu(WithLinear):
     """Ends with a ReLU: its backward keeps the output."""
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return torch.relu(self.linear(x)), mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return torch.relu(self.linear(x)), mask, *others
 
 
-class Plain(Weighted):
-    """A linear map alone: its backward does not keep the output, but the next layer's may."""
+class EndsInLinear(WithLinear):
+    """Ends with a linear map: its backward does not keep the output, but the backward of the next layer may."""
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return self.linear(x), mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return self.linear(x), mask, *others
 
 
-class Normed(nn.Module):
+class NormAndDropout(nn.Module):
     """A norm, whose backward keeps the statistics of each row, then dropout."""
 
     def __init__(self, layer: int) -> None:
         super().__init__()
         self.norm, self.dropout = nn.LayerNorm(WIDTH), Dropout(0.5, layer, 0)
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return self.dropout(self.norm(x)), mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return self.dropout(self.norm(x)), mask, *others
 
 
-class Part(nn.Module):
+class HalfView(nn.Module):
     """Returns a view of half of a larger tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return self.linear(x).chunk(2, dim=-1)[1], mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return self.linear(x).chunk(2, dim=-1)[1], mask, *others
 
 
-class Passing(nn.Module):
+class PassThrough(nn.Module):
     """Returns its input itself and the inverted mask. It has no parameters."""
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return x, 1 - mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return x, 1 - mask, *others
 
 
-class Added(nn.Module):
+class AddedParameter(nn.Module):
     """Adds a parameter by an operator whose weight gradient a split backward cannot defer. Returns one tensor several times."""
 
     def __init__(self) -> None:
@@ -82,35 +82,35 @@ class Added(nn.Module):
         self.place = nn.Parameter(torch.randn(LENGTH, WIDTH))
         self.register_buffer("scale", torch.ones(WIDTH))
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
         y = (x + self.place) * self.scale
-        return y, mask, *[y if m.shape == y.shape else m for m in more]
+        return y, mask, *[y if m.shape == y.shape else m for m in others]
 
 
-class Widening(Weighted):
+class Widening(WithLinear):
     """Returns three more tensors: one that its backward keeps, one without a gradient, and its input."""
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        y = torch.tanh(self.linear(x) + _sum(more))
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        y = torch.tanh(self.linear(x) + _sum(others))
         return y * x, mask, torch.exp(y[:, :, :2]), y.detach().sum(-1, keepdim=True), x
 
 
-class Narrowing(Weighted):
+class Narrowing(WithLinear):
     """Takes any number of tensors and returns two."""
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return self.linear(x.transpose(0, 1)).transpose(0, 1) + _sum(more), mask
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return self.linear(x.transpose(0, 1)).transpose(0, 1) + _sum(others), mask
 
 
-class Frozen(Weighted):
+class Frozen(WithLinear):
     """A layer whose parameters are not trained."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear.requires_grad_(False)
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return torch.sigmoid(self.linear(x)), mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return torch.sigmoid(self.linear(x)), mask, *others
 
 
 class First(nn.Module):
@@ -124,7 +124,7 @@ class First(nn.Module):
         return self.table(tokens), (tokens > 0).long().unsqueeze(-1)
 
 
-class Fixed(nn.Module):
+class OneHot(nn.Module):
     """Bytes to one-hot vectors, without parameters, so there are no gradients. Also returns the bytes."""
 
     def forward(self, tokens: Tensor) -> Values:
@@ -138,8 +138,8 @@ class Last(nn.Module):
         super().__init__()
         self.logits = nn.Linear(WIDTH, BYTES)
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Tensor:
-        return self.logits(x * mask) + _sum(more)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Tensor:
+        return self.logits(x * mask) + _sum(others)  # type: ignore[no-any-return]
 
 
 class TiedFirst(First):
@@ -155,8 +155,8 @@ class TiedMiddle(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.ones(BYTES, WIDTH) / 3)
 
-    def forward(self, x: Tensor, mask: Tensor, *more: Tensor) -> Values:
-        return torch.softmax(x @ self.table.t(), -1) @ self.table, mask, *more
+    def forward(self, x: Tensor, mask: Tensor, *others: Tensor) -> Values:
+        return torch.softmax(x @ self.table.t(), -1) @ self.table, mask, *others
 
 
 class TiedLast(Last):
@@ -185,20 +185,31 @@ def _constant(make: Callable[[], nn.Module]) -> nn.Module:
     return module
 
 
-def drawn_model(r: random.Random, layers: int, tied: bool) -> Model:
+def random_model(r: random.Random, layers: int, tied: bool) -> Model:
     """Return a random model of at least `layers` layers. tied: the first and the last layer share a parameter."""
     kinds: list[Callable[[], nn.Module]]
-    kinds = [Residual, Kinked, Plain, partial(Normed, 7), Part, Passing, Added, Widening, Narrowing, Frozen]
+    kinds = [
+        EndsInSum,
+        EndsInRelu,
+        EndsInLinear,
+        partial(NormAndDropout, 7),
+        HalfView,
+        PassThrough,
+        AddedParameter,
+        Widening,
+        Narrowing,
+        Frozen,
+    ]
     middle = [r.choice(kinds) for _ in range(layers - 2 + r.randint(0, 2))]
-    first: Callable[[], nn.Module] = r.choice([First, First, Fixed])
+    first: Callable[[], nn.Module] = r.choice([First, First, OneHot])
     last: Callable[[], nn.Module] = Last
     if tied:
         first, last = partial(_constant, TiedFirst), partial(_constant, TiedLast)
-    makers = [first, *middle, last] if layers > 1 else [Alone]
+    makers = [first, *middle, last] if layers > 1 else [SingleLayer]
     return Model("drawn", tuple((f"layer {k}", make) for k, make in enumerate(makers)), loss, example)
 
 
-class Alone(First):
+class SingleLayer(First):
     """A model of one layer."""
 
     def __init__(self) -> None:

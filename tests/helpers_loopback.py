@@ -22,7 +22,7 @@ from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.integers import LENGTH, WIDTH, First, IntegerSamples, Last, loss
 
 SEED, SAMPLES = 3, 2  # samples of a micro-batch
-EXACT = 2**50  # float64 holds every integer up to 2^53
+MAX_EXACT = 2**50  # float64 holds every integer up to 2^53
 
 
 class Signed(nn.Module):
@@ -51,7 +51,7 @@ def deep_model(middle: int) -> Model:
 
 
 @cache
-def described(model: Model) -> ModelDescription:
+def description_of(model: Model) -> ModelDescription:
     return describe(model, SAMPLES)
 
 
@@ -62,19 +62,19 @@ def batch_of(program: Program, replica: int, iteration: int = 0) -> Batch:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The result of one rank. grads: gradients by stage."""
+class RankResult:
+    """The loss, the gradients by stage and the executor of one rank after a run."""
 
     loss: float
     grads: dict[int, list[Tensor]]
     executor: Executor
 
 
-def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Transport], Found]:
-    """Return the function that each rank runs: it builds its stages and runs `iterations` with the same weights."""
-    h, parts = program.header, partitioned(program, model, described(model))
+def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Transport], RankResult]:
+    """Return the function of each rank: it builds its stages and runs `iterations` iterations with the same weights."""
+    h, parts = program.header, partitioned(program, model, description_of(model))
 
-    def run_rank(transport: Transport) -> Found:
+    def run_rank(transport: Transport) -> RankResult:
         transport.connect(program)
         held = sorted(s for s in range(h.stages) if transport.rank in h.holders([s]))
         stages = {s: parts.build(s, SEED) for s in held}
@@ -85,7 +85,7 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
                 stage.zero_grad()
             total = executor.run(batch_of(program, transport.rank // h.ranks, iteration))
         grads = {s: [torch.zeros_like(p) if p.grad is None else p.grad for p in m.parameters()] for s, m in stages.items()}
-        return Found(total, grads, executor)
+        return RankResult(total, grads, executor)
 
     return run_rank
 
@@ -104,12 +104,12 @@ def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[f
         torch.autograd.backward(value)
         total += float(value.detach())
     grads = [[p.grad for p in layer.parameters() if p.grad is not None] for layer in whole.layers]
-    assert all(float(g.abs().max()) * 64 < EXACT and g.any() for layer in grads for g in layer), "inexact or zero gradient"
+    assert all(float(g.abs().max()) * 64 < MAX_EXACT and g.any() for layer in grads for g in layer), "inexact or zero gradient"
     return total, grads
 
 
-def differences(program: Program, model: Model, found: list[Found], iteration: int = 0) -> Iterator[str]:
-    """Yield the loss or the stages that differ from one process in any bit."""
+def differences(program: Program, model: Model, found: list[RankResult], iteration: int = 0) -> Iterator[str]:
+    """Yield a text for the loss and for each stage whose bits differ from those of one process."""
     total, _ = one_process(model, program.header.micro_batches * program.header.width, iteration)
     if sum(f.loss for f in found) != total:
         yield f"loss {sum(f.loss for f in found)} instead of {total}"
@@ -118,23 +118,26 @@ def differences(program: Program, model: Model, found: list[Found], iteration: i
             yield f"rank {rank}, stage {stage}"
 
 
-def differences_of_rank(program: Program, model: Model, found: Found, iteration: int = 0) -> Iterator[int]:
-    """Yield the stages of a rank whose gradients differ from one process in any bit. An evaluation must compute none."""
+def differences_of_rank(program: Program, model: Model, found: RankResult, iteration: int = 0) -> Iterator[int]:
+    """Yield the stages of a rank whose gradients differ in any bit from those of one process.
+
+    An evaluation must compute no gradients: it yields the stages that have some.
+    """
     h = program.header
     if h.kind == "evaluation":
         yield from (s for s, grads in found.grads.items() if any(g.any() for g in grads))
         return
-    _, wanted = one_process(model, h.micro_batches * h.width, iteration)
+    _, layer_grads = one_process(model, h.micro_batches * h.width, iteration)
     for s, grads in found.grads.items():
-        expected = [g for k in partitioned(program, model, described(model)).partition.layers[s] for g in wanted[k]]
+        expected = [g for k in partitioned(program, model, description_of(model)).partition.layers[s] for g in layer_grads[k]]
         if len(grads) != len(expected) or not all(a.equal(b) for a, b in zip(grads, expected, strict=True)):
             yield s
 
 
-def equal_to_one_process(
+def run_and_compare(
     program: Program, model: Model, seed: int, machine: Machine | None = None, every_post: bool = False, iterations: int = 1
-) -> list[Found]:
-    """Run a program and check that its gradients are those of one process. Raises StuckError if it deadlocks."""
+) -> list[RankResult]:
+    """Run a program and check that its loss and gradients are those of one process. Raises StuckError if it deadlocks."""
     found = run_in_loopback(program, rank_of(program, model, iterations), seed, machine, every_post)
     wrong = list(differences(program, model, found, iterations - 1))
     assert not wrong, f"{program.header.schedule}, seed {seed}, machine {machine}: {wrong}"

@@ -54,7 +54,7 @@ class Meter(TorchDispatchMode):
                     self._first_seen[storage._cdata] = (reference, storage.nbytes())
 
     def forget(self) -> None:
-        """Drop all records: a thread of the backend may hold buffers of earlier collectives for a moment."""
+        """Drop all records, because a thread of the backend may still hold buffers of earlier collectives."""
         self._first_seen.clear()
 
     def bytes(self, without: Iterable[Tensor] = ()) -> int:
@@ -70,7 +70,7 @@ def predicted(program: Program, description: ModelDescription, rank: int) -> lis
     amounts = sizes(lives, description.stage_sums(balanced(description, program.header.stages).layers))
     a, b = program.offsets[rank : rank + 2].tolist()
     change = [0] * (b - a + 1)
-    for born, freed, size in zip(lives.born.tolist(), lives.freed.tolist(), amounts.tolist(), strict=True):
+    for born, freed, size in zip(lives.allocated.tolist(), lives.freed.tolist(), amounts.tolist(), strict=True):
         if a <= born < b and freed > born:
             change[born - a] += size
             change[freed - a] -= size
@@ -111,9 +111,9 @@ def _place(executor: Executor, number: int) -> str:
     return f"instruction {number}: {executor.stream[number]}" if number < len(executor.stream) else "epilogue"
 
 
-def _call_both(first: Callable[[], None], then: Callable[[], None]) -> None:
+def _call_both(first: Callable[[], None], second: Callable[[], None]) -> None:
     first()
-    then()
+    second()
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -124,7 +124,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def differences(
     program: Program, model: Model, description: ModelDescription, samples: Samples
 ) -> Callable[[Transport], Iterator[str]]:
-    """Return the function that each rank runs: it trains, evaluates and trains again, and returns the wrong predictions."""
+    """Return the function of each rank: it trains, evaluates and trains again, and returns a text for each wrong prediction."""
     h = program.header
     parts = partitioned(program, model, description)
     forwards = evaluation_of(program)
@@ -152,8 +152,8 @@ def differences(
                 if a != b:
                     yield f"{p.header.kind}, rank {rank}, {_place(executor, number)}: holds {a} bytes, not {b}"
         weights, gradients = (_bytes(tensors) for tensors in constants(training))
-        need = memory(program, description)[rank]
-        if (weights, gradients) != (need.weights, need.gradients):
-            yield f"rank {rank}: weights {weights}, gradients {gradients}, not {need}"
+        prediction = memory(program, description)[rank]
+        if (weights, gradients) != (prediction.weights, prediction.gradients):
+            yield f"rank {rank}: weights {weights}, gradients {gradients}, not {prediction}"
 
     return run_rank

@@ -12,13 +12,13 @@ from hypothesis.strategies import DrawFn
 from chimerac.chimera_ir.program import Program
 from tests.helpers import tasks
 
-Cell = tuple[int, int]  # pipe, stage
-Node = tuple[str, Cell, tuple[int, ...]]  # kind, cell, micro-batches within the pipe
+PipeStage = tuple[int, int]  # the numbers of a pipe and of a stage
+Node = tuple[str, PipeStage, tuple[int, ...]]  # kind, pipe and stage, micro-batches within the pipe
 LETTERS = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W"}
 
 
-def computed(p: Program) -> list[list[tuple[Node, bool]]]:
-    """Return the tasks of every rank of one replica, in order, each with whether it overlaps with the next task."""
+def task_orders(p: Program) -> list[list[tuple[Node, bool]]]:
+    """Return, for every rank of one replica, its tasks in order. The flag of a task: it overlaps with the next task."""
     ids = [{m: k for k, m in enumerate(pipe.micro_batches)} for pipe in p.header.pipes]
     return [
         [((LETTERS[i.op], (i.pipe, i.stage), tuple(ids[i.pipe][m] for m in i.micro_batches)), i.overlap)
@@ -29,26 +29,27 @@ def computed(p: Program) -> list[list[tuple[Node, bool]]]:
 
 @dataclass(frozen=True)
 class Shape:
-    """Pipes p0, p1, ... and where their stages are. on: the rank by pipe and stage; counts: micro-batches by pipe."""
+    """Pipes p0, p1, ... and their placements: the rank of every stage, by pipe. counts: numbers of micro-batches, by pipe."""
 
     ranks: int
     stages: int
-    on: tuple[tuple[int, ...], ...]
+    placements: tuple[tuple[int, ...], ...]
     counts: tuple[int, ...]
     window: int
     sync: str
-    again: str
+    recompute: str
 
-    def text(self, order: str, more: str = "") -> str:
-        """Return the schedule with this order block. more: additional statements."""
-        lines = [f"schedule drawn  ranks {self.ranks}  stages {self.stages}  window {self.window}", self.sync, more]
-        for p, (on, count) in enumerate(zip(self.on, self.counts, strict=True)):
-            rank = "".join(f"if k == {s} then {r} else " for s, r in enumerate(on[:-1])) + str(on[-1])
-            lines.append(f"pipe p{p} {{ stage k on rank {rank}{self.again}  micro_batches {count} }}")
+    def text(self, order: str, statements: str = "") -> str:
+        """Return the text of a schedule with this order block and these additional statements."""
+        lines = [f"schedule drawn  ranks {self.ranks}  stages {self.stages}  window {self.window}", self.sync, statements]
+        for p, (ranks, count) in enumerate(zip(self.placements, self.counts, strict=True)):
+            rank = "".join(f"if k == {s} then {r} else " for s, r in enumerate(ranks[:-1])) + str(ranks[-1])
+            lines.append(f"pipe p{p} {{ stage k on rank {rank}{self.recompute}  micro_batches {count} }}")
         return "\n".join([line for line in lines if line] + [order]) + "\n"
 
-    def cells(self, rank: int) -> list[Cell]:
-        return [(p, s) for p, on in enumerate(self.on) for s, r in enumerate(on) if r == rank]
+    def stages_of(self, rank: int) -> list[PipeStage]:
+        """Return the stages on a rank, with their pipes."""
+        return [(p, s) for p, ranks in enumerate(self.placements) for s, r in enumerate(ranks) if r == rank]
 
 
 @st.composite
@@ -74,8 +75,8 @@ KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p el
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A limit. signs: +1 or -1 by kind of task; scope: counted per rank, stage or pipe; values: the bound by rank."""
+class Limit:
+    """A limit. signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: by rank."""
 
     signs: dict[str, int]
     scope: str
@@ -90,18 +91,18 @@ class Bound:
 @dataclass(frozen=True)
 class GreedyCase:
     text: str
-    bounds: list[Bound] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
     group: int = 1
 
     def check(self, p: Program) -> None:
         """Check that no prefix of a stream exceeds a limit, and that forwards are grouped."""
-        for rank, order in enumerate(computed(p)):
-            for bound in self.bounds:
+        for rank, order in enumerate(task_orders(p)):
+            for limit in self.limits:
                 counts: dict[object, int] = {}
                 for (kind, (pipe, stage), ids), _ in order:
-                    scope = {"rank": 0, "stage": stage, "pipe": pipe}[bound.scope]
-                    counts[scope] = counts.get(scope, 0) + bound.signs.get(kind, 0) * len(ids)
-                    assert bound.signs.get(kind, 0) <= 0 or counts[scope] <= bound.values[rank]
+                    scope = {"rank": 0, "stage": stage, "pipe": pipe}[limit.scope]
+                    counts[scope] = counts.get(scope, 0) + limit.signs.get(kind, 0) * len(ids)
+                    assert limit.signs.get(kind, 0) <= 0 or counts[scope] <= limit.values[rank]
             for (kind, (pipe, _), ids), overlap in order:
                 count = len(p.header.pipes[pipe].micro_batches)
                 assert ids[0] % self.group == 0 or kind != "F"
@@ -110,36 +111,39 @@ class GreedyCase:
 
 
 @st.composite
-def greedy_schedules(draw: DrawFn, roomy: bool) -> GreedyCase:
-    """Draw a schedule with `order greedy`. roomy: its limits satisfy the condition under which it is never stuck."""
+def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
+    """Draw a schedule with `order greedy`.
+
+    never_stuck: every limit allows a group of forwards on each stage that it counts, so that the scheduler cannot get stuck.
+    """
     shape, group = draw(shapes()), draw(st.sampled_from([1, 1, 2, 3]))
     split = draw(st.booleans())
     kinds = draw(st.permutations("FIW" if split else "FB"))
-    back = "W" if split else "B"
-    bounds = []
+    last_kind = "W" if split else "B"  # the task that frees an activation
+    limits = []
     for _ in range(draw(st.integers(0, 2))):
         scope = draw(st.sampled_from(["rank", "rank", "stage", "pipe"]))
-        values, signs = [], {"F": 1, back: -1}
+        values, signs = [], {"F": 1, last_kind: -1}
         for rank in range(shape.ranks):
-            places: dict[object, int] = {}
-            for p, s in shape.cells(rank):
+            stages: dict[object, int] = {}  # by rank, stage or pipe, as the scope says: the number of stages with tasks
+            for p, s in shape.stages_of(rank):
                 key = {"rank": 0, "stage": s, "pipe": p}[scope]
-                places[key] = places.get(key, 0) + (shape.counts[p] > 0)
-            least = max(places.values(), default=0) * group
-            values.append(least + draw(st.sampled_from([0, 0, 1, 4])) if roomy else draw(st.integers(0, 5)))
-        if not roomy:
+                stages[key] = stages.get(key, 0) + (shape.counts[p] > 0)
+            least = max(stages.values(), default=0) * group
+            values.append(least + draw(st.sampled_from([0, 0, 1, 4])) if never_stuck else draw(st.integers(0, 5)))
+        if not never_stuck:
             others = [{"F": 1}, {"F": 1, "IB"[not split]: -1}, {"F": 1, kinds[0]: 1} if kinds[0] != "F" else {"F": 1}]
             signs = draw(st.sampled_from([signs, signs, *others]))
-        bounds.append(Bound(signs, scope, tuple(values)))
+        limits.append(Limit(signs, scope, tuple(values)))
     keys = draw(
         st.lists(st.tuples(st.sampled_from(["smaller", "larger", "earlier", "later"]), st.sampled_from(KEYS)), max_size=3)
     )
     costs = draw(st.lists(st.integers(0, 3), min_size=5, max_size=5))
     lines = [f"cost F(k) = {costs[0]} + k % 2, B = {costs[1]}, I = {costs[2]}, W = {costs[3]}, hop = {costs[4]}"]
     lines += [f"prefer {', '.join(kinds)}"] + ([f"then {', '.join(f'{a} {b}' for a, b in keys)}"] if keys else [])
-    lines += [f"group F by {group}"] * (group > 1) + [b.text() for b in bounds]
+    lines += [f"group F by {group}"] * (group > 1) + [limit.text() for limit in limits]
     order = "order greedy {\n" + "".join(f"    {line}\n" for line in draw(st.permutations(lines))) + "}"
-    return GreedyCase(shape.text(order), bounds, group)
+    return GreedyCase(shape.text(order), limits, group)
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------
@@ -149,53 +153,56 @@ def greedy_schedules(draw: DrawFn, roomy: bool) -> GreedyCase:
 class ListingCase:
     """A listing with its expected result.
 
-    orders: the expected tasks of every rank, each with whether it overlaps with the next. choose: selects the name by which
-    a task is written.
+    orders: for every rank, its expected tasks in order. The flag of a task: it overlaps with the next task.
+    choose: selects one of the texts by which a task can be written.
     """
 
     shape: Shape
     orders: list[list[tuple[Node, bool]]]
     choose: Callable[[list[str]], str]
 
-    def text(self, more: str = "") -> str:
-        """Return the schedule. more: additional statements."""
-        blocks = [f"    if r == {r} {{ {self.rank(r)} }}\n" for r in range(self.shape.ranks)]
-        return self.shape.text("order listing for rank r {\n" + "".join(blocks) + "}", more)
+    def text(self, statements: str = "") -> str:
+        """Return the text of the schedule with these additional statements."""
+        blocks = [f"    if r == {r} {{ {self.rank_text(r)} }}\n" for r in range(self.shape.ranks)]
+        return self.shape.text("order listing for rank r {\n" + "".join(blocks) + "}", statements)
 
-    def rank(self, r: int) -> str:
-        """Return the tasks of a rank as text, each by its full name or by a shorter one that means the same task there."""
+    def rank_text(self, r: int) -> str:
+        """Return the tasks of a rank as text: each in full, or in a shorter form that means the same task at this point."""
         parts: list[str] = []
-        listed: set[tuple[str, Cell, int]] = set()  # B and I are both the backward, "B"
-        pending: list[tuple[Cell, int]] = []
-        for (kind, cell, ids), overlap in self.orders[r]:
-            turn = "B" if kind == "I" else kind
-            following = next((m for m in range(ids[-1] + 1) if (turn, cell, m) not in listed), None)
-            parts.append(self.choose(self.names(r, (kind, cell, ids), following, pending)) + (" &" if overlap else ""))
-            listed |= {(turn, cell, m) for m in ids}
-            pending += [(cell, m) for m in ids] if kind == "I" else []
-            pending = [x for x in pending if kind != "W" or x[0] != cell or x[1] not in ids]
+        listed: set[tuple[str, PipeStage, int]] = set()  # the tasks so far. B and I are both listed as "B"
+        pending: list[tuple[PipeStage, int]] = []  # the weight gradients whose I is listed and whose W is not
+        for (kind, stage, ids), overlap in self.orders[r]:
+            listed_kind = "B" if kind == "I" else kind
+            next_id = next((m for m in range(ids[-1] + 1) if (listed_kind, stage, m) not in listed), None)
+            parts.append(self.choose(self.texts(r, (kind, stage, ids), next_id, pending)) + (" &" if overlap else ""))
+            listed |= {(listed_kind, stage, m) for m in ids}
+            pending += [(stage, m) for m in ids] if kind == "I" else []
+            pending = [x for x in pending if kind != "W" or x[0] != stage or x[1] not in ids]
         return " ".join(parts)
 
-    def names(self, r: int, node: Node, following: int | None, pending: list[tuple[Cell, int]]) -> list[str]:
-        """Return the names that mean a task at this place, the full one first."""
+    def texts(self, r: int, node: Node, next_id: int | None, pending: list[tuple[PipeStage, int]]) -> list[str]:
+        """Return the texts that mean a task at this point of the listing, the full one first.
+
+        next_id: the first micro-batch whose task of this kind is not listed yet.
+        """
         kind, (p, s), ids = node
-        names = [f"{kind} p{p}({s}, {ids[0]} .. {ids[-1]})" if len(ids) > 1 else f"{kind} p{p}({s}, {ids[0]})"]
-        cells = self.shape.cells(r)
-        for text, meant in (
+        texts = [f"{kind} p{p}({s}, {ids[0]} .. {ids[-1]})" if len(ids) > 1 else f"{kind} p{p}({s}, {ids[0]})"]
+        stages = self.shape.stages_of(r)
+        for text, matching in (
             (f"{kind} p{p}({s})", [(p, s)]),
-            (f"{kind}({s})", [c for c in cells if c[1] == s]),
-            (f"{kind} p{p}", [c for c in cells if c[0] == p]),
-            (kind, cells),
+            (f"{kind}({s})", [x for x in stages if x[1] == s]),
+            (f"{kind} p{p}", [x for x in stages if x[0] == p]),
+            (kind, stages),
         ):
-            oldest = next((x for x in pending if x[0] in meant), None)
-            if len(ids) == 1 and (oldest == ((p, s), ids[0]) if kind == "W" else meant == [(p, s)] and following == ids[0]):
-                names.append(text)
-        return names
+            oldest = next((x for x in pending if x[0] in matching), None)
+            if len(ids) == 1 and (oldest == ((p, s), ids[0]) if kind == "W" else matching == [(p, s)] and next_id == ids[0]):
+                texts.append(text)
+        return texts
 
 
 @st.composite
 def listings(draw: DrawFn) -> ListingCase:
-    """Draw an order that cannot deadlock: ready tasks are started one by one, or two at a time, until none is left."""
+    """Draw a listing that cannot deadlock: tasks are listed when their inputs exist, one by one or as a pair that overlaps."""
     shape = draw(shapes())
     rng: random.Random = draw(st.randoms(use_true_random=False))
     nodes: list[Node] = []
@@ -206,7 +213,7 @@ def listings(draw: DrawFn) -> ListingCase:
                 split = rng.random() < 0.5
                 nodes.append(("I" if split else "B", (p, s), ids))
                 nodes += [("W", (p, s), ids)] if split else []
-    done: set[tuple[str, Cell, int]] = set()
+    done: set[tuple[str, PipeStage, int]] = set()
 
     def ready(node: Node) -> bool:
         kind, (p, s), ids = node
@@ -222,8 +229,8 @@ def listings(draw: DrawFn) -> ListingCase:
     while nodes:
         available = [node for node in nodes if ready(node)]
         first = rng.choice(available)
-        rank = shape.on[first[1][0]][first[1][1]]
-        others = [node for node in available if node != first and shape.on[node[1][0]][node[1][1]] == rank]
+        rank = shape.placements[first[1][0]][first[1][1]]
+        others = [node for node in available if node != first and shape.placements[node[1][0]][node[1][1]] == rank]
         pair = [rng.choice(others)] if others and rng.random() < 0.3 else []
         for node in [first, *pair]:
             nodes.remove(node)
@@ -235,11 +242,11 @@ def listings(draw: DrawFn) -> ListingCase:
 
 @st.composite
 def costed_listings(draw: DrawFn) -> str:
-    """Draw such an order with tied groups and costs. Many or all costs are 0, so that many tasks take place at one time."""
+    """Draw a listing that cannot deadlock, with tied parameters and costs. Many or all costs are 0: tasks are simultaneous."""
     case = draw(listings())
-    few = st.sampled_from(draw(st.sampled_from([(0,), (0, 0, 1, 2)])))
-    costs = [f"{kind}(k) = if k % 2 == 0 then {draw(few)} else {draw(few)}" for kind in "FBIW"]
-    lines = [f"cost {', '.join(costs)}, hop = {draw(few)}"]
+    cost_values = st.sampled_from(draw(st.sampled_from([(0,), (0, 0, 1, 2)])))
+    costs = [f"{kind}(k) = if k % 2 == 0 then {draw(cost_values)} else {draw(cost_values)}" for kind in "FBIW"]
+    lines = [f"cost {', '.join(costs)}, hop = {draw(cost_values)}"]
     if case.shape.stages > 1:
         sets = st.lists(st.integers(0, case.shape.stages - 1), min_size=2, unique=True)
         for k, stages in enumerate(draw(st.lists(sets, max_size=2))):
@@ -267,13 +274,13 @@ def shuffled_listings(draw: DrawFn) -> str:
         order = rng.choice(orders)
         if order:
             a = rng.randrange(len(order))
-            match rng.choice(["swap", "swap", "drop", "twice", "elsewhere"]):
+            match rng.choice(["swap", "swap", "drop", "repeat", "move"]):
                 case "swap":
                     b = rng.randrange(len(order))
                     order[a], order[b] = order[b], order[a]
                 case "drop":
                     del order[a]
-                case "twice":
+                case "repeat":
                     order.insert(rng.randrange(len(order)), order[a])
                 case _:
                     rng.choice(orders).append(order.pop(a))

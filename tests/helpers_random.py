@@ -31,12 +31,12 @@ NOWHERE = Span(Source("nowhere", ""), 1, 1, 1, 1)
 def schedules(draw: DrawFn) -> str:
     """Draw a schedule with random placements, pipes, windows, costs and sync, whose order cannot deadlock.
 
-    The tick of a task is `logical time * many + number of the task`. The logical times respect every dependency for any
-    placement. The numbers ensure that two tasks of a rank have different ticks.
+    The tick of a task is `logical time * scale + number of the task`, with a scale larger than every number. The logical
+    times respect every dependency for any placement. The numbers ensure that two tasks of a rank have different ticks.
     """
     ranks, stages = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     batches = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any))
-    many = 4 * len(batches) * stages * max(batches)
+    scale = 4 * len(batches) * stages * max(batches)
     lines = [f"schedule random{draw(st.integers(0, 9))}", f"param D = {ranks}   let S = {stages}", "ranks D   stages S"]
     lines += draw(st.lists(st.sampled_from(["sync at end", "sync eager", "sync eager where idle"]), max_size=1))
     if draw(st.booleans()):
@@ -50,19 +50,22 @@ def schedules(draw: DrawFn) -> str:
     for p, count in enumerate(batches):
         lines.append(f"pipe p{p} {{ {draw(placements(ranks, stages))}  micro_batches {count} }}")
         size = draw(st.sampled_from([1, 1, 1, 2, 3]))  # of the groups of forwards
-        # The time of a forward increases with s. That of a backward decreases with s, and is after all forwards of m.
-        step, skew, start = draw(st.integers(1, 3)), draw(st.integers(-2, 5)), draw(st.integers(0, 9))
-        back, slant = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
-        turn = start + step * stages + max(0, skew - slant) * count + 2 * size + draw(st.integers(0, 6))
+        # The time of a forward increases with s. The time of a backward decreases with s, and is after all forwards of m.
+        forward_step, forward_slope, forward_start = draw(st.integers(1, 3)), draw(st.integers(-2, 5)), draw(st.integers(0, 9))
+        backward_step, backward_slope = draw(st.integers(1, 3)), draw(st.integers(-2, 5))
+        delay = max(0, forward_slope - backward_slope) * count + 2 * size + draw(st.integers(0, 6))
+        backward_start = forward_start + forward_step * stages + delay
         number = f"(s*{count} + m)*{4 * len(batches)} + {4 * p}"
-        lead = 40  # keeps logical times positive for negative slopes too
+        offset = 40  # added to all logical times, so that they are positive for negative slopes too
         group = f" = {size}*g .. {size}*g + {size - 1}" if size > 1 else ""
-        rules.append(f"F p{p}(s, m{group}) at ({lead + start} + {step}*s + {skew}*m)*{many} + {number}")
-        backward = f"({lead + turn} + {back}*(S - 1 - s) + {slant}*m)*{many} + {number}"
+        rules.append(
+            f"F p{p}(s, m{group}) at ({offset + forward_start} + {forward_step}*s + {forward_slope}*m)*{scale} + {number}"
+        )
+        backward = f"({offset + backward_start} + {backward_step}*(S - 1 - s) + {backward_slope}*m)*{scale} + {number}"
         if draw(st.booleans()):
-            late = draw(st.integers(0, 5))
+            weight_delay = draw(st.integers(0, 5))
             rules.append(f"I p{p}(s, m) at {backward} + 1")
-            rules.append(f"W p{p}(s, m) at {backward} + {late}*{many} + 2")
+            rules.append(f"W p{p}(s, m) at {backward} + {weight_delay}*{scale} + 2")
         else:
             rules.append(f"B p{p}(s, m) at {backward} + 3")
     lines.append("order ticks {\n    " + "\n    ".join(draw(st.permutations(rules))) + "\n}")
@@ -73,15 +76,17 @@ def schedules(draw: DrawFn) -> str:
 def placements(draw: DrawFn, ranks: int, stages: int) -> str:
     """Draw stage clauses: a formula, a chain of `if`, or ranges of stages."""
     kind = draw(st.sampled_from(["formula", "chain", "ranges"]))
-    again = draw(st.sampled_from(["", "", "", " recompute", " recompute when s % 2 == 0", " recompute when s > 1"]))
+    recompute = draw(st.sampled_from(["", "", "", " recompute", " recompute when s % 2 == 0", " recompute when s > 1"]))
     if kind == "formula":
-        return f"stage s on rank ({draw(st.integers(0, 4))} + {draw(st.integers(-3, 3))}*s) % D{again}"
+        return f"stage s on rank ({draw(st.integers(0, 4))} + {draw(st.integers(-3, 3))}*s) % D{recompute}"
     on = [draw(st.integers(0, ranks - 1)) for _ in range(stages)]
     if kind == "chain":
-        return "stage s on rank " + "".join(f"if s == {s} then {r} else " for s, r in enumerate(on[:-1])) + f"{on[-1]}{again}"
+        return (
+            "stage s on rank " + "".join(f"if s == {s} then {r} else " for s, r in enumerate(on[:-1])) + f"{on[-1]}{recompute}"
+        )
     cut = draw(st.integers(0, stages))
     ranges = [(0, cut - 1), (cut, stages - 1)]
-    clauses = [f"stage s in {a} .. {b} on rank {on[k]}{again}" for k, (a, b) in enumerate(ranges) if a <= b and k < stages]
+    clauses = [f"stage s in {a} .. {b} on rank {on[k]}{recompute}" for k, (a, b) in enumerate(ranges) if a <= b and k < stages]
     return "  ".join(clauses) or "stage s on rank 0"
 
 
@@ -95,7 +100,7 @@ def _node(kind: type, *parts: st.SearchStrategy[object]) -> st.SearchStrategy[ob
     return st.tuples(*parts).map(lambda c: kind(*c, span=NOWHERE))
 
 
-def _larger(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+def _compound(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     operators = st.sampled_from(["or", "and", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "//", "%"])
     return st.one_of(
         _node(n.Binary, operators, inner, inner),
@@ -107,7 +112,7 @@ def _larger(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 
 expressions = st.recursive(
     st.one_of(_node(n.Int, st.integers(0, 2**61)), _node(n.Name, identifiers)),
-    _larger,
+    _compound,
     max_leaves=12,
 )
 _ranges = _node(n.Range, expressions, expressions)
@@ -214,7 +219,7 @@ def programs(draw: DrawFn) -> Program:
     instruction: st.SearchStrategy[Instruction] = st.one_of(
         st.builds(Fwd, pipe, stage, ids, overlap=flag, recompute=flag),
         *(st.builds(task, pipe, stage, ids, overlap=flag) for task in (Bwd, BwdInput, BwdWeight)),
-        *(st.builds(move, value, pipe, stage, ids, peer) for move in (Send, Recv)),
+        *(st.builds(transfer, value, pipe, stage, ids, peer) for transfer in (Send, Recv)),
         st.builds(Free, value, pipe, stage, ids),
         st.tuples(stage, members).map(lambda x: AllReduce(stage_group(x[0]), *x)),
         members.map(lambda ranks: AllReduce("shared", 0, ranks)),

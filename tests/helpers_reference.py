@@ -2,8 +2,8 @@
 
 A value is the term by which it is computed, so two gradients are equal exactly if the same tasks computed them from the
 same inputs. Channels are first in, first out, with the window of the program's machine. The queues of the machines `paired`
-and `serial` are not simulated (tests/proof/model.py does that). A message carries no name: a RECV gets whatever was sent. A
-rank's collectives run one at a time. The next rank to run is drawn at random.
+and `serial` are not simulated (tests/proof/model.py does that). A message does not name its values: a RECV gets
+whatever was sent. A rank's collectives run one at a time. The next rank to run is drawn at random.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Machine:
         windows = {"rendezvous": 0, "window": program.header.window}
         self.window = windows.get(program.header.machine, len(program))  # how many SENDs of a channel may be incomplete
         self.streams = streams
-        self.at = [0] * program.world
+        self.position = [0] * program.world
         self.random = random.Random(seed)
         self.store: list[dict[Term, Term]] = [{} for _ in self.streams]  # by rank and name of a value
-        # By rank and received value: its channel, and 1000 * the number of its message there + its place in the message.
-        self.posted: list[dict[Term, tuple[tuple[int, int], int]]] = [{} for _ in self.streams]
+        # By rank and received value: its channel, the number of its message on the channel, and its index in the message.
+        self.posted: list[dict[Term, tuple[tuple[int, int], int, int]]] = [{} for _ in self.streams]
         self.sent: dict[tuple[int, int], list[Term]] = {}
         self.received: Counter[tuple[int, int]] = Counter()
         self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # by rank and received value: is it held?
@@ -49,18 +49,18 @@ class Machine:
 
     def run(self) -> None:
         """Run every stream to its end. Raises WrongError."""
-        moving = [g for g, s in enumerate(self.streams) if s]
-        while moving:
-            self.random.shuffle(moving)
-            before = sum(self.at)
-            for g in moving:
+        unfinished = [g for g, s in enumerate(self.streams) if s]
+        while unfinished:
+            self.random.shuffle(unfinished)
+            before = sum(self.position)
+            for g in unfinished:
                 steps = self.random.choice((1, 1, 2, 50))
-                while steps and self.at[g] < len(self.streams[g]) and self.step(g, self.streams[g][self.at[g]]):
-                    self.at[g] += 1
+                while steps and self.position[g] < len(self.streams[g]) and self.step(g, self.streams[g][self.position[g]]):
+                    self.position[g] += 1
                     steps -= 1
-            if sum(self.at) == before:
-                raise WrongError(f"deadlock: {[self.streams[g][self.at[g]] for g in moving]}")
-            moving = [g for g in moving if self.at[g] < len(self.streams[g])]
+            if sum(self.position) == before:
+                raise WrongError(f"deadlock: {[self.streams[g][self.position[g]] for g in unfinished]}")
+            unfinished = [g for g in unfinished if self.position[g] < len(self.streams[g])]
         for channel in {*self.sent, *self.received}:
             if len(self.sent.get(channel, [])) != self.received[channel]:
                 raise WrongError(f"channel {channel} ends with an incomplete transfer")
@@ -93,7 +93,7 @@ class Machine:
                     key = (i.value, i.pipe, i.stage, m)
                     if key in self.posted[g] or key in self.store[g]:
                         raise WrongError(f"rank {g} receives {key} a second time")
-                    self.posted[g][key] = (channel, number * 1000 + k)
+                    self.posted[g][key] = (channel, number, k)
                     self.buffers[g][key] = True
                 return True
             case Free():
@@ -124,21 +124,20 @@ class Machine:
     def arrived(self, g: int, key: Term) -> bool:
         """Store the message of a value that is awaited, if there is one; return False if it was not sent yet."""
         if key in self.posted[g]:
-            channel, code = self.posted[g][key]
-            number, part = divmod(code, 1000)
+            channel, number, index = self.posted[g][key]
             if len(self.sent.get(channel, [])) <= number:
                 return False
             values = self.sent[channel][number]
-            if part >= len(values):
+            if index >= len(values):
                 raise WrongError(f"rank {g} receives more than was sent")
-            self.store[g][key] = values[part]  # type: ignore[assignment]
+            self.store[g][key] = values[index]  # type: ignore[assignment]
             del self.posted[g][key]
         return True
 
     def pair(self, g: int, i: AnyTask) -> bool:
         """Run an overlapped pair as one: both tasks start when both can, so neither may depend on the other."""
         stream = self.streams[g]
-        other = stream[self.at[g] + 1] if self.at[g] + 1 < len(stream) else None
+        other = stream[self.position[g] + 1] if self.position[g] + 1 < len(stream) else None
         if not isinstance(other, AnyTask) or other.overlap:
             raise WrongError(f"rank {g}: no second task overlaps with {i}")
         if not all(self.arrived(g, key) for x in (i, other) for key in self.reads(x)):
@@ -147,7 +146,7 @@ class Machine:
             self.take(g, key)
         if not (self.task(g, i) and self.task(g, other)):
             raise WrongError(f"rank {g}: {other} waits for {i}")
-        self.at[g] += 1
+        self.position[g] += 1
         return True
 
     def reads(self, i: AnyTask) -> list[Term]:
@@ -163,28 +162,28 @@ class Machine:
         if not all(arrivals):
             return False
         for m in i.micro_batches:
-            here = (i.pipe, i.stage, m)
+            cell = (i.pipe, i.stage, m)
             for value in ("act", *["grad"] * isinstance(i, Bwd | BwdInput)):
-                if not self.buffers[g].get((value, *here), True):
+                if not self.buffers[g].get((value, *cell), True):
                     raise WrongError(f"rank {g} reads a buffer that it has freed")
             if isinstance(i, Fwd):
-                input_value = self.take(g, ("act", *here)) if i.stage else ("sample", replica, m)
+                input_value = self.take(g, ("act", *cell)) if i.stage else ("sample", replica, m)
                 output: Term = ("F", i.stage, input_value)
                 if self.training:
-                    self.put(g, ("kept", *here), input_value)
+                    self.put(g, ("kept", *cell), input_value)
                 if i.stage < last:
                     self.put(g, ("act", i.pipe, i.stage + 1, m), output)
                 else:
                     self.losses.add((replica, m, output))
                 self.done["F", replica, i.stage, m] += 1
             if isinstance(i, Bwd | BwdInput):
-                kept = self.take(g, ("kept", *here))
-                output_gradient = self.take(g, ("grad", *here)) if i.stage < last else ("loss", replica, m)
+                kept = self.take(g, ("kept", *cell))
+                output_gradient = self.take(g, ("grad", *cell)) if i.stage < last else ("loss", replica, m)
                 self.put(g, ("grad", i.pipe, i.stage - 1, m), ("I", i.stage, kept, output_gradient))
-                self.put(g, ("inner", *here), ("W", i.stage, kept, output_gradient))
+                self.put(g, ("inner", *cell), ("W", i.stage, kept, output_gradient))
                 self.done["I", replica, i.stage, m] += 1
             if isinstance(i, Bwd | BwdWeight):
-                self.gradient[g].setdefault(i.stage, Counter())[self.take(g, ("inner", *here))] += 1
+                self.gradient[g].setdefault(i.stage, Counter())[self.take(g, ("inner", *cell))] += 1
                 self.done["W", replica, i.stage, m] += 1
         return True
 
@@ -196,11 +195,11 @@ class Machine:
     def check(self) -> None:
         """Check that each task ran once, and that loss and gradients are those of all micro-batches. Raises WrongError."""
         h = self.header
-        kinds, cells = "FIW" if self.training else "F", [(w, m) for w in range(h.width) for m in range(h.micro_batches)]
-        wanted = {(k, w, s, m) for k in kinds for w, m in cells for s in range(h.stages)}
-        if set(self.done) != wanted or set(self.done.values()) != {1}:
-            raise WrongError(f"tasks not run exactly once: {set(self.done) ^ wanted}")
-        if self.losses != {(w, m, forward(h.stages, w, m)[-1]) for w, m in cells}:
+        kinds, micro_batches = "FIW" if self.training else "F", [(w, m) for w in range(h.width) for m in range(h.micro_batches)]
+        expected = {(k, w, s, m) for k in kinds for w, m in micro_batches for s in range(h.stages)}
+        if set(self.done) != expected or set(self.done.values()) != {1}:
+            raise WrongError(f"tasks not run exactly once: {set(self.done) ^ expected}")
+        if self.losses != {(w, m, forward(h.stages, w, m)[-1]) for w, m in micro_batches}:
             raise WrongError("the loss is wrong")
         if self.training:
             self.check_sums()
@@ -210,20 +209,20 @@ class Machine:
     def check_sums(self) -> None:
         """Check that every group's gradient is summed once over all its copies. Raises WrongError."""
         h = self.header
-        whole = gradients(h.stages, h.micro_batches, h.width)
+        stage_gradients = gradients(h.stages, h.micro_batches, h.width)
         for group, stages in self.groups.items():
             holders = {w * h.ranks + p.placement[s] for p in h.pipes for w in range(h.width) for s in stages}
-            joined = self.sums.get(group, {})
-            if len(holders) == 1 and not joined:
+            by_rank = self.sums.get(group, {})
+            if len(holders) == 1 and not by_rank:
                 summed = self.part(holders.pop(), group)
             else:
-                if len(holders) == 1 or set(joined) != holders or any(len(x) != 1 for x in joined.values()):
-                    raise WrongError(f"{group} is summed by ranks {sorted(joined)}, but held by {sorted(holders)}")
-                for g, parts in joined.items():
+                if len(holders) == 1 or set(by_rank) != holders or any(len(x) != 1 for x in by_rank.values()):
+                    raise WrongError(f"{group} is summed by ranks {sorted(by_rank)}, but held by {sorted(holders)}")
+                for g, parts in by_rank.items():
                     if parts[0] != self.part(g, group):
                         raise WrongError(f"rank {g} adds to the gradient of {group} after its sum")
-                summed = sum((parts[0] for parts in joined.values()), Counter())
-            if summed != sum((whole[s] for s in stages), Counter()):
+                summed = sum((parts[0] for parts in by_rank.values()), Counter())
+            if summed != sum((stage_gradients[s] for s in stages), Counter()):
                 raise WrongError(f"the gradient of {group} is wrong")
         by_group: dict[str, set[tuple[int, ...]]] = {}
         for stream in self.streams:
@@ -237,10 +236,12 @@ class Machine:
     def run_sums(self) -> None:
         """Run the collectives: on every rank one at a time, in the order in which it launched them. Raises WrongError."""
         while any(self.launched):
-            due = next((x[0] for x in self.launched if x and all(self.launched[r][:1] == [x[0]] for r in x[0].ranks)), None)
-            if due is None:
+            next_sum = next(
+                (x[0] for x in self.launched if x and all(self.launched[r][:1] == [x[0]] for r in x[0].ranks)), None
+            )
+            if next_sum is None:
                 raise WrongError("collectives wait for each other in a cycle")
-            for r in due.ranks:
+            for r in next_sum.ranks:
                 self.launched[r].pop(0)
 
 
@@ -265,8 +266,8 @@ def gradients(stages: int, micro_batches: int, width: int) -> list[Counter[Term]
     return result
 
 
-def wrong(program: Program, seeds: Iterable[int] = range(3)) -> str:
-    """Return why a program is wrong under one of these interleavings; empty if it is right under all.
+def find_error(program: Program, seeds: Iterable[int] = range(3)) -> str:
+    """Return why a program is wrong under one of these interleavings; an empty string if it is correct under all.
 
     Everything that its header and instructions name must exist (tests/proof/rules.py checks that).
     """

@@ -83,66 +83,68 @@ sync eager
 def slip(base: str, *changes: tuple[str, str]) -> str:
     """Return the text of a correct schedule with these replacements (old, new), each made once."""
     text = RIGHT[base]
-    for right, wrong in changes:
-        assert right in text, (base, right)
-        text = text.replace(right, wrong, 1)
+    for right_program, wrong in changes:
+        assert right_program in text, (base, right_program)
+        text = text.replace(right_program, wrong, 1)
     return text
 
 
-def table(name: str) -> list[str]:
-    """Return the lines of the table of slips tests/unit/NAME, without comments."""
+def slip_lines(name: str) -> list[str]:
+    """Return the lines of the table tests/unit/NAME, without comments. A line has one slip, or the findings for one."""
     lines = (Path(__file__).parent / "unit" / name).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
-def broken(line: str) -> tuple[str, str]:
-    """Return the name of the schedule of a line of a table, and its text with the slip."""
+def with_slip(line: str) -> tuple[str, str]:
+    """Return the name of the schedule in a line of a table, and the text of the schedule with the slip of that line."""
     base, _, change = line.partition(": ")
-    right, _, wrong = change.replace("\\n", "\n").partition(" ==>")
-    return base, slip(base, (right, wrong.removeprefix(" ")))
+    right_program, _, wrong = change.replace("\\n", "\n").partition(" ==>")
+    return base, slip(base, (right_program, wrong.removeprefix(" ")))
 
 
 @cache
-def right(base: str) -> Program:
+def right_program(base: str) -> Program:
     """Return the program of a correct schedule."""
     return compile_text(RIGHT[base]).program
 
 
-def answers(text: str) -> list[Diagnostic]:
+def findings_of(text: str) -> list[Diagnostic]:
     """Return the findings of the compiler for a wrong text."""
     with pytest.raises(ChimeraError) as caught:
         compile_text(text, name="slip.sched")
     return list(caught.value.diagnostics)
 
 
-def place(found: Diagnostic) -> str:
+def location(finding: Diagnostic) -> str:
     """Return the line number and the marked text of a finding: '8: m'."""
-    assert found.span is not None
-    return f"{found.span.line}: {found.span.text}"
+    assert finding.span is not None
+    return f"{finding.span.line}: {finding.span.text}"
 
 
-def mended(text: str, found: Diagnostic) -> str:
-    """Return the text after applying the edits with which the help of a finding begins, one per line:
+def with_edits(text: str, finding: Diagnostic) -> str:
+    """Return the text after the edits that the help of a finding describes. The help has one edit per line:
 
-    "write 'new' instead of 'old'" and "remove 'old'", at the place that the line names, or else at the caret;
+    "write 'new' instead of 'old'" and "remove 'old'", at the position that the line names, or at the caret if it names none;
     "write 'new' at the end of line 7"; "did you mean 'new'?", at the caret.
     """
     lines, edits = text.split("\n"), []
-    for edit in found.help.split("\n"):
-        near = re.match(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$", edit)
-        if near:
-            assert found.span is not None
-            old, line = near[2] or found.span.text, found.span.line
-            column = lines[line - 1].rindex(old, 0, found.span.end_column) + 1 if near[2] else found.span.column
-            edits.append((line, column, old, near[1]))
+    for edit in finding.help.split("\n"):
+        suggestion = re.match(r"did you mean '(.+?)'(?: instead of '(.+?)')?\?$", edit)
+        if suggestion:
+            assert finding.span is not None
+            old, line = suggestion[2] or finding.span.text, finding.span.line
+            column = lines[line - 1].rindex(old, 0, finding.span.end_column) + 1 if suggestion[2] else finding.span.column
+            edits.append((line, column, old, suggestion[1]))
             continue
-        said = re.match(r"(?:slip.sched:(\d+):(\d+): )?(?:write '(.+?)' instead of '(.+?)'|remove '(.+?)')(?:;|$)", edit)
+        replacement = re.match(r"(?:slip.sched:(\d+):(\d+): )?(?:write '(.+?)' instead of '(.+?)'|remove '(.+?)')(?:;|$)", edit)
         end = re.match(r"write '(.+?)' at the end of line (\d+)(?:;|$)", edit)
-        assert said or end, edit
-        if said:
-            assert found.span is not None
-            place = (int(said[1]), int(said[2])) if said[1] else (found.span.line, found.span.column)
-            edits.append((*place, said[4] or said[5], said[3] or ""))
+        assert replacement or end, edit
+        if replacement:
+            assert finding.span is not None
+            position = (
+                (int(replacement[1]), int(replacement[2])) if replacement[1] else (finding.span.line, finding.span.column)
+            )
+            edits.append((*position, replacement[4] or replacement[5], replacement[3] or ""))
         elif end:
             edits.append((int(end[2]), len(lines[int(end[2]) - 1]) + 1, "", end[1]))
     for line, column, old, new in sorted(edits, reverse=True):  # from right to left: columns stay valid

@@ -13,7 +13,7 @@ LINES = {
     "ranks": "ranks D",
     "stages": "stages D",
     "pipe": "pipe main { stage s on rank s   micro_batches N }",
-    "more": "",
+    "extra": "",
     "order": "order ticks {",
     "F": "F(s, m) at s + 2*m",
     "B": "B(s, m) at 2*D - 1 - s + 2*m",
@@ -32,7 +32,7 @@ def small(parameters: dict[str, int] | None = None, width: int = 1, **changes: s
     return compile_text(text(**changes), parameters, width).program
 
 
-def refused(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
+def findings_of(parameters: dict[str, int] | None = None, width: int = 1, **changes: str) -> list[Diagnostic]:
     """Return the findings for this schedule with these lines replaced."""
     with pytest.raises(ChimeraError) as caught:
         small(parameters, width, **changes)

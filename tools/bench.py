@@ -59,7 +59,7 @@ class Case:
     theirs: list[float] = field(default_factory=list)
 
     @property
-    def each(self) -> float:
+    def us_per_instruction(self) -> float:
         """Return the microseconds per instruction."""
         return statistics.median(self.ours) * 1e6 / self.instructions
 
@@ -90,13 +90,13 @@ def lowering(name: str, size: tuple[int, int]) -> Callable[[], int]:
 
 def measure(name: str, size: tuple[int, int]) -> Case:
     """Measure a case in this process, ours and theirs alternately."""
-    case, (runs, their_runs) = Case(name, size), RUNS[size]
+    case, (runs, runs_of_torch) = Case(name, size), RUNS[size]
     ours, theirs = compiling(name, size), lowering(name, size) if name in THEIRS else None
     for number in range(runs):
         seconds, program = timed(ours)
         case.ours.append(seconds)
         case.instructions = len(program)
-        if theirs and number < their_runs:
+        if theirs and number < runs_of_torch:
             seconds, case.actions = timed(theirs)
             case.theirs.append(seconds)
     case.verify, case.write, case.read = verify_write_read(program)
@@ -138,7 +138,7 @@ def large(name: str) -> dict[str, Any]:
     program = ours()
     gc.callbacks.remove(watch)
     found = {"instructions": len(program), "collections": len(pauses) // 2, "paused": sum(pauses), "peak": peak_gb()}
-    found["apart"] = verify_write_read(program)
+    found["verify_write_read"] = verify_write_read(program)
     del program
     times: dict[str, list[float]] = {how: [] for how in COLLECTOR}
     for _ in range(RUNS[LARGE][0]):
@@ -177,7 +177,7 @@ def child(what: str, name: str) -> dict[str, Any]:
 
 
 def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
-    """Return all cases, and by schedule the measurements in fresh processes. Those come first, while this process is small."""
+    """Return all cases, and by schedule the measurements in fresh processes. Those are first, while this process is small."""
     fresh: dict[str, dict[str, Any]] = {name: {"first": []} for name in OURS}
     for _ in range(PROCESSES):
         for name in OURS:
@@ -191,10 +191,10 @@ def measure_all(quick: bool) -> tuple[list[Case], dict[str, dict[str, Any]]]:
     cases = [measure(name, size) for name in OURS for size in (SIZES[:2] if quick else SIZES[:-1])]
     for name in () if quick else OURS:
         x, y = fresh[name]["large"], fresh[name].get("large_theirs")
-        mine = Case(name, LARGE, x["instructions"], x["times"]["on"], *x["apart"])
+        case = Case(name, LARGE, x["instructions"], x["times"]["on"], *x["verify_write_read"])
         if y:
-            mine.actions, mine.theirs = y["actions"], [y["seconds"]]
-        cases.append(mine)
+            case.actions, case.theirs = y["actions"], [y["seconds"]]
+        cases.append(case)
     return sorted(cases, key=lambda c: (OURS.index(c.name), c.size)), fresh
 
 
@@ -204,33 +204,40 @@ def seconds(value: float) -> str:
 
 def times(cases: list[Case]) -> str:
     """Return the table of times. The column growth has the time per instruction relative to the size before; linear is 1."""
-    head = ("schedule", "D, N", "instructions", "compile + verify", "µs each", "growth", "verify alone, µs each")
-    head = (*head, "torch's actions", "torch", "torch beside ours")
+    head = ("schedule", "D, N", "instructions", "compile + verify", "µs per instruction", "growth")
+    head = (*head, "verify only, µs per instruction", "torch: actions", "torch: time", "torch time / our time")
     rows: list[tuple[object, ...]] = []
     before: Case | None = None
     for c in cases:
-        growth = f"{c.each / before.each:.2f}" if before and before.name == c.name else ""
+        growth = f"{c.us_per_instruction / before.us_per_instruction:.2f}" if before and before.name == c.name else ""
         before = c
-        theirs = (c.actions, seconds(statistics.median(c.theirs)), f"{c.speedup:.1f}") if c.theirs else ("", "cannot", "")
-        ours = (seconds(statistics.median(c.ours)), f"{c.each:.2f}", growth, f"{c.verify * 1e6 / c.instructions:.2f}")
+        theirs = (
+            (c.actions, seconds(statistics.median(c.theirs)), f"{c.speedup:.1f}") if c.theirs else ("", "not available", "")
+        )
+        ours = (
+            seconds(statistics.median(c.ours)),
+            f"{c.us_per_instruction:.2f}",
+            growth,
+            f"{c.verify * 1e6 / c.instructions:.2f}",
+        )
         rows.append((c.name, f"{c.size[0]}, {c.size[1]}", c.instructions, *ours, *theirs))
     return table(head, rows)
 
 
 def other_measurements(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> str:
     """Return the table of the measurements in fresh processes, and of JSON at the largest size measured."""
-    head = ("schedule", f"first compile at {SMALL}", "write JSON, µs each", "read JSON, µs each", "peak memory", "torch's")
-    head = (*head, "collections", "in them", "collector off", "frozen")
+    head = ("schedule", f"first compile at {SMALL}", "write JSON, µs per instruction", "read JSON, µs per instruction")
+    head = (*head, "peak memory", "torch: peak memory", "collections", "time in collections", "collector off", "objects frozen")
     rows = []
     for name in OURS:
         last, x = [c for c in cases if c.name == name][-1], fresh[name]
         row = [name, seconds(statistics.median(x["first"]))]
         row += [f"{part * 1e6 / last.instructions:.2f}" for part in (last.write, last.read)]
         if "large" in x:
-            of, on = x["large"], statistics.median(x["large"]["times"]["on"])
-            row += [f"{of['peak']:.2f} GB", f"{x['large_theirs']['peak']:.2f} GB" if "large_theirs" in x else ""]
-            row += [str(of["collections"]), seconds(of["paused"])]
-            row += [f"{statistics.median(of['times'][how]) / on - 1:+.0%}" for how in COLLECTOR[1:]]
+            large_run, on = x["large"], statistics.median(x["large"]["times"]["on"])
+            row += [f"{large_run['peak']:.2f} GB", f"{x['large_theirs']['peak']:.2f} GB" if "large_theirs" in x else ""]
+            row += [str(large_run["collections"]), seconds(large_run["paused"])]
+            row += [f"{statistics.median(large_run['times'][how]) / on - 1:+.0%}" for how in COLLECTOR[1:]]
         rows.append([*row, *[""] * (len(head) - len(row))])
     return table(head, rows)
 
@@ -239,7 +246,7 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
     """Yield every goal that was measured, with the cases that miss it."""
     g = GOALS
     later = [c for c in cases if c.size != SMALL]
-    found = [f"{c.name} at {c.size}: {c.each:.2f}" for c in later if c.each > g["us"]]
+    found = [f"{c.name} at {c.size}: {c.us_per_instruction:.2f}" for c in later if c.us_per_instruction > g["us"]]
     yield f"at most {g['us']:.0f} µs per instruction from {SIZES[1]} on", found
     firsts = {name: statistics.median(x["first"]) * 1e3 for name, x in fresh.items()}
     found = [f"{name}: {ms:.1f} ms" for name, ms in firsts.items() if ms > g["first_ms"]]
@@ -251,8 +258,12 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
         return
     found = [f"{c.name}: {c.speedup:.2f}" for c in largest if c.theirs and c.speedup < g["speedup_large"]]
     yield f"at least {g['speedup_large']:.0f} times faster than torch at {LARGE}", found
-    base = {c.name: c.each for c in cases if c.size == SIZES[1]}
-    found = [f"{c.name}: {c.each / base[c.name]:.2f}" for c in largest if c.each / base[c.name] > g["growth"]]
+    base = {c.name: c.us_per_instruction for c in cases if c.size == SIZES[1]}
+    found = [
+        f"{c.name}: {c.us_per_instruction / base[c.name]:.2f}"
+        for c in largest
+        if c.us_per_instruction / base[c.name] > g["growth"]
+    ]
     yield f"linear: sixteen times the instructions take at most {16 * g['growth']:.0f} times as long", found
     peaks = {name: x["large"]["peak"] for name, x in fresh.items()}
     found = [f"{name}: {peak:.2f} GB" for name, peak in peaks.items() if peak > g["peak_gb"]]

@@ -60,10 +60,10 @@ TINY = Sizes(blocks=4, hidden=8, heads=1, length=1, vocabulary=8, micro_batches=
 class Embedding(nn.Module):
     def __init__(self, z: Sizes) -> None:
         super().__init__()
-        self.token, self.place = nn.Embedding(z.vocabulary, z.hidden), nn.Parameter(torch.zeros(z.length, z.hidden))
+        self.token, self.position = nn.Embedding(z.vocabulary, z.hidden), nn.Parameter(torch.zeros(z.length, z.hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.token(tokens) + self.place  # type: ignore[no-any-return]  # (b, L, hidden)
+        return self.token(tokens) + self.position  # type: ignore[no-any-return]  # (b, L, hidden)
 
 
 class Block(nn.Module):
@@ -153,10 +153,10 @@ def theirs(name: str, z: Sizes, tokens: Tensor) -> Callable[[], None]:
     """Return a function that runs one iteration with torch.distributed.pipelining."""
     model, rank = model_of(z), dist.get_rank()
     stages = RANKS * (2 if name == "interleaved" else 1)
-    cut = balanced(describe(model, SAMPLES), stages).layers
-    mine = range(rank, stages, RANKS)
-    modules = {s: nn.Sequential(*build_stage(model, cut[s], SEED).layers) for s in mine}
-    parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]
+    partition = balanced(describe(model, SAMPLES), stages).layers
+    stages_of_rank = range(rank, stages, RANKS)
+    modules = {s: nn.Sequential(*build_stage(model, partition[s], SEED).layers) for s in stages_of_rank}
+    parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in stages_of_rank]
 
     def mean(output: Tensor, target: Tensor) -> Tensor:
         return loss((output,), target) / tokens.numel()
@@ -172,7 +172,7 @@ def theirs(name: str, z: Sizes, tokens: Tensor) -> Callable[[], None]:
     return iterate
 
 
-def alone(z: Sizes, tokens: Tensor) -> Callable[[], None]:
+def single_process(z: Sizes, tokens: Tensor) -> Callable[[], None]:
     """Return a function that runs one iteration on rank 0 alone, one micro-batch after another."""
     model = model_of(z)
     whole = build_stage(model, range(len(model.layers)), SEED)
@@ -190,7 +190,7 @@ def measure(z: Sizes, rounds: int) -> dict[str, Any]:
     """Return the seconds of each round for every runner, and the instructions of this rank by schedule."""
     torch.manual_seed(SEED)
     tokens = torch.randint(0, z.vocabulary, (z.micro_batches * SAMPLES, z.length))
-    runners: dict[str, Callable[[], None]] = {"single process": alone(z, tokens)}
+    runners: dict[str, Callable[[], None]] = {"single process": single_process(z, tokens)}
     counts = {}
     for name in OURS:
         runners[f"ours {name}"], counts[name] = ours(name, z, tokens)
@@ -227,18 +227,18 @@ def report(found: dict[str, Any]) -> str:
     """Return the tables of the results."""
     gpt, tiny, counts = found["gpt"]["times"], found["tiny"]["times"], found["tiny"]["counts"]
     lines = [f"GPT of {GPT.blocks} layers, two ranks, N={GPT.micro_batches}; medians of {len(gpt['ours 1f1b'])} rounds"]
-    lines.append(f"{'':<14}{'beside one process':>20}{'beside torch':>16}")
+    lines.append(f"{'':<14}{'time / one process':>20}{'time / torch':>16}")
     for name in OURS:
-        beside = f"{ratio(gpt, f'ours {name}', f'theirs {name}'):16.3f}" if name in THEIRS else f"{'-':>16}"
-        lines.append(f"{name:<14}{ratio(gpt, f'ours {name}', 'single process'):20.3f}{beside}")
+        ratio_to_torch = f"{ratio(gpt, f'ours {name}', f'theirs {name}'):16.3f}" if name in THEIRS else f"{'-':>16}"
+        lines.append(f"{name:<14}{ratio(gpt, f'ours {name}', 'single process'):20.3f}{ratio_to_torch}")
     best = min(THEIRS, key=lambda name: statistics.median(gpt[f"theirs {name}"]))
-    lines.append(f"chimera beside torch's best, {best}: {ratio(gpt, 'ours chimera', f'theirs {best}'):.3f}")
+    lines.append(f"time of chimera / time of {best}, the fastest of torch: {ratio(gpt, 'ours chimera', f'theirs {best}'):.3f}")
     lines.append(f"\nnothing to compute, two ranks, N={TINY.micro_batches}; medians of {len(tiny['ours 1f1b'])} rounds")
-    lines.append(f"{'':<14}{'us per instruction':>20}{'beside torch':>16}")
+    lines.append(f"{'':<14}{'us per instruction':>20}{'time / torch':>16}")
     for name in OURS:
-        beside = f"{ratio(tiny, f'ours {name}', f'theirs {name}'):16.3f}" if name in THEIRS else f"{'-':>16}"
+        ratio_to_torch = f"{ratio(tiny, f'ours {name}', f'theirs {name}'):16.3f}" if name in THEIRS else f"{'-':>16}"
         each = statistics.median(tiny[f"ours {name}"]) / counts[name] * 1e6
-        lines.append(f"{name:<14}{each:20.1f}{beside}")
+        lines.append(f"{name:<14}{each:20.1f}{ratio_to_torch}")
     return "\n".join(lines)
 
 

@@ -81,9 +81,9 @@ def table(rest: str) -> str:
     shown = " ".join([name, *options])
     closed_form = "; ".join(map(_claim_text, claims))
     with_lets = "".join(f", {k} = `{v}`" for k, v in lets)
-    about = textwrap.fill(f"**{shown}**, {costs}. Closed form: {closed_form}{with_lets}.", 120, break_on_hyphens=False)
+    heading = textwrap.fill(f"**{shown}**, {costs}. Closed form: {closed_form}{with_lets}.", 120, break_on_hyphens=False)
     head = "| D | N | makespan | wall bubble | own bubble | activations | closed form |\n|---|---|---|---|---|---|---|"
-    return "\n".join(["", about, "", head, *rows, "", ""])
+    return "\n".join(["", heading, "", head, *rows, "", ""])
 
 
 def _claim_text(c: Claim) -> str:
@@ -99,14 +99,14 @@ def _costs_of(program: Program) -> str:
 
 def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
     """Return a row: makespan and bubbles for each hop cost, activations, and the values of the claims."""
-    h, c, top = program.header, program.costs, peaks(program)
-    at = [simulate(program, {"hop": hop * c.FWD[0]}) for hop in HOPS]
-    free = at[0]
-    measured = {"wall": max(free.wall_bubbles), "own": max(free.own_bubbles)}
-    measured |= {"least": min(top.activations), "most": max(top.activations)}
-    measured["activations"] = measured["most"] if len(set(top.activations)) == 1 else -1
+    h, c, peak = program.header, program.costs, peaks(program)
+    simulations = [simulate(program, {"hop": hop * c.FWD[0]}) for hop in HOPS]
+    without_hops = simulations[0]
+    measured = {"wall": max(without_hops.wall_bubbles), "own": max(without_hops.own_bubbles)}
+    measured |= {"least": min(peak.activations), "most": max(peak.activations)}
+    measured["activations"] = measured["most"] if len(set(peak.activations)) == 1 else -1
     env = {**h.parameters, "F": c.FWD[0], "B": c.BWD[0], "I": c.BWD_INPUT[0], "W": c.BWD_WEIGHT[0]}
-    env["makespan"] = free.makespan
+    env["makespan"] = without_hops.makespan
     for name, value in lets:
         env[name] = int(evaluate(expression(value), env, Budget()))
     cells = []
@@ -114,13 +114,13 @@ def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim
         if not evaluate(expression(c.condition), env, Budget()):
             continue
         value = c.value(env)
-        assert free.scale == 1 and c.holds(measured[c.what], value), f"{where}: {c} is {measured[c.what]}, not {value}"
+        assert without_hops.scale == 1 and c.holds(measured[c.what], value), f"{where}: {c} is {measured[c.what]}, not {value}"
         cells.append(f"{c.what} {RELATIONS[c.relation]} {value}")
     columns = [
-        " / ".join(s.time(s.makespan) for s in at),
-        " / ".join(_range(s, s.wall_bubbles) for s in at),
-        " / ".join(_range(s, s.own_bubbles) for s in at),
-        " to ".join(map(str, sorted({min(top.activations), max(top.activations)}))),
+        " / ".join(s.time(s.makespan) for s in simulations),
+        " / ".join(_range(s, s.wall_bubbles) for s in simulations),
+        " / ".join(_range(s, s.own_bubbles) for s in simulations),
+        " to ".join(map(str, sorted({min(peak.activations), max(peak.activations)}))),
         ", ".join(cells) or "none",
     ]
     return f"| {h.parameters['D']} | {h.parameters['N']} | " + " | ".join(columns) + " |"

@@ -57,21 +57,21 @@ def dependency_graph(program: Program) -> Graph:
     rows = np.flatnonzero(program.table.is_task)
     node = np.full(len(program), -1, np.int64)
     node[rows] = np.arange(len(rows))
-    data = _between_pairs(program, data_edges(program, TaskIndex.of(program), program.costs.hop))
+    data = _with_edges_of_pairs(program, data_edges(program, TaskIndex.of(program), program.costs.hop))
     follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
     source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
     delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
     # One edge joins two tasks. If one follows the other on its rank and also uses its output, the edge is `data`.
-    _, first, which = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
+    _, first, number = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
     carries = np.zeros(len(first), np.int64)
-    carries[which[len(follows) :]] = 1
+    carries[number[len(follows) :]] = 1
     order = np.argsort(first)
     kept = first[order]
     return Graph(program, rows, task_costs(program)[rows], source[kept], target[kept], carries[order], delay[kept])
 
 
-def _between_pairs(program: Program, edges: Edges) -> Edges:
-    """Return the edges; those of an overlapped pair's tasks also from its second task, and to its first."""
+def _with_edges_of_pairs(program: Program, edges: Edges) -> Edges:
+    """Return the edges. Edges of a task in an overlapped pair are repeated: from the second task, and to the first."""
     paired = (program.table.flags & OVERLAP).astype(bool)
     if not paired.any():
         return edges
@@ -91,9 +91,9 @@ def critical_path(graph: Graph) -> tuple[Ints, int]:
     end[paired] -= cost[paired + 1]  # the end of a pair's first task alone
     end = end[graph.rows]
     # An edge is tight if the task at its target starts exactly when it allows. The path goes back along tight edges.
-    tight = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
+    tight_edges = np.flatnonzero(end[graph.source] + graph.delay == (end - graph.cost)[graph.target])
     before = np.full(len(end), -1, np.int64)
-    before[graph.target[tight]] = graph.source[tight]
+    before[graph.target[tight_edges]] = graph.source[tight_edges]
     path = [int(np.argmax(end))]
     while before[path[-1]] >= 0:
         path.append(int(before[path[-1]]))

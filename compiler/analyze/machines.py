@@ -12,7 +12,7 @@ from typing import Literal, assert_never
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.machines import open_sends
+from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.tasks import Edges, TaskIndex, data_edges, expand
 
@@ -21,13 +21,13 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
     """Return every wait of a verified program on the machine of its header, and how long each completion takes."""
     index = TaskIndex.of(program)
     data = data_edges(program, index, 0)
-    here = program.rank_of[data.source] == program.rank_of[data.target]
-    edges = [Edges(data.source[here], data.target[here], data.delay[here])]
+    on_one_rank = program.rank_of[data.source] == program.rank_of[data.target]
+    edges = [Edges(data.source[on_one_rank], data.target[on_one_rank], data.delay[on_one_rank])]
     send, receive, channel = _messages(program)
     message, consumer = _consumers(program, index, receive)
     queues = program.header.machine in ("paired", "serial")
-    number, taken = _completions(program, send, receive, hop) if queues else (send, np.zeros(0, np.int64))
-    edges += _queued(program, number) if queues else []
+    number, durations = _completions(program, send, receive, hop) if queues else (send, np.zeros(0, np.int64))
+    edges += _queue_edges(program, number) if queues else []
     for condition in dict.fromkeys(map(_blocks, Op)):
         match condition:
             case "values" if queues:
@@ -42,11 +42,11 @@ def waits(program: Program, hop: int) -> tuple[Edges, Ints]:
                 pass
             case _:
                 assert_never(condition)
-    return Edges.concatenate(*edges), taken
+    return Edges.concatenate(*edges), durations
 
 
 def _blocks(op: Op) -> Literal["values", "window"] | None:
-    """Return what a rank waits for at an instruction: values that it receives, room in the window, or nothing."""
+    """Return what a rank waits for at an instruction: values that it receives, the window of a channel, or nothing."""
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT:
             return "values"
@@ -91,23 +91,23 @@ def _consumers(program: Program, index: TaskIndex, receive: Ints) -> tuple[Ints,
     return message, np.where(t.value[row] == Value.act, index.forward[keys], index.backward[keys])
 
 
-def _full(channel: Ints, window: int) -> tuple[Ints, Ints]:
-    """Return (message whose SEND waits, message that it waits for): the one `window` before it in its channel."""
+def _window_pairs(channel: Ints, window: int) -> tuple[Ints, Ints]:
+    """Return (message whose SEND waits, message that it waits for), which is `window` messages earlier in its channel."""
     earlier = np.arange(len(channel)) - window
-    late = np.flatnonzero(earlier >= 0)
-    late = late[channel[earlier[late]] == channel[late]]
-    return late, earlier[late]
+    waiting = np.flatnonzero(earlier >= 0)
+    waiting = waiting[channel[earlier[waiting]] == channel[waiting]]
+    return waiting, earlier[waiting]
 
 
 def _window(program: Program, send: Ints, receive: Ints, channel: Ints, hop: int) -> list[Edges]:
     """Return the waits of SENDs on the machines whose transfers do not queue."""
-    window = open_sends(program.header.machine, program.header.window)
+    window = max_incomplete_sends(program.header.machine, program.header.window)
     if window is None:
         return []
     if window == 0:
         return [_edges(receive, send)]
-    late, earlier = _full(channel, window)
-    return [_edges(ends[earlier], send[late], hop) for ends in (send, receive)]
+    waiting, earlier = _window_pairs(channel, window)
+    return [_edges(ends[earlier], send[waiting], hop) for ends in (send, receive)]
 
 
 def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple[Ints, Ints]:
@@ -116,15 +116,15 @@ def _completions(program: Program, send: Ints, receive: Ints, hop: int) -> tuple
     t, rows, messages = program.table, len(program), len(send)
     number = np.full(rows, -1, np.int64)
     number[send] = number[receive] = rows + np.arange(messages)
-    taken = np.full(messages, hop, np.int64)
+    durations = np.full(messages, hop, np.int64)
     if program.header.machine == "serial":
         all_reduces = np.flatnonzero(np.isin(t.op, [op for op in Op if _queues_with_transfers(op)]))
-        number[all_reduces] = rows + messages + t.batch[all_reduces]
-        taken = np.concatenate([taken, np.zeros(len(program.collectives), np.int64)])
-    return number, taken
+        number[all_reduces] = rows + messages + t.operand[all_reduces]
+        durations = np.concatenate([durations, np.zeros(len(program.collectives), np.int64)])
+    return number, durations
 
 
-def _queued(program: Program, number: Ints) -> list[Edges]:
+def _queue_edges(program: Program, number: Ints) -> list[Edges]:
     """Return the waits of completions: for their ends, and for those before them in their queues."""
     rank, ends = program.rank_of, np.flatnonzero(number >= 0)
     if program.header.machine == "paired":
@@ -139,8 +139,8 @@ def _queued(program: Program, number: Ints) -> list[Edges]:
 def _window_of_queues(program: Program, number: Ints, send: Ints, channel: Ints) -> Edges:
     """Return the waits of SENDs on the machines whose transfers queue."""
     rank, window = program.rank_of, program.header.window
-    late, earlier = _full(channel, window)
-    blocked = send[late]
+    waiting, earlier = _window_pairs(channel, window)
+    blocked = send[waiting]
     if window == 0:  # a SEND is posted at once, and the next row of its stream waits for its transfer
         follows = np.append(rank, -1)[blocked + 1] == rank[blocked]
         blocked, earlier = blocked[follows] + 1, earlier[follows]

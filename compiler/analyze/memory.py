@@ -1,4 +1,4 @@
-"""How many bytes each rank needs at its worst moment, from a model description: computed before any run, without torch."""
+"""How many bytes each rank needs at its peak, from a model description: computed before any run, without torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PARTS = {
 }
 
 
-class _Held:
+class _BytesHeld:
     """The bytes that ranks hold while each instruction runs. Raises ChimeraError E705, E706 as `partition_for`."""
 
     def __init__(self, program: Program, model: ModelDescription) -> None:
@@ -65,12 +65,12 @@ class _Held:
             weights, gradients = local[rank % h.ranks]
             if h.kind == "evaluation":
                 gradients = 0
-            tops = {name: int(sums[a:b].max(initial=0)) for name, sums in self.parts.items()}
+            peaks = {name: int(sums[a:b].max(initial=0)) for name, sums in self.parts.items()}
             peak = weights + gradients + int(self.all[a:b].max(initial=0))
-            found.append(RankMemory(weights=weights, gradients=gradients, **tops, peak=peak))
+            found.append(RankMemory(weights=weights, gradients=gradients, **peaks, peak=peak))
         return tuple(found)
 
-    def moment(self, rank: int) -> tuple[int, dict[str, int]]:
+    def peak_row(self, rank: int) -> tuple[int, dict[str, int]]:
         """Return the row at which the peak of a rank begins, and the parts then; the rank has at least one instruction."""
         a, b = self.program.offsets[rank : rank + 2].tolist()
         row = a + int(self.all[a:b].argmax())
@@ -79,17 +79,17 @@ class _Held:
     def _weights(self, rank: int) -> tuple[int, int]:
         """Return the bytes of a local rank's weights and of their gradients."""
         h = self.program.header
-        on = [self.stages[s] for s in sorted({s for p in h.pipes for s, r in enumerate(p.placement) if r == rank})]
-        weights, gradients = sum(s.weight_bytes for s in on), sum(s.gradient_bytes for s in on)
+        stages = [self.stages[s] for s in sorted({s for p in h.pipes for s, r in enumerate(p.placement) if r == rank})]
+        weights, gradients = sum(s.weight_bytes for s in stages), sum(s.gradient_bytes for s in stages)
         for tied in self.model.tied:  # one copy for all stages of the rank
-            again = max(0, sum(any(k in s.layers for k in tied.layers) for s in on) - 1)
-            weights, gradients = weights - again * tied.weight_bytes, gradients - again * gradient_bytes(tied)
+            duplicates = max(0, sum(any(k in s.layers for k in tied.layers) for s in stages) - 1)
+            weights, gradients = weights - duplicates * tied.weight_bytes, gradients - duplicates * gradient_bytes(tied)
         return weights, gradients
 
 
 def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
     """Return the memory of every global rank. Raises ChimeraError E705, E706 as `partition_for`."""
-    return _Held(program, model).ranks()
+    return _BytesHeld(program, model).ranks()
 
 
 def check_memory(
@@ -99,34 +99,35 @@ def check_memory(
 
     recomputing: compiles the same schedule with recomputation everywhere, to test whether that suffices.
     """
-    found = _Held(program, model)
+    found = _BytesHeld(program, model)
     needs = found.ranks()
     worst = max(needs, key=lambda x: x.peak)
     if worst.peak <= limit_bytes:
         return
     rank = needs.index(worst)
-    over = sum(x.peak > limit_bytes for x in needs)
+    count = sum(x.peak > limit_bytes for x in needs)
     parts, notes = {"weights": worst.weights, "gradients": worst.gradients}, []
     if program.offsets[rank] < program.offsets[rank + 1]:
-        row, then = found.moment(rank)
+        row, then = found.peak_row(rank)
         parts |= then
         notes = [f"the peak begins at {program.place(row)}"]
     sums = ", ".join(f"{name} {size:,}" for name, size in parts.items())
     notes.insert(0, f"{sums}; optimizer state and workspace are not counted")
-    notes += [f"{over} of {len(needs)} ranks need more than there is"] if over > 1 else []
+    notes += [f"{count} of {len(needs)} ranks need more than they have"] if count > 1 else []
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
-    if recomputing is not None and (again := _worst_rank_bytes(recomputing, model)) is not None and again <= limit_bytes:
-        help = f"write 'recompute' after every 'stage ... on rank ...'; tried: it then needs {again:,} bytes"
+    recomputed_bytes = None if recomputing is None else _worst_rank_bytes(recomputing, model)
+    if recomputed_bytes is not None and recomputed_bytes <= limit_bytes:
+        help = f"write 'recompute' after every 'stage ... on rank ...'; tried: it then needs {recomputed_bytes:,} bytes"
     raise refuse(
         "E461",
-        f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its worst moment, and has {limit_bytes:,}",
+        f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its peak, and has {limit_bytes:,}",
         notes=tuple(notes),
         help=help,
     )
 
 
 def _worst_rank_bytes(recomputed: Callable[[], Program], model: ModelDescription) -> int | None:
-    """Return the bytes of the rank that needs most; None if the program cannot be compiled."""
+    """Return the bytes of the rank that needs most; None if the program cannot be compiled. recomputed: compiles it."""
     try:
         return max(x.peak for x in memory(recomputed(), model))
     except ChimeraError:

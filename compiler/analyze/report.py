@@ -13,8 +13,8 @@ from chimerac.compiler.analyze.graph import critical_path, dependency_graph, nam
 from chimerac.compiler.analyze.memory import RankMemory, memory
 from chimerac.compiler.analyze.simulate import Simulation
 from chimerac.compiler.verify import peaks
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 
 
 def report(program: Program, simulation: Simulation, model: ModelDescription | None = None) -> str:
@@ -43,17 +43,17 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
     more = ", ..." if len(s.synced) > 16 else ""
     if h.kind == "training":
         yield f"gradients done  stage {ends}{more}"
-    lives = machines(View(program))
-    names = {m: machine_name(m, h.window) for m in lives}
-    yield f"ends on         {', '.join(names[m] for m, ok in lives.items() if ok)}"
-    if not all(lives.values()):
-        yield f"hangs on        {', '.join(names[m] for m, ok in lives.items() if not ok)}   (--for MACHINE arranges for one)"
+    ends_on = machines(ProgramIndex(program))
+    ending, hanging = (", ".join(machine_name(m, h.window) for m, x in ends_on.items() if x == ends) for ends in (True, False))
+    yield f"ends on         {ending}"
+    if hanging:
+        yield f"hangs on        {hanging}   (--for MACHINE arranges for one)"
     yield ""
-    top = peaks(program)
+    peak = peaks(program)
     head = ["rank", "busy", "wall bubble", "own bubble", "activations", "receive buffers", "stages"]
     rows = [
         [str(g), s.time(s.busy[g]), s.time(s.wall_bubbles[g]), s.time(s.own_bubbles[g])]
-        + [str(x[g]) for x in (top.activations, top.receive_buffers, top.weight_copies)]
+        + [str(x[g]) for x in (peak.activations, peak.receive_buffers, peak.weight_copies)]
         for g in range(program.world)
     ]
     yield from _table(head, rows)

@@ -62,18 +62,18 @@ class Simulation:
 def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] | None = None) -> Simulation:
     """Return the times of a verified program on its machine. costs: F, B, I, W and hop instead of the program's own.
 
-    A float is taken as its decimal text: 0.1 is 1/10. Raises ChimeraError E002 for an invalid cost.
+    A float is durations as its decimal text: 0.1 is 1/10. Raises ChimeraError E002 for an invalid cost.
     """
     h = program.header
-    own, scale = _scaled(program.costs, {} if costs is None else costs_from(costs), h.stages)
+    costs_used, scale = _scaled(program.costs, {} if costs is None else costs_from(costs), h.stages)
     # Replicas wait for each other only if their collectives and transfers share a queue.
-    if own.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
+    if costs_used.total(h.micro_batches) * (h.width if h.machine == "serial" else 1) > limits.TIME:
         unit = scale if scale <= limits.TIME else f"{scale:.1e}"
         message = f"in units of 1/{unit} of a cost, times exceed {limits.TIME}: they could not be added up exactly"
         raise refuse("E002", message, help="give smaller costs, or costs with fewer digits")
-    costed = replace(program, costs=own)
-    edges, taken = waits(costed, own.hop)
-    timing = earliest(costed, np.concatenate([task_costs(costed), taken]), edges)
+    with_costs = replace(program, costs=costs_used)
+    edges, durations = waits(with_costs, costs_used.hop)
+    timing = earliest(with_costs, np.concatenate([task_costs(with_costs), durations]), edges)
     assert not timing.stuck, "a verified program terminates"
     timeline, is_task = timing.timeline(program, scale), program.table.is_task
     makespan = int(timeline.end[is_task].max(initial=0))
@@ -88,7 +88,7 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
     np.maximum.at(synced, program.table.stage[weight], timeline.end[weight])
     return Simulation(
         program,
-        own,
+        costs_used,
         timeline,
         makespan,
         tuple(busy),

@@ -17,11 +17,11 @@ from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
 from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
-from chimerac.compiler.command.usage import costs_of, integer, make_parser, number_of_bytes, pairs
+from chimerac.compiler.command.usage import costs_of, integer, make_parser, named_values, number_of_bytes
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source, verify_program
-from chimerac.compiler.verify import about_order, findings
+from chimerac.compiler.verify import findings, is_about_order
 
 
 def run(argv: Sequence[str], verbs: Collection[str]) -> int:
@@ -45,7 +45,7 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
     if options.schedule is None:
         parser.error("give a schedule, for instance: chimerac chimera; or --list")
     _check_output(options)
-    parameters = {name: integer("-p", name, value) for name, value in pairs("-p", options.parameters)}
+    parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)
     if options.model and "--model" not in emitter.reads and options.memory is None:
@@ -69,8 +69,8 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
 
 def _check_output(options: argparse.Namespace) -> None:
     """Raise ChimeraError E002 for -o with the schedule itself, and for too few --columns."""
-    both = (options.schedule, options.output)
-    if options.output and all(map(os.path.exists, both)) and os.path.samefile(*both):
+    paths = (options.schedule, options.output)
+    if options.output and all(map(os.path.exists, paths)) and os.path.samefile(*paths):
         raise refuse("E002", f"-o {options.output} would write over the schedule itself", help="give another path")
     if options.columns is not None and options.columns < 20:
         raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
@@ -94,12 +94,12 @@ def _program(
     program = read_program(source)
     if options.machine:
         program = program.with_header(machine=options.machine)
-    return (_arranged(program, options.arrange) if options.arrange else verify_program(program)), None
+    return (_arranged_program(program, options.arrange) if options.arrange else verify_program(program)), None
 
 
-def _arranged(program: Program, machine: Machine) -> Program:
+def _arranged_program(program: Program, machine: Machine) -> Program:
     """Return a program from a file with its transfers and collectives arranged for a machine, verified."""
-    if not all(map(about_order, findings(program))):  # arranging does not correct it
+    if not all(map(is_about_order, findings(program))):  # arranging does not correct it
         verify_program(program)
     result = arranged(program, machine)
     if result is None:

@@ -92,5 +92,5 @@ def readers(option: str) -> str:
 def check_output(emit: str, output: str | None) -> None:
     """Raise ChimeraError E002 if a product is not written to a path of this suffix."""
     if emit == "dag" and suffix(output) not in (*GRAPHVIZ, *GRAPHML):
-        known = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
-        raise refuse("E002", f"-o {output}: the DAG is written as {known}")
+        formats = f"GraphML ({', '.join(GRAPHML[:-1])}) or for Graphviz ({', '.join(GRAPHVIZ)})"
+        raise refuse("E002", f"-o {output}: the DAG is written as {formats}")

@@ -19,9 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv else ""
     # A file with the name of a verb is compiled: `chimerac fmt` if there is a file named fmt.
-    known = verb in VERBS and not (os.path.exists(verb) and not os.path.isdir(verb))
+    is_verb = verb in VERBS and not (os.path.exists(verb) and not os.path.isdir(verb))
     try:
-        return VERBS[verb](argv[1:]) if known else compile.run(argv, VERBS)
+        return VERBS[verb](argv[1:]) if is_verb else compile.run(argv, VERBS)
     except BrokenPipeError:  # the reader, such as head, has closed its end
         discard_output(sys.stdout)
         return 0

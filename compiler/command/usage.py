@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """--version: the installed version, looked up only when it is asked for."""
+    """--version: the installed version. It is looked up only for this option."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version  # start-up: 13 ms, for this option only
@@ -102,24 +102,21 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def pairs(option: str, given: Sequence[str]) -> list[tuple[str, str]]:
+def named_values(option: str, given: Sequence[str], example: str) -> list[tuple[str, str]]:
+    """Return (name, value) of each NAME=VALUE of an option. example: a name for the message if one is missing."""
     found: list[Diagnostic] = []
-    pairs: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            found.append(
-                Diagnostic(
-                    "E002",
-                    f"{option} {text}: expected NAME=VALUE, for instance {option} {name or 'D'}=4",
-                )
-            )
-        elif name.strip() in pairs:
-            found.append(Diagnostic("E002", f"{option} {text}: {name.strip()} was given before, as {pairs[name.strip()]}"))
-        pairs[name.strip()] = value.strip()
+            message = f"{option} {text}: expected NAME=VALUE, for instance {option} {name.strip() or example}=4"
+            found.append(Diagnostic("E002", message))
+        elif name.strip() in values:
+            found.append(Diagnostic("E002", f"{option} {text}: {name.strip()} was given before, as {values[name.strip()]}"))
+        values[name.strip()] = value.strip()
     if found:
         raise ChimeraError(found)
-    return list(pairs.items())
+    return list(values.items())
 
 
 def integer(option: str, name: str, value: str) -> int:
@@ -140,4 +137,4 @@ def number_of_bytes(text: str) -> int:
 
 
 def costs_of(given: Sequence[str]) -> Mapping[str, Fraction]:
-    return {name: cost_from_text(name, value) for name, value in pairs("--cost", given)}
+    return {name: cost_from_text(name, value) for name, value in named_values("--cost", given, "F")}

@@ -10,19 +10,19 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.compiler.verify import findings
 from chimerac.compiler.verify.collectives import Rows, check_gradient_sync, cycle_of_groups
-from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.index import ProgramIndex
 
 MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
 MAX_SHORTENED = 60  # collectives of a cycle among which a shorter one is searched for
 
 
-def explain_collectives(view: View) -> Diagnostic:
+def explain_collectives(index: ProgramIndex) -> Diagnostic:
     """Return the finding for a program whose collectives have no single order that agrees with every stream."""
-    pairs = shortest(cycle_of_groups(view))
-    notes = [f"rank {view.rank[x]}: {view.program.text(x)} before {view.program.text(y)}" for x, y in pairs]
-    tried = pairs[: max(1, MAX_TRIED // len(view.program))]
+    pairs = shortest(cycle_of_groups(index))
+    notes = [f"rank {index.rank[x]}: {index.program.text(x)} before {index.program.text(y)}" for x, y in pairs]
+    tried = pairs[: max(1, MAX_TRIED // len(index.program))]
     help = next(
-        (found for x, y in tried if (found := _swap_help(view, x, y))), "swap the two collectives of one of these pairs"
+        (found for x, y in tried if (found := _swap_help(index, x, y))), "swap the two collectives of one of these pairs"
     )
     message = "no single order of the collectives agrees with every stream"
     return Diagnostic("E453", message, notes=tuple(notes), help=help, about=tuple(x for pair in pairs for x in pair))
@@ -49,12 +49,12 @@ def shortest(rows: Rows) -> list[tuple[int, int]]:
     return [graph.edges[a, b]["pair"] for a, b in pairwise([*best, best[0]])]
 
 
-def _swap_help(view: View, first: int, second: int) -> str:
+def _swap_help(index: ProgramIndex, first: int, second: int) -> str:
     """Return the help that moves `second` right before `first`, if every check of collectives then holds; else ''."""
-    p = view.program
+    p = index.program
     order = np.insert(np.delete(np.arange(len(p)), second), first, second)
     changed = replace(p, table=p.table.take(order))
-    if check_gradient_sync(View(changed)):
+    if check_gradient_sync(ProgramIndex(changed)):
         return ""
     result = "the collectives have one order, but other findings remain" if findings(changed) else "every check holds"
     return f"move {p.place(second)}, right before {p.text(first)}; tried: then {result}"

@@ -21,7 +21,7 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     """
     order = np.argsort(target, kind="stable")
     target, source = target[order], source[order]
-    begin = np.searchsorted(target, np.searchsorted(lane, lane[source]))  # first wait of the source's lane
+    begin = np.searchsorted(target, np.searchsorted(lane, lane[source]))  # for each wait, the first wait of its source's lane
     end = np.searchsorted(target, source, side="right")  # after the last wait whose target is not after the source
     best = _any_cycle(begin.tolist(), end.tolist())
     single = np.flatnonzero((lane[target] == lane[source]) & (target <= source))
@@ -35,22 +35,22 @@ def shortest_cycle(target: Ints, source: Ints, lane: Ints) -> list[int]:
     for start in starts:
         if len(best) <= 1 or work > MAX_WORK:
             break
-        goal, lane_of_goal = targets[start], lanes[start]
+        goal_node, goal_lane = targets[start], lanes[start]
         before = {start: -1}
-        open_from: dict[int, int] = {}  # lane -> its first wait that was not visited
+        next_unvisited: dict[int, int] = {}  # lane -> its first wait that was not visited
         level, depth = [start], 1
         while level and depth < len(best):
             following: list[int] = []
             for k in level:
-                if source_lanes[k] == lane_of_goal and sources[k] >= goal:
+                if source_lanes[k] == goal_lane and sources[k] >= goal_node:
                     best, level, following = _path(before, k), [], []
                     break
-                for other in range(open_from.get(source_lanes[k], begins[k]), ends[k]):
+                for other in range(next_unvisited.get(source_lanes[k], begins[k]), ends[k]):
                     work += 1
                     if other not in before:
                         before[other] = k
                         following.append(other)
-                open_from[source_lanes[k]] = max(open_from.get(source_lanes[k], 0), ends[k])
+                next_unvisited[source_lanes[k]] = max(next_unvisited.get(source_lanes[k], 0), ends[k])
             level, depth = following, depth + 1
     return [int(k) for k in order[best]]
 

@@ -29,17 +29,16 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
     timing: the simulated times of that program; trials: tries changes of the schedule's text.
     """
     program = ordered.program
-    target, source, pair = _waits(program, timing)
-    if pair is not None:
-        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name(program, pair)} does"
+    target, source, row_of_pair = _waits(program, timing)
+    if row_of_pair is not None:
+        name_of_pair = name(program, row_of_pair)
+        message = f"the order deadlocks: an overlapped pair cannot need its own result, as {name_of_pair} does"
         help = suggest_edit(schedule, [], trials, program) or "overlap two tasks of which neither needs the other"
-        return refuse("E304", message, ordered.span(pair), "begins the pair", help=help)
+        return refuse("E304", message, ordered.span(row_of_pair), "begins the pair", help=help)
     cycle = consecutive_pairs(shortest_cycle(target, source, program.rank_of))
     notes, ranks = [], []
-    for (
-        wait,
-        following,
-    ) in cycle:  # the source of a wait is the target of the following wait, or comes after it in the same stream
+    # The source of a wait is the target of the following wait, or comes after it in the same stream.
+    for wait, following in cycle:
         first, needed = int(target[following]), int(source[wait])
         names = [name(program, first), *([name(program, needed)] if first != needed else [])]
         rank = int(program.rank_of[needed])
@@ -47,22 +46,24 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
         ranks.append(rank)
     rows = [int(row) for wait, following in cycle for row in (source[wait], target[following])]
     spans = [ordered.span(row) for row in rows]
-    who = f"rank {ranks[0]} waits for itself"
-    if len(set(ranks)) > 1:
-        who = f"ranks {', '.join(map(str, sorted(set(ranks))))} wait for each other in a cycle"
-    concerned = sorted(set(ranks))[:MAX_SHOWN]
+    distinct = sorted(set(ranks))
+    fact = f"rank {distinct[0]} waits for itself"
+    if len(distinct) > 1:
+        fact = f"ranks {', '.join(map(str, distinct))} wait for each other in a cycle"
     stops = {rank: f"then {name(program, row)}" for rank, row in enumerate(_stops(program, timing))}
-    drawing = draw_timeline(program, timing.timeline(program), ranks=concerned, columns=100, stops=stops, bands=2).rstrip()
+    drawing = draw_timeline(
+        program, timing.timeline(program), ranks=distinct[:MAX_SHOWN], columns=100, stops=stops, bands=2
+    ).rstrip()
     help = suggest_edit(schedule, spans[1::2], trials, program) or _another_order(program)
     return ChimeraError(
         [
             Diagnostic(
                 "E304",
-                f"the order deadlocks: {who}",
+                f"the order deadlocks: {fact}",
                 spans[1],
                 f"orders {name(program, rows[1])}",
                 ("\n".join(notes[:MAX_SHOWN]), *order_notes(spans), f"as far as these ranks get:\n{drawing}"),
-                help or "let the task that is needed come first" + (" on one of these ranks" if len(set(ranks)) > 1 else ""),
+                help or "move the task that is needed first" + (" on one of these ranks" if len(distinct) > 1 else ""),
                 tuple(rows),
             )
         ]
@@ -72,17 +73,17 @@ def explain_deadlock(ordered: Ordered, timing: Timing, schedule: n.Schedule, tri
 def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
     """Return the targets and the sources of the waits that are never satisfied, and the first row of an overlapped pair.
 
-    The pair is None if there is no such pair.
-    A pair starts when both its tasks can start, and finishes as one. So its first task waits for what both need, and others
-    wait for its second task.
+    The pair is one whose second task needs the result of its first; None if there is no such pair. A pair starts when both
+    its tasks can start, and ends when both have ended. So the waits of both tasks count as waits of the first one, and waits
+    for either task count as waits for the second one.
     """
     edges = data_edges(program, TaskIndex.of(program), 0)
-    left = timing.end[edges.source] < 0
-    target, source = edges.target[left], edges.source[left]
-    pair = (program.table.flags & OVERLAP > 0).astype(np.int64)
-    second = np.concatenate([[0], pair[:-1]])
-    own = np.flatnonzero(pair[source].astype(bool) & (target == source + 1))
-    return target - second[target], source + pair[source], int(source[own[0]]) if len(own) else None
+    unsatisfied = timing.end[edges.source] < 0
+    target, source = edges.target[unsatisfied], edges.source[unsatisfied]
+    is_first = (program.table.flags & OVERLAP > 0).astype(np.int64)
+    is_second = np.concatenate([[0], is_first[:-1]])
+    within = np.flatnonzero(is_first[source].astype(bool) & (target == source + 1))
+    return target - is_second[target], source + is_first[source], int(source[within[0]]) if len(within) else None
 
 
 def _stops(program: Program, timing: Timing) -> Iterator[int]:

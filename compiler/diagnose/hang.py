@@ -27,9 +27,9 @@ from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.tasks import task_times
 from chimerac.compiler.verify import findings
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import hang_on, machines
-from chimerac.compiler.verify.view import View
-from chimerac.compiler.verify.waits import COLLECTIVES, END, Hang, Why
+from chimerac.compiler.verify.waits import COLLECTIVES, END, Hang, Reason
 
 NOTHING_FOUND = "it ends on no machine, and no move of a single instruction was found that corrects it"
 MAX_SHOWN = 12  # instructions of a cycle, and ranks of a drawing
@@ -37,73 +37,73 @@ MAX_MOVES = 4  # moves in one suggestion
 MAX_TRIED = 2_000_000  # instructions verified in the search for a suggestion
 
 
-def _words(view: View, hang: Hang, why: Why, target: int, source: int) -> str:
-    """Return what a node does with the one that it waits for."""
-    match why:
-        case Why.READ:
+def _relation(index: ProgramIndex, hang: Hang, reason: Reason, target: int, source: int) -> str:
+    """Return the words that join a node with the one that it waits for, as in the example above."""
+    match reason:
+        case Reason.READ:
             return "reads the value that this delivers"
-        case Why.POST:
+        case Reason.POST:
             return "waits until this is posted"
-        case Why.END:
+        case Reason.END:
             return "waits until this end of it is posted"
-        case Why.WINDOW:
+        case Reason.WINDOW:
             return "waits, because the window of its channel is full, for"
-        case Why.QUEUE:
-            return f"queues on rank {_queue_rank(view, hang, target, source)} behind"
+        case Reason.QUEUE:
+            return f"queues on rank {_queue_rank(index, hang, target, source)} behind"
         case _:
-            assert_never(why)
+            assert_never(reason)
 
 
-def explain_hang(view: View) -> Diagnostic:
+def explain_hang(index: ProgramIndex) -> Diagnostic:
     """Return the finding for a program that cannot terminate on the machine of its header."""
-    hang = hang_on(view, view.header.machine)
+    hang = hang_on(index, index.header.machine)
     assert hang is not None, "the program terminates"
-    cycle = _cycle(view, hang)
-    rows = [row for node in _nodes(hang, cycle) for row in _rows(view, hang, node)]
-    ranks = sorted({int(view.rank[row]) for row in rows})
-    who = f"rank {ranks[0]} waits for itself"
+    cycle = _cycle(index, hang)
+    rows = [row for node in _nodes(hang, cycle) for row in _rows(index, hang, node)]
+    ranks = sorted({int(index.rank[row]) for row in rows})
+    fact = f"rank {ranks[0]} waits for itself"
     if len(ranks) > 1:
         more = ", ..." if len(ranks) > MAX_SHOWN else ""
-        who = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a cycle"
-    notes = ("\n".join(_chain(view, hang, cycle)), f"as far as these ranks get:\n{_drawing(view, hang, ranks[:MAX_SHOWN])}")
-    name = machine_name(hang.machine, view.header.window)
-    help = _suggestion(view, hang, cycle)
-    return Diagnostic("E440", f"deadlock on the {name} machine: {who}", notes=notes, help=help, about=tuple(rows))
+        fact = f"ranks {', '.join(map(str, ranks[:MAX_SHOWN]))}{more} wait for each other in a cycle"
+    notes = ("\n".join(_chain(index, hang, cycle)), f"as far as these ranks get:\n{_drawing(index, hang, ranks[:MAX_SHOWN])}")
+    name = machine_name(hang.machine, index.header.window)
+    help = _suggestion(index, hang, cycle)
+    return Diagnostic("E440", f"deadlock on the {name} machine: {fact}", notes=notes, help=help, about=tuple(rows))
 
 
 # --- the cycle -----------------------------------------------------------------------------------------------------
 
 
-def _cycle(view: View, hang: Hang) -> list[int]:
+def _cycle(index: ProgramIndex, hang: Hang) -> list[int]:
     """Return the numbers of the waits in the shortest cycle. The source of each comes after the target of the next."""
     waits = hang.waits
-    left = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
-    lane = np.concatenate([view.rank, view.program.world + np.arange(waits.nodes - len(view.program))])
-    numbers: list[int] = left[shortest_cycle(waits.target[left], waits.source[left], lane)].tolist()
+    unsatisfied = np.flatnonzero(~hang.done[waits.source] & ~hang.done[waits.target])
+    lane = np.concatenate([index.rank, index.program.world + np.arange(waits.nodes - len(index.program))])
+    numbers: list[int] = unsatisfied[shortest_cycle(waits.target[unsatisfied], waits.source[unsatisfied], lane)].tolist()
     return numbers
 
 
-def _chain(view: View, hang: Hang, cycle: list[int]) -> Iterator[str]:
-    """Yield the lines that describe the cycle: what waits, why, for what, and what that comes after."""
+def _chain(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[str]:
+    """Yield the lines that describe the cycle: what waits, reason, for what, and what that comes after."""
     waits = hang.waits
     for k, (wait, following) in enumerate(consecutive_pairs(cycle)):
         if k == MAX_SHOWN:
             yield f"... and {len(cycle) - MAX_SHOWN} more waits, back to the first"
             return
-        target, source, why = int(waits.target[wait]), int(waits.source[wait]), int(waits.why[wait])
-        words = _words(view, hang, Why(why), target, source)
+        target, source, reason = int(waits.target[wait]), int(waits.source[wait]), int(waits.reason[wait])
+        words = _relation(index, hang, Reason(reason), target, source)
         last, direct = k == len(cycle) - 1, source == waits.target[following]
-        yield _name(view, hang, target)
+        yield _name(index, hang, target)
         yield f"  {words} the first" if last and direct else f"  {words}:"
         if not direct:
-            yield _name(view, hang, source)
+            yield _name(index, hang, source)
             yield "  comes after the first" if last else "  comes after:"
 
 
-def _queue_rank(view: View, hang: Hang, later: int, earlier: int) -> int:
+def _queue_rank(index: ProgramIndex, hang: Hang, later: int, earlier: int) -> int:
     """Return a rank on which one transfer was posted before another."""
-    return next(int(view.rank[a]) for b in _rows(view, hang, later) for a in _rows(view, hang, earlier)
-                if view.rank[a] == view.rank[b] and a < b)  # fmt: skip
+    return next(int(index.rank[a]) for b in _rows(index, hang, later) for a in _rows(index, hang, earlier)
+                if index.rank[a] == index.rank[b] and a < b)  # fmt: skip
 
 
 def _nodes(hang: Hang, cycle: list[int]) -> list[int]:
@@ -112,30 +112,30 @@ def _nodes(hang: Hang, cycle: list[int]) -> list[int]:
     return [node for k, node in enumerate(ends) if node != ends[k - 1]]
 
 
-def _rows(view: View, hang: Hang, node: int) -> list[int]:
+def _rows(index: ProgramIndex, hang: Hang, node: int) -> list[int]:
     """Return the row of an instruction; for a completion, the rows that post its ends."""
-    if node < len(view.program):
+    if node < len(index.program):
         return [node]
     a, b = np.searchsorted(hang.waits.target, (node, node + 1))
-    ends = hang.waits.why[a:b] == END
+    ends = hang.waits.reason[a:b] == END
     return sorted(hang.waits.source[a:b][ends].tolist())
 
 
-def _name(view: View, hang: Hang, node: int) -> str:
-    p, rows = view.program, _rows(view, hang, node)
+def _name(index: ProgramIndex, hang: Hang, node: int) -> str:
+    p, rows = index.program, _rows(index, hang, node)
     if node < len(p):
         return p.place(node)
     if p.table.op[rows[0]] in COLLECTIVES:
         return f"the completion of {p.text(rows[0])}"
     send = next(row for row in rows if p.table.op[row] == Op.SEND)
-    return f"the transfer from rank {view.rank[send]}: {p.text(send)}"
+    return f"the transfer from rank {index.rank[send]}: {p.text(send)}"
 
 
 # --- how far the ranks get ------------------------------------------------------------------------------------------
 
 
-def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
-    p = view.program
+def _drawing(index: ProgramIndex, hang: Hang, ranks: list[int]) -> str:
+    p = index.program
     timing = task_times(p)
     done = hang.done[: len(p)]
     stops = {}
@@ -150,58 +150,59 @@ def _drawing(view: View, hang: Hang, ranks: list[int]) -> str:
 # --- a change that was tried ----------------------------------------------------------------------------------------
 
 
-def _suggestion(view: View, hang: Hang, cycle: list[int]) -> str:
+def _suggestion(index: ProgramIndex, hang: Hang, cycle: list[int]) -> str:
     """Return a change under which every check holds; it was tried. If there is none, return other facts that may help."""
-    p, h = view.program, view.header
+    p, h = index.program, index.header
     moves: list[str] = []
-    budget, stuck = MAX_TRIED // len(p), hang
+    budget, current_hang = MAX_TRIED // len(p), hang
     while len(moves) < MAX_MOVES:
         best: tuple[int, str, Program, Hang] | None = None
-        now = View(p)
-        for row, to in list(_moves(now, stuck, cycle if p is view.program else _cycle(now, stuck)))[:budget]:
+        index_now = ProgramIndex(p)
+        current_cycle = cycle if p is index.program else _cycle(index_now, current_hang)
+        for row, to in list(_moves(index_now, current_hang, current_cycle))[:budget]:
             budget -= 1
-            changed = _moved(p, row, to)
-            left = findings(changed)
+            changed = _with_move(p, row, to)
+            remaining = findings(changed)
             move = f"move {p.place(row)}, right {'before' if to < row else 'after'} {p.text(to)}"
-            if not left:
+            if not remaining:
                 moves.append(move)
-                together = "\n".join(moves)
+                lines = "\n".join(moves)
                 count = "tried: it" if len(moves) == 1 else f"these {len(moves)} moves were tried together: it"
-                return f"{together}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
-            next_hang = hang_on(View(changed), hang.machine) if {d.code for d in left} == {"E440"} else None
+                return f"{lines}; {count} then ends on the {machine_name(hang.machine, h.window)} machine"
+            next_hang = hang_on(ProgramIndex(changed), hang.machine) if {d.code for d in remaining} == {"E440"} else None
             if next_hang is not None and (best is None or next_hang.executed_count > best[0]):
                 best = (next_hang.executed_count, move, changed, next_hang)
-        if best is None or best[0] <= stuck.executed_count:
+        if best is None or best[0] <= current_hang.executed_count:
             break
         moves.append(best[1])
-        _, _, p, stuck = best
+        _, _, p, current_hang = best
     for window in range(h.window + 1, h.window + 9) if hang.machine not in ("posted", "rendezvous") else ():
-        if hang_on(View(view.program.with_header(window=window)), hang.machine) is None:
+        if hang_on(ProgramIndex(index.program.with_header(window=window)), hang.machine) is None:
             return f"a window of {window} sends instead of {h.window}; tried: it then ends on the {hang.machine} machine"
-    ends = [machine_name(m, h.window) for m, ok in machines(view).items() if ok]
+    ends = [machine_name(m, h.window) for m, ok in machines(index).items() if ok]
     if ends:
         return f"it ends on other machines, which is proved: {', '.join(ends)}"
     return NOTHING_FOUND
 
 
-def _moves(view: View, hang: Hang, cycle: list[int]) -> Iterator[tuple[int, int]]:
+def _moves(index: ProgramIndex, hang: Hang, cycle: list[int]) -> Iterator[tuple[int, int]]:
     """Yield moves of one row: (row, the row to put it next to). Both are neighbours in the cycle, on one rank.
 
     First the later one moves right before the earlier one, then the earlier one right after the later one.
     """
-    rows = [_rows(view, hang, node) for node in _nodes(hang, cycle)]
+    rows = [_rows(index, hang, node) for node in _nodes(hang, cycle)]
     pairs = [
         (max(a, b), min(a, b))
         for here, there in pairwise([*rows, rows[0]])
         for a in here
         for b in there
-        if view.rank[a] == view.rank[b] and a != b
+        if index.rank[a] == index.rank[b] and a != b
     ]
     yield from pairs
     yield from ((earlier, later) for later, earlier in pairs)
 
 
-def _moved(p: Program, row: int, to: int) -> Program:
+def _with_move(p: Program, row: int, to: int) -> Program:
     """Return the program with a row put right before `to`, or right after it if `to` is the later one."""
     order = np.delete(np.arange(len(p)), row)
     return replace(p, table=p.table.take(np.insert(order, to, row)))  # without the row, index `to` is right after a later one

@@ -10,7 +10,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler.diagnose.collectives import explain_collectives
 from chimerac.compiler.diagnose.deadlock import explain_deadlock
 from chimerac.compiler.diagnose.hang import explain_hang
-from chimerac.compiler.diagnose.reached import Reached
+from chimerac.compiler.diagnose.pass_results import PassResults
 from chimerac.compiler.diagnose.source_lines import add_source_lines, suggest_arranging, suggest_order
 from chimerac.compiler.diagnose.stuck import explain_stuck
 from chimerac.compiler.diagnose.suggest import suggest_edit_of_order
@@ -22,8 +22,8 @@ from chimerac.compiler.lower.width import tasks_only
 from chimerac.compiler.order.greedy import SchedulerStuckError
 from chimerac.compiler.syntax.parse import ParseError
 from chimerac.compiler.tasks import task_times
-from chimerac.compiler.verify import about_order
-from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify import is_about_order
+from chimerac.compiler.verify.index import ProgramIndex
 
 
 def help_with_text(error: ChimeraError, source: Source) -> ChimeraError:
@@ -31,39 +31,43 @@ def help_with_text(error: ChimeraError, source: Source) -> ChimeraError:
     return explain_text(source) if isinstance(error, ParseError) else error
 
 
-def help_with_compilation(error: ChimeraError, reached: Reached) -> ChimeraError:
+def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraError:
     """Return the findings of the pass that ended a compilation, with help."""
-    schedule, spec, ordered, program = reached.schedule, reached.spec, reached.ordered, reached.program
+    schedule, spec, ordered, program = results.schedule, results.spec, results.ordered, results.program
     if schedule is None:
-        return help_with_text(error, reached.source)
+        return help_with_text(error, results.source)
     if spec is None or error.diagnostics[0].code == "E211":
         return error
     if isinstance(error, SchedulerStuckError):
         return ChimeraError([explain_stuck(error.scheduler, error.sequence)])
     if program is None:
-        trials = Trials.of(reached.source.name, schedule, spec, reached.machine, reached.arrange, reached.budget.share(4))
+        trials = Trials.of(results.source.name, schedule, spec, results.machine, results.arrange, results.budget.share(4))
         if ordered is None:
-            return suggest_edit_of_order(error, schedule, spec, trials, reached.budget.share())
+            return suggest_edit_of_order(error, schedule, spec, trials, results.budget.share())
         timing = task_times(ordered.program)
         return explain_deadlock(ordered, timing, schedule, trials) if timing.stuck else error
-    error = _explained(error, program)
-    if not reached.arrange and ordered is not None and any(map(about_order, error.diagnostics)):
+    error = _with_explanations(error, program)
+    if not results.arrange and ordered is not None and any(map(is_about_order, error.diagnostics)):
         tasks = ordered.program
-        other = lower(tasks, task_times(tasks), spec.sync, reached.width, reached.machine, arrange=True)
-        error = suggest_arranging(error, other)
+        arranged_program = lower(tasks, task_times(tasks), spec.sync, results.width, results.machine, arrange=True)
+        error = suggest_arranging(error, arranged_program)
     return error if ordered is None else add_source_lines(error, spec, ordered, program)
 
 
 def help_with_program(error: ChimeraError, program: Program) -> ChimeraError:
     """Return the findings of the verifier about a program from elsewhere, with help."""
-    found = _explained(error, program)
-    if not all(map(about_order, found.diagnostics)):
+    found = _with_explanations(error, program)
+    if not all(map(is_about_order, found.diagnostics)):
         return found
-    other = arranged(program, program.header.machine)
-    return suggest_order(found, tasks_only(program)) if other is None else suggest_arranging(found, other, keep=True)
+    arranged_program = arranged(program, program.header.machine)
+    return (
+        suggest_order(found, tasks_only(program))
+        if arranged_program is None
+        else suggest_arranging(found, arranged_program, keep=True)
+    )
 
 
-def _explained(error: ChimeraError, program: Program) -> ChimeraError:
+def _with_explanations(error: ChimeraError, program: Program) -> ChimeraError:
     """Return the findings of the verifier, with the cycle of waits and help where they are about an order.
 
     These are the findings about the order of transfers (E440) and of collectives (E453).
@@ -71,7 +75,7 @@ def _explained(error: ChimeraError, program: Program) -> ChimeraError:
 
     def explained(d: Diagnostic) -> Diagnostic:
         if d.code == "E440":
-            return explain_hang(View(program))
-        return explain_collectives(View(program)) if d.code == "E453" else d
+            return explain_hang(ProgramIndex(program))
+        return explain_collectives(ProgramIndex(program)) if d.code == "E453" else d
 
     return ChimeraError(map(explained, error.diagnostics))

@@ -22,15 +22,15 @@ class _Ranks:
     """Ranks that run their tasks in order, simulated. A unit is a task or an overlapped pair, numbered by its first row."""
 
     def __init__(self, tasks: Program) -> None:
-        pair = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
-        second = np.concatenate([[0], pair[:-1]])
+        is_first = (tasks.table.flags & OVERLAP > 0).astype(np.int64)
+        is_second = np.concatenate([[0], is_first[:-1]])
         edges = data_edges(tasks, TaskIndex.of(tasks), 0)
         self.rank = tasks.rank_of.tolist()
         self.needs: list[list[int]] = [[] for _ in range(len(tasks))]
         for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
-            a, b = source - int(second[source]), target - int(second[target])
+            a, b = source - int(is_second[source]), target - int(is_second[target])
             self.needs[b] += [a] if a != b else []
-        units = np.flatnonzero(second == 0)
+        units = np.flatnonzero(is_second == 0)
         bounds = np.searchsorted(units, tasks.offsets).tolist()
         self.remaining = [
             units[a:b].tolist()[::-1] for a, b in pairwise(bounds)
@@ -54,9 +54,9 @@ class _Ranks:
             rank = ready.pop()
             while self.remaining[rank]:
                 unit = self.remaining[rank][-1]
-                other = self.missing(unit)
-                if other is not None:
-                    blocked_on.setdefault(other, []).append(rank)
+                needed = self.missing(unit)
+                if needed is not None:
+                    blocked_on.setdefault(needed, []).append(rank)
                     break
                 self.done[unit] = True
                 self.order[rank].append(self.remaining[rank].pop())
@@ -71,13 +71,13 @@ class _Ranks:
         found: list[tuple[bool, int, int]] = []
         for remaining in self.remaining:
             unit, seen = remaining[-1] if remaining else None, set[int]()
-            while unit is not None and (other := self.missing(unit)) is not None:
+            while unit is not None and (needed := self.missing(unit)) is not None:
                 seen.add(unit)
-                unit = other if other not in seen else None
+                unit = needed if needed not in seen else None
             if unit is not None:
-                own = self.remaining[self.rank[unit]]
-                self.steps += len(own) // 8
-                found.append((self.rank[unit] not in preferred, len(own) - own.index(unit), unit))
+                own_remaining = self.remaining[self.rank[unit]]
+                self.steps += len(own_remaining) // 8
+                found.append((self.rank[unit] not in preferred, len(own_remaining) - own_remaining.index(unit), unit))
         return min(found)[2] if found else None
 
 
@@ -94,11 +94,11 @@ def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None
             unit = ranks.next_to_advance({ranks.rank[moved] for moved, _ in moves})
             if unit is None:
                 return None
-            own = ranks.remaining[ranks.rank[unit]]
-            moves.append((unit, own[-1]))
-            ranks.steps += len(own)
-            own.remove(unit)
-            own.append(unit)
+            own_remaining = ranks.remaining[ranks.rank[unit]]
+            moves.append((unit, own_remaining[-1]))
+            ranks.steps += len(own_remaining)
+            own_remaining.remove(unit)
+            own_remaining.append(unit)
             ranks.run()
     except _SearchLimitError:
         return None

@@ -14,7 +14,7 @@ from chimerac.compiler.diagnose.hang import NOTHING_FOUND
 from chimerac.compiler.diagnose.repair import moves_help, repair_order
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.resolve.spec import Spec
-from chimerac.compiler.verify import about_order, findings
+from chimerac.compiler.verify import findings, is_about_order
 
 
 def add_source_lines(error: ChimeraError, spec: Spec, ordered: Ordered, program: Program) -> ChimeraError:
@@ -33,7 +33,7 @@ def suggest_arranging(error: ChimeraError, arranged: Program, keep: bool = False
     machine = arranged.header.machine
     help = f"use --for {machine}, which puts all transfers and collectives in one order; tried: it then ends on {machine}"
     return ChimeraError(
-        [replace(d, help=f"{d.help}\nor {help}" if keep else help) if about_order(d) else d for d in error.diagnostics]
+        [replace(d, help=f"{d.help}\nor {help}" if keep else help) if is_about_order(d) else d for d in error.diagnostics]
     )
 
 

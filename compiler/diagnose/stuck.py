@@ -15,48 +15,48 @@ MAX_TRIED = 500_000  # tasks ordered in the search for a suggestion
 MAX_RUNS = 40  # runs of the scheduler in the search for a suggestion
 
 
-def explain_stuck(x: Scheduler, sequence: list[list[int]]) -> Diagnostic:
+def explain_stuck(state: Scheduler, sequence: list[list[int]]) -> Diagnostic:
     """Return the finding with the ranks whose limits are full. sequence: the tasks that every rank has started."""
-    h, notes = x.spec.header, []
-    letters = {F: "F", X: "I" if Op.BWD_WEIGHT in x.order.kinds else "B", W: "W"}
-    full = list(_full(x))
+    h, notes = state.spec.header, []
+    letters = {F: "F", X: "I" if Op.BWD_WEIGHT in state.order.kinds else "B", W: "W"}
+    full = list(_full_limits(state))
     for rank, task, limit in full:
-        kind, key = divmod(task, x.keys)
+        kind, key = divmod(task, state.keys)
         stage, m = divmod(key, h.micro_batches)
-        kept = limit.reserved - x.reserved[x.cell[key]] if kind == F else 0
+        kept = limit.reserved - state.reserved[state.cell[key]] if kind == F else 0
         reserve = f", {kept} kept for other stages" if kept else ""
-        name = f"{letters[kind]} {h.pipes[x.cell[key] // h.stages].name} s{stage} m{m}"
+        name = f"{letters[kind]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
-    done = sum(map(len, sequence))
-    message = f"the scheduler is stuck after {done} of {x.tasks} tasks: limits forbid every task that is ready"
+    started = sum(map(len, sequence))
+    message = f"the scheduler is stuck after {started} of {state.tasks} tasks: limits forbid every task that is ready"
     first = full[0][2]
-    return Diagnostic("E305", message, first.span, "this limit", tuple(notes[:8]), _help(x, first))
+    return Diagnostic("E305", message, first.span, "this limit", tuple(notes[:8]), _help(state, first))
 
 
-def _full(x: Scheduler) -> Iterator[tuple[int, int, Counter]]:
+def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
     """Yield the ranks that wait, each with its preferred task and the limit that forbids that task."""
-    cells = len(x.counters)
-    for rank, heaps in enumerate(x.heaps):
+    cells = len(state.counters)
+    for rank, heaps in enumerate(state.heaps):
         waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
         if waiting:
-            index, task = min(waiting, key=lambda w: x.priority[w[1]])
-            limit = blocking_limit(x, task, *divmod(index, cells))
+            index, task = min(waiting, key=lambda w: state.priority[w[1]])
+            limit = blocking_limit(state, task, *divmod(index, cells))
             assert limit is not None, "a task that no limit forbids has started"
             yield rank, task, limit
 
 
-def _help(x: Scheduler, first: Counter) -> str:
-    found = _with_room(x, first.span)
-    backward = "F - W" if Op.BWD_WEIGHT in x.order.kinds else "F - B"
-    rest = f"bound {backward}, which every micro-batch gives back"
+def _help(state: Scheduler, first: Counter) -> str:
+    found = _sufficient_limits(state, first.span)
+    backward = "F - W" if Op.BWD_WEIGHT in state.order.kinds else "F - B"
+    advice = f"limit {backward} instead, a count that every backward lowers"
     if not found:
-        return f"{rest}, with room for a forward of every pipe and stage that a limit counts together"
+        return f"{advice}; leave room for a forward of every pipe and stage that a limit counts together"
     texts = [f"line {bound.span.line}: write '{_text(bound)}'" for bound in found]
     help = f"{'; '.join(texts)}; tried: the scheduler then ends"
-    return help if min(first.weights) < 0 else f"{help}; or {rest}"
+    return help if min(first.weights) < 0 else f"{help}; or {advice}"
 
 
-def _with_room(x: Scheduler, first: Span) -> list[Bound]:
+def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
     """Return limits, raised so that the scheduler finishes; [] if none was found.
 
     The full limit is raised by 1, 2, 4, ... until the scheduler finishes, then by the least amount that is sufficient. If
@@ -64,16 +64,16 @@ def _with_room(x: Scheduler, first: Span) -> list[Bound]:
     fails only if it exceeds MAX_RUNS or MAX_TRIED.
     """
     best: list[Bound] = []
-    budget = x.budget.share()
+    budget = state.budget.share()
     raised, low, amount = {first}, 0, 1
-    for _ in range(min(MAX_RUNS, MAX_TRIED // x.tasks)):
-        bounds = [_raised(b, amount, raised) for b in x.order.bounds]
+    for _ in range(min(MAX_RUNS, MAX_TRIED // state.tasks)):
+        bounds = [_with_higher_bound(b, amount, raised) for b in state.order.bounds]
         try:
-            tried = scheduler_of(x.spec, replace(x.order, bounds=tuple(bounds)), budget)
-            finished = sum(map(len, run(tried))) == x.tasks
+            tried = scheduler_of(state.spec, replace(state.order, bounds=tuple(bounds)), budget)
+            finished = sum(map(len, run(tried))) == state.tasks
         except ChimeraError:  # too many operations
             break
-        full = set() if finished else {limit.span for _, _, limit in _full(tried)}
+        full = set() if finished else {limit.span for _, _, limit in _full_limits(tried)}
         if finished:
             best, high = [b for b in bounds if b.span in raised], amount
         elif not best and full.isdisjoint(raised):
@@ -87,7 +87,7 @@ def _with_room(x: Scheduler, first: Span) -> list[Bound]:
     return best
 
 
-def _raised(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
+def _with_higher_bound(bound: Bound, amount: int, raised: Collection[Span]) -> Bound:
     return replace(bound, value=plus(bound.value, amount)) if bound.span in raised else bound
 
 

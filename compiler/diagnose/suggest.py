@@ -23,7 +23,7 @@ MAX_NOTED = 5  # findings with the same cause that notes list
 def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, written: Program | None = None) -> str:
     """Return the help with an edit that was tried, under which a deadlocked order runs. Return '' if none was found.
 
-    early: spans of the text that order the tasks that come too early; written: the original order.
+    early: the spans of the text that orders the tasks that come too early; written: the original order.
     """
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
     match order:
@@ -40,7 +40,7 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, wr
 def suggest_edit_of_order(
     error: ChimeraError, schedule: n.Schedule, spec: Spec, trials: Trials, budget: Budget
 ) -> ChimeraError:
-    """Return the findings about an order with two tasks of a rank on one tick, or with tasks missing or there twice.
+    """Return the findings about an order with two tasks of a rank on one tick, or with tasks that are missing or duplicated.
 
     If an edit that was tried corrects them all, the first has it as its help, and the others become notes of the first.
     """

@@ -11,7 +11,7 @@ from dataclasses import replace
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, Span
 from chimerac.compiler.diagnose.place import Place
-from chimerac.compiler.diagnose.unexpected import Unexpected, changed, explain
+from chimerac.compiler.diagnose.unexpected import SyntaxFinding, changed, explain
 from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.parse import ErrorPosition, count_tokens, syntax_error_of, terminal_texts, terminals_after
 
@@ -26,7 +26,7 @@ _STARTS = re.compile(
 def explain_text(source: Source) -> ChimeraError:
     """Return every syntax error of a text that can be distinguished from the others; there must be one."""
     tokens = count_tokens(source)
-    most = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
+    max_errors = min(MAX_SYNTAX_ERRORS, max(1, limits.TOKENS // tokens))
     found: list[Diagnostic] = []
     draft, reader = _Draft(source), _Reader(limits.TOKENS // 4 // tokens)
     while (stop := syntax_error_of(draft.text)) is not None:
@@ -36,7 +36,7 @@ def explain_text(source: Source) -> ChimeraError:
         error = explain(place, stop.meaningless, reader)
         finding = draft.original(error.finding)
         found += [finding] if all(d.span != finding.span for d in found) else []
-        if len(found) >= most or not draft.correct(place, error):
+        if len(found) >= max_errors or not draft.correct(place, error):
             break
     return ChimeraError(found)
 
@@ -66,17 +66,17 @@ class _Draft:
         self.last = (0, 0)  # the line and column of the last error that was blanked
         self.changes: list[tuple[int, int, int, int]] = []
 
-    def correct(self, p: Place, error: Unexpected) -> bool:
+    def correct(self, p: Place, error: SyntaxFinding) -> bool:
         """Correct or blank an error; return whether that was possible."""
         if error.change is not None:
             first, last = p.tokens[error.change.first], p.tokens[error.change.end - 1]
             self.changes.append((first.line, first.column, last.end - first.start, len(error.change.new)))
             self.text = changed(p, error.change)
             return True
-        again = p.at < len(p.tokens) and self.last == (p.tokens[p.at].line, p.tokens[p.at].column)
+        is_same_place = p.at < len(p.tokens) and self.last == (p.tokens[p.at].line, p.tokens[p.at].column)
         self.last = (p.tokens[p.at].line, p.tokens[p.at].column) if p.at < len(p.tokens) else (0, 0)
         self.blanked = True
-        self.text = "" if again else _without_statement_at(self.text, p)
+        self.text = "" if is_same_place else _without_statement_at(self.text, p)
         return bool(self.text)
 
     def original(self, d: Diagnostic) -> Diagnostic:
@@ -109,14 +109,14 @@ def _without_statement_at(text: str, p: Place) -> str:
     if p.ended or p.expected == {"SCHEDULE"}:
         return ""
     position = p.tokens[p.at].start
-    bare = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
-    starts = [m.start() for m in _STARTS.finditer(bare)]
+    code = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), text)
+    starts = [m.start() for m in _STARTS.finditer(code)]
     if not starts:
         return ""
-    # An error at the first word of a statement belongs to the statement before it, if that one is not complete.
-    complete = position in starts and p.literal & {"}", "param"}
-    begin = position if complete else max((s for s in starts if s < position), default=0)
+    # An error at the first word of a statement belongs to the statement before it, unless that one is complete.
+    previous_is_complete = position in starts and p.literal & {"}", "param"}
+    begin = position if previous_is_complete else max((s for s in starts if s < position), default=0)
     end = min((s for s in starts if s >= max(position, begin + 1)), default=len(text))
-    if bare[begin] in "{}" or bare.startswith(("schedule", "pipe", "order"), begin) or not bare[begin:end].strip():
+    if code[begin] in "{}" or code.startswith(("schedule", "pipe", "order"), begin) or not code[begin:end].strip():
         return ""
     return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]

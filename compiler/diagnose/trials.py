@@ -35,8 +35,8 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """The makespan and the peak of activations of a changed text. tasks: its order."""
+class TrialResult:
+    """What a changed text compiles to: the makespan and the peak of activations. tasks: its order."""
 
     makespan: int
     activations: int
@@ -52,7 +52,7 @@ class Trials:
     limited: the text has limits, which are not checked at other sizes; spent: tasks ordered and characters read so far.
     """
 
-    attempt: Callable[[str, Sizes], Tried | None]
+    attempt: Callable[[str, Sizes], TrialResult | None]
     sizes: Sequence[Sizes]
     tasks: int
     how: str
@@ -70,7 +70,7 @@ class Trials:
         arranging = arrange or machine in ("paired", "serial")
         how = f" with --for {machine}" if arranging and not arrange else ""
 
-        def attempt(text: str, parameters: Sizes) -> Tried | None:
+        def attempt(text: str, parameters: Sizes) -> TrialResult | None:
             if budget.left <= 0:
                 return None
             try:
@@ -82,7 +82,7 @@ class Trials:
                 verify(program if parameters == given else program.with_header(limits={}))
             except ChimeraError:
                 return None
-            return Tried(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
+            return TrialResult(int(timing.end.max(initial=0)), max(peaks(program).activations), tasks)
 
         count = 2 * spec.header.stages * spec.header.micro_batches
         larger = () if count > LARGE else ({k: v + (v if v > least else 0) for k, v in given.items()} for least in (0, 2))
@@ -95,7 +95,7 @@ class Trials:
                 pass
         return Trials(attempt, (given,), count, how)
 
-    def compiled(self, text: str, size: Sizes) -> Tried | None:
+    def compiled(self, text: str, size: Sizes) -> TrialResult | None:
         """Return what a text compiles to. Return None if it does not compile, or if MAX_TRIED is exceeded."""
         self.spent += self.tasks + TASKS_PER_CHARACTER * len(_COMMENT.sub("", text))
         return None if self.spent > MAX_TRIED else self.attempt(text, size)
@@ -108,14 +108,14 @@ class Trials:
         edits: those that change less come first; first: take the first edit that works; written: the order of the
         original text; keep: prefer edits that keep the order among tasks of one kind.
         """
-        found: list[tuple[tuple[int, ...], Tried, Edit]] = []
-        for change, edit in ((k, edit) for k, some in enumerate(edits) for edit in some):
+        found: list[tuple[tuple[int, ...], TrialResult, Edit]] = []
+        for change, edit in ((k, edit) for k, group in enumerate(edits) for edit in group):
             text = edited(edit)
             tried = self.compiled(text, self.sizes[0])
             if tried is not None and all(self.compiled(text, size) is not None for size in self.sizes[1:]):
-                every, alike = _moved(written, tried.tasks) if written is not None else (0, 0)
+                all_kinds, same_kind = _reordered(written, tried.tasks) if written is not None else (0, 0)
                 rest = (change, tried.activations) if keep else (tried.activations, change)
-                found.append(((alike if keep else 0, tried.makespan, *rest, every), tried, edit))
+                found.append(((same_kind if keep else 0, tried.makespan, *rest, all_kinds), tried, edit))
                 if first:
                     break
         if not found:
@@ -125,10 +125,10 @@ class Trials:
             f"{span}: " + (f"write '{new}' instead of '{span.text}'" if new else f"remove '{span.text}'") for span, new in edit
         ]
         sizes = " and with ".join(" ".join(f"{k}={v}" for k, v in size.items()) for size in self.sizes)
-        beyond = ", there without the limits" if self.limited else ""
+        without_limits = ", there without the limits" if self.limited else ""
         return (
             "\n".join(lines)
-            + f"; tried{' with ' if sizes else ''}{sizes}{beyond}: it then runs{self.how}, "
+            + f"; tried{' with ' if sizes else ''}{sizes}{without_limits}: it then runs{self.how}, "
             + f"makespan {tried.makespan}, activations {tried.activations}"
         )
 
@@ -136,18 +136,18 @@ class Trials:
 def _keys(p: Program) -> Ints:
     """Return a number for each task of a program that does not depend on its position."""
     h, x = p.header, p.table
-    return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * len(p.batches) + x.batch
+    return ((x.op.astype(np.int64) * len(h.pipes) + x.pipe) * h.stages + x.stage) * len(p.micro_batch_lists) + x.operand
 
 
-def _moved(written: Program, other: Program) -> tuple[int, int]:
-    """Return how many neighbours in `other` have the opposite order in `written`: on a rank, and among tasks of one kind."""
+def _reordered(written: Program, other: Program) -> tuple[int, int]:
+    """Return how many neighbours in `other` have the opposite order in `written`: all of a rank, and those of one kind."""
     before, after = _keys(written), _keys(other)
     if len(before) != len(after) or (np.sort(before) != np.sort(after)).any():
         return 0, 0
     place = np.argsort(before)[np.searchsorted(np.sort(before), after)]
     kind = np.where(other.table.op == Op.BWD_INPUT, Op.BWD, other.table.op)
     by_kind = np.lexsort((kind, other.rank_of))  # stable: within a kind the order stays
-    every = (np.diff(place) < 0) & (np.diff(other.rank_of) == 0)
+    all_kinds = (np.diff(place) < 0) & (np.diff(other.rank_of) == 0)
     group = other.rank_of[by_kind] * 8 + kind[by_kind]
-    alike = (np.diff(place[by_kind]) < 0) & (np.diff(group) == 0)
-    return int(every.sum()), int(alike.sum())
+    same_kind = (np.diff(place[by_kind]) < 0) & (np.diff(group) == 0)
+    return int(all_kinds.sum()), int(same_kind.sum())

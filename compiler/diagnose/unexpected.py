@@ -13,7 +13,7 @@ from chimerac.chimera_ir.diagnostics import Diagnostic, Span
 from chimerac.compiler.diagnose.place import Block, Place
 from chimerac.compiler.diagnose.slips import Change, answers
 
-FURTHER = 4  # tokens after a change, on its line, up to which the changed text must parse
+MIN_TOKENS_FURTHER = 4  # words after a change, on its line, that must parse in the changed text
 _STATEMENTS = frozenset(["param", "require", "ranks", "stages", "pipe", "order", "size", "sync", "tied", "window"])
 _OPERATORS = frozenset(("PLUS", "MINUS", "MULTIPLY", "COMPARE", "OR", "AND"))
 
@@ -21,7 +21,7 @@ Reader = Callable[[str], int | None]  # text -> the position of its first syntax
 
 
 @dataclass(frozen=True, slots=True)
-class Unexpected:
+class SyntaxFinding:
     """A syntax error. change: the one that corrects it, if it is known."""
 
     finding: Diagnostic
@@ -34,16 +34,16 @@ def changed(p: Place, change: Change) -> str:
     return text[: first.start] + change.new + text[last.end :]
 
 
-def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
+def explain(p: Place, meaningless: str, read: Reader) -> SyntaxFinding:
     """Return the finding about a syntax error. meaningless: its character, if no token of the language has it; else ''."""
     if p.ended and not p.blocks:
-        return Unexpected(_end(p))
-    if (p.ended or _left_open(p)) and "}" in p.literal:
-        return _brace_missing(p, read)
+        return SyntaxFinding(_end(p))
+    if (p.ended or _brace_is_missing(p)) and "}" in p.literal:
+        return _missing_brace(p, read)
     if p.ended:
-        return Unexpected(_end(p))
+        return SyntaxFinding(_end(p))
     if p.text() == "}" and not p.blocks:
-        return _brace_extra(p, read)
+        return _extra_brace(p, read)
     span, label = p.span(p.at, p.at + 1), f"expected {expected(p)}"
     code, message = "E102", f"unexpected '{p.text()}'"
     if meaningless:
@@ -51,20 +51,20 @@ def explain(p: Place, meaningless: str, read: Reader) -> Unexpected:
         span = Span(span.source, span.line, column, span.line, column + 1)
         code, message, label = "E101", f"the character {meaningless!r} has no meaning here", ""
     help, change = _help_and_change(p, read)
-    return Unexpected(Diagnostic(code, message, span, label, help=help), change)
+    return SyntaxFinding(Diagnostic(code, message, span, label, help=help), change)
 
 
 # --- braces ---------------------------------------------------------------------------------------------------------
 
 
-def _left_open(p: Place) -> bool:
+def _brace_is_missing(p: Place) -> bool:
     """Return whether a statement begins within a block, in a text with fewer } than {."""
     symbols = [w.text for w in p.tokens]
-    statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _near(p.text(), p.literal)
+    statement = p.starts_line and p.text() in _STATEMENTS - p.literal and not _most_similar(p.text(), p.literal)
     return statement and bool(p.blocks) and symbols.count("{") > symbols.count("}")
 
 
-def _brace_missing(p: Place, read: Reader) -> Unexpected:
+def _missing_brace(p: Place, read: Reader) -> SyntaxFinding:
     # A closing brace further left than the line of its block was meant for an outer block.
     misplaced = [b for b in p.closed if b.close is not None and _closes_another(p, b, b.close)]
     for block in [*misplaced[:1], p.blocks[-1]]:
@@ -79,7 +79,7 @@ def _brace_missing(p: Place, read: Reader) -> Unexpected:
     column = word.column + len(word.text)
     ends_line = last + 1 == len(p.tokens) or p.tokens[last + 1].line > word.line
     where = f"at the end of line {word.line}" if ends_line else f"after '{word.text}'"
-    return Unexpected(
+    return SyntaxFinding(
         Diagnostic(
             "E102",
             f"a '}}' is missing: '{block.opening}' is not closed",
@@ -109,13 +109,13 @@ def _last_of(p: Place, block: Block) -> int:
     return p.at - 1
 
 
-def _brace_extra(p: Place, read: Reader) -> Unexpected:
+def _extra_brace(p: Place, read: Reader) -> SyntaxFinding:
     notes = tuple(f"'{b.opening}' has ended at {p.span(b.close, b.close + 1)}" for b in p.closed[-1:] if b.close is not None)
     change = Change(p.at, p.at + 1, "")
-    kept = change if _reads(p, change, read) else None
+    applied = change if _parses_further(p, change, read) else None
     span = p.span(p.at, p.at + 1)
-    help = "remove '}'" if kept else ""
-    return Unexpected(Diagnostic("E102", "unexpected '}'", span, "no block is open here", notes, help), kept)
+    help = "remove '}'" if applied else ""
+    return SyntaxFinding(Diagnostic("E102", "unexpected '}'", span, "no block is open here", notes, help), applied)
 
 
 # --- the help ---------------------------------------------------------------------------------------------------
@@ -124,21 +124,21 @@ def _brace_extra(p: Place, read: Reader) -> Unexpected:
 def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
     """Return a help text, and the change that it suggests, if it suggests one."""
     text = p.text()
-    if text not in p.keywords and (near := _near(text, p.literal & p.keywords)):
-        return _meant(p, p.at, near, read)
+    if text not in p.keywords and (near := _most_similar(text, p.literal & p.keywords)):
+        return _did_you_mean(p, p.at, near, read)
     for k in [*range(p.at - 1, max(p.at - 4, -1), -1)]:
         word = p.tokens[k].text
         if p.tokens[k].line == p.tokens[p.at].line and word.isidentifier() and word not in p.keywords:
-            near = _near(word, p.keywords)
-            if near and _reads(p, Change(k, k + 1, near), read):
+            near = _most_similar(word, p.keywords)
+            if near and _parses_further(p, Change(k, k + 1, near), read):
                 return f"did you mean '{near}' instead of '{word}'?", Change(k, k + 1, near)
     for answer in answers(p):
         if isinstance(answer, str):
             return answer, None
-        if p.on_one_line(answer.first, answer.end) and _reads(p, answer := _spaced(p, answer), read):
-            return _suggested(p, answer), answer
-    if near := _near(text, p.literal & p.keywords):
-        return _meant(p, p.at, near, read)
+        if p.on_one_line(answer.first, answer.end) and _parses_further(p, answer := _with_spaces(p, answer), read):
+            return _help_of_change(p, answer), answer
+    if near := _most_similar(text, p.literal & p.keywords):
+        return _did_you_mean(p, p.at, near, read)
     if (
         {"INT", "NAME", "LPAR"} <= p.expected
         and p.starts_line
@@ -148,10 +148,10 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
         return f"something is missing after '{p.text(-1)}' in line {p.tokens[p.at - 1].line}", None
     if p.expected == {"NAME"} and text in p.keywords:
         return f"'{text}' is a word of the language; choose another name", None
-    only = [word for word in p.literal if p.allows_only(word)]
-    for change in [c for word in only for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
-        if _reads(p, change, read):
-            return _suggested(p, change), change
+    only_words = [word for word in p.literal if p.allows_only(word)]
+    for change in [c for word in only_words for c in (Change(p.at, p.at + 1, f"{word} {text}"), Change(p.at, p.at + 1, word))]:
+        if _parses_further(p, change, read):
+            return _help_of_change(p, change), change
     if p.expected == {"SCHEDULE"}:
         return "a text begins with the word schedule and a name", None
     if text in _STATEMENTS and p.blocks:
@@ -159,12 +159,12 @@ def _help_and_change(p: Place, read: Reader) -> tuple[str, Change | None]:
     return "", None
 
 
-def _meant(p: Place, k: int, near: str, read: Reader) -> tuple[str, Change | None]:
+def _did_you_mean(p: Place, k: int, near: str, read: Reader) -> tuple[str, Change | None]:
     change = Change(k, k + 1, near)
-    return f"did you mean '{near}'?", change if _reads(p, change, read) else None
+    return f"did you mean '{near}'?", change if _parses_further(p, change, read) else None
 
 
-def _spaced(p: Place, change: Change) -> Change:
+def _with_spaces(p: Place, change: Change) -> Change:
     """Return the change with spaces where it would join two words."""
     before, after = p.source.text[: p.tokens[change.first].start][-1:], p.source.text[p.tokens[change.end - 1].end :][:1]
     new = change.new
@@ -177,15 +177,15 @@ def _spaced(p: Place, change: Change) -> Change:
     return replace(change, new=new)
 
 
-def _suggested(p: Place, change: Change) -> str:
+def _help_of_change(p: Place, change: Change) -> str:
     """Return the help that suggests a change. It names the place of the change if the finding marks another."""
     old = p.text_of(change.first, change.end)
     where = "" if change.first == p.at else f"{p.span(change.first, change.end)}: "
-    what = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
-    return where + what + (f"; {change.why}" if change.why else "")
+    instruction = f"write '{change.new}' instead of '{old}'" if change.new else f"remove '{old}'"
+    return where + instruction + (f"; {change.why}" if change.why else "")
 
 
-def _reads(p: Place, change: Change, read: Reader) -> bool:
+def _parses_further(p: Place, change: Change, read: Reader) -> bool:
     """Return whether the parser gets further in the text with a change than without it."""
     text, shift = changed(p, change), len(change.new) - (p.tokens[change.end - 1].end - p.tokens[change.first].start)
     if text == p.source.text:
@@ -194,12 +194,12 @@ def _reads(p: Place, change: Change, read: Reader) -> bool:
     if stop is None:
         return True
     end = max(p.tokens[change.end - 1].end, p.tokens[p.at].end if p.at >= change.end else 0) + shift
-    beyond = text[end:stop]
-    same = text[stop:].startswith((p.text(), ",", ";"))  # the same error comes again, or a separator
-    return "\n" in beyond.strip(" \t") or len(beyond.split()) >= (1 if same else FURTHER)
+    text_between = text[end:stop]
+    at_same_error = text[stop:].startswith((p.text(), ",", ";"))  # the error is at the same word as before, or at a separator
+    return "\n" in text_between.strip(" \t") or len(text_between.split()) >= (1 if at_same_error else MIN_TOKENS_FURTHER)
 
 
-def _near(word: str, known: Iterable[str]) -> str:
+def _most_similar(word: str, known: Iterable[str]) -> str:
     words = sorted(known)
     same = [w for w in words if w.casefold() == word.casefold()]
     return next(iter(same or difflib.get_close_matches(word, words, n=1, cutoff=0.7)), "")

@@ -80,7 +80,7 @@ def _labels(program: Program, bars: Timeline, fused: set[int]) -> dict[int, str]
     t = program.table
 
     def label(row: int) -> str:
-        name = _span(program.batches[int(t.batch[row])])
+        name = _span(program.micro_batch_lists[int(t.operand[row])])
         return f"{FORMS[t.op[row]].letter}{name}" + (f".{t.stage[row]}" if several else "")
 
     return {row: label(row) + (f"&{label(row + 1)}" if row + 1 in fused else "") for row in bars.row.tolist()}
@@ -155,8 +155,8 @@ def _legend(program: Program, unit: str, colour: bool) -> str:
     parts += [f"times in {unit}"] if unit else []
     pipes = []
     for k, pipe in enumerate(program.header.pipes[:8]):
-        which = _span(pipe.micro_batches) or "none"
+        micro_batches = _span(pipe.micro_batches) or "none"
         name = f"\x1b[38;5;16;48;5;{_PALETTE[k % len(_PALETTE)][0]}m {pipe.name} \x1b[0m" if colour else pipe.name
-        pipes.append(f"{name} {which}")
+        pipes.append(f"{name} {micro_batches}")
     more = ", ..." if len(program.header.pipes) > 8 else ""
     return "; ".join(parts) + (f"; {', '.join(pipes)}{more}" if len(program.header.pipes) > 1 else "")

@@ -27,8 +27,8 @@ Change = Sequence[Any]  # [old, new] or [old, new, times]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One code. file: the name of its example, or '' if only a command is wrong; changes: those from the file to the
-    correct example, and from that to the wrong one."""
+    """One code. file: the name of its example, or '' if only a command is wrong; changes: those that make the correct example
+    from the file, and those that make the wrong example from the correct one."""
 
     code: str
     title: str

@@ -20,7 +20,7 @@ from chimerac.compiler.explain.entries import Entry, entries, hundreds
 Command = Callable[[Sequence[str]], int]  # the command `chimerac`: arguments to exit status
 
 PROSE, WIDTH = 100, 105  # characters per line: of prose, and of an example, whose longer lines are cut
-ALIKE = 3  # the most consecutive equal lines of an example that are shown
+MAX_EQUAL = 3  # the most consecutive equal lines of an example that are shown
 
 
 def explain(words: Sequence[str], chimerac: Command) -> str:
@@ -39,13 +39,13 @@ def index() -> str:
 
 def code_of(word: str) -> str:
     """Return the code that a word names. Raises ChimeraError E002, with the nearest codes, if it does not exist."""
-    known = sorted(entries())
+    codes = sorted(entries())
     digits = re.fullmatch(r"\W*(?:error)?\W*[eE]?([0-9]{1,4})\W*", word)
     if not digits:
         raise refuse("E002", f"explain {word}: expected a code like E303", help="chimerac explain lists all codes")
     code = f"E{digits[1]:0>3}"
-    if code not in known:
-        near = sorted(known, key=lambda k: (abs(int(k[1:]) - int(code[1:])), k))[:3]
+    if code not in codes:
+        near = sorted(codes, key=lambda k: (abs(int(k[1:]) - int(code[1:])), k))[:3]
         nearest = "; ".join(f"{k} {entries()[k].title}" for k in sorted(near))
         raise refuse("E002", f"explain {word}: there is no code {code}", help=f"the nearest are: {nearest}")
     return code
@@ -68,11 +68,11 @@ def _indented(text: str) -> str:
 def shortened(text: str) -> str:
     """Return a text as it is shown: long lines are cut, and of many equal lines the first ones are kept."""
     lines: list[str] = []
-    for line, alike in groupby(text.splitlines()):
-        number = len(list(alike))
+    for line, equal in groupby(text.splitlines()):
+        number = len(list(equal))
         shown = line if len(line) <= WIDTH else line[: WIDTH - 4] + " ..."
-        lines += [shown] * min(number, ALIKE)
-        lines += [f"    ... and {number - ALIKE:,} more such lines"] if number > ALIKE else []
+        lines += [shown] * min(number, MAX_EQUAL)
+        lines += [f"    ... and {number - MAX_EQUAL:,} more such lines"] if number > MAX_EQUAL else []
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -104,7 +104,7 @@ def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str
     """
     printed = io.StringIO()
     try:
-        here = f"{os.getcwd()}{os.sep}"
+        below_here = f"{os.getcwd()}{os.sep}"
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             if file:
                 Path(file).write_text(text, encoding="utf-8")
@@ -112,4 +112,4 @@ def run(file: str, text: str, command: str, chimerac: Command) -> tuple[int, str
                 status = chimerac(shlex.split(command)[1:])
     except OSError as error:
         raise refuse("E003", f"the example cannot be written: {error.strerror}") from None
-    return status, printed.getvalue().replace(here, "")
+    return status, printed.getvalue().replace(below_here, "")

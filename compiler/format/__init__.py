@@ -21,6 +21,6 @@ def format_schedule(source: Source) -> str:
     writer.items(list(units_of(iter(tokens))), 0)
     text = writer.text()
     for comment in (False, True):
-        again = [t.rstrip() for t in grammar.tokens(text) if (t.type == "COMMENT") == comment]
-        assert again == [t.text for t in tokens if t.comment == comment], "formatting changed more than spaces"
+        written = [t.rstrip() for t in grammar.tokens(text) if (t.type == "COMMENT") == comment]
+        assert written == [t.text for t in tokens if t.comment == comment], "formatting changed more than spaces"
     return text

@@ -9,7 +9,7 @@ from chimerac.compiler.format.units import Block, Token, Unit
 WIDTH = 120
 INDENT = 4
 
-# Before these the author may leave a wider gap.
+# Before these tokens the author may leave a wider gap.
 _ALIGNED = ("{", "on", "at", "when", "recompute", "=")
 
 
@@ -24,7 +24,7 @@ def _gap(before: Token, t: Token) -> int:
 
 
 def _one_line(u: Unit) -> bool:
-    """Return whether a unit may stand on one line: no comment in it, and no block that the author broke."""
+    """Return whether a unit can be on one line: it has no comment, and no block that the author wrote on several lines."""
     if u.one_line is None:  # cached: it is computed again for every enclosing block
         u.one_line = all(
             (p.open.line == p.close.line and all(isinstance(i, Unit) and _one_line(i) for i in p.items))
@@ -35,14 +35,14 @@ def _one_line(u: Unit) -> bool:
     return u.one_line
 
 
-def _least(before: Unit, u: Unit) -> int:
-    """Return the gap between two units on one line: smaller between tasks than between statements."""
+def _min_gap(before: Unit, u: Unit) -> int:
+    """Return the least number of spaces between two units on one line: fewer between tasks than between statements."""
     return 2 if before.first.task and u.first.task else 3
 
 
 class _Line:
-    """A line that is being written. anchor: the token here with which a line of the source began, and its column now. Wider
-    gaps of the source are measured from it."""
+    """A line that is being written. anchor: the column here and the token with which a line of the source began. Wider gaps
+    of the source are measured from it."""
 
     def __init__(self, wide: bool = True) -> None:
         self.wide = wide
@@ -91,8 +91,10 @@ class _Line:
                     if self.length > WIDTH:
                         return
                     assert isinstance(item, Unit)
-                    beside = part.items[i - 1] if i else None
-                    self.tokens(item, _least(beside, item) if isinstance(beside, Unit) else 1, beside is not None)
+                    item_before = part.items[i - 1] if i else None
+                    self.tokens(
+                        item, _min_gap(item_before, item) if isinstance(item_before, Unit) else 1, item_before is not None
+                    )
                 self.add(part.close, 1)
             elif k == 0:
                 self.add(part, gap, aligned)
@@ -138,7 +140,7 @@ class Writer:
         before = opened
         for k, item in enumerate(items):
             first = item.first if isinstance(item, Unit) else item
-            beside = items[k - 1] if k else None
+            item_before = items[k - 1] if k else None
             if before is not None and k and first.line > before.line + 1:
                 self.newline(0)
                 self.lines.append("")
@@ -146,7 +148,7 @@ class Writer:
                 self.comment(item, before, indent)
                 before = item
                 continue
-            if isinstance(beside, Unit) and beside.last.line == item.first.line and self.beside(item, beside):
+            if isinstance(item_before, Unit) and item_before.last.line == item.first.line and self.beside(item, item_before):
                 pass
             else:
                 self.newline(indent)
@@ -158,7 +160,7 @@ class Writer:
         if not _one_line(u):
             return False
         line = self.line.continued(self.line.before)
-        line.tokens(u, _least(neighbour, u), aligned=True)
+        line.tokens(u, _min_gap(neighbour, u), aligned=True)
         if line.length > WIDTH:
             return False
         self.line = line
@@ -186,14 +188,14 @@ class Writer:
         line.anchor = None
         for k, t in enumerate(tokens):
             line.add(t, 0 if first and k == 0 else _gap(line.before, t) if line.before else 0)
-        keep = line.length > WIDTH or any(t.comment for t in tokens)
+        keeps_breaks = line.length > WIDTH or any(t.comment for t in tokens)
         for k, t in enumerate(tokens):
             before = self.line.before
             if t.comment:
                 self.comment(t, before, indent + INDENT)
             elif first and k == 0:
                 self.line.add(t, 0)
-            elif before is None or before.comment or (keep and before.line < t.line):
+            elif before is None or before.comment or (keeps_breaks and before.line < t.line):
                 self.newline(indent + INDENT)
                 self.line.add(t, 0)
             else:

@@ -23,7 +23,7 @@ class Token:
     column: int
     unit: bool = False
     task: bool = False
-    operand: bool = False  # it ends an operand: what follows a minus sign subtracts
+    operand: bool = False  # it ends an operand, so a minus sign after it subtracts
     binary: bool = False
     tight: bool = False
 
@@ -47,8 +47,8 @@ class Block:
 
 @dataclass(slots=True)
 class Unit:
-    """A statement, clause, rule or action: tokens, comments and blocks. one_line: whether it may be on one line, None
-    if not yet computed."""
+    """A statement, clause, rule or action: tokens, comments and blocks. one_line: whether it can be on one line; None if that
+    is not computed yet."""
 
     parts: list[Token | Block] = field(default_factory=list)
     one_line: bool | None = None
@@ -172,20 +172,20 @@ def _in_sums(words: list[Token], direction: int) -> list[bool]:
             closed.append(k)
         elif words[k].text in ("(", "[") and closed:
             closing_of[k] = closed.pop()
-        beside = k + direction
-        if not 0 <= beside < len(words) or words[max(k, beside)].unit:
+        neighbour = k + direction
+        if not 0 <= neighbour < len(words) or words[max(k, neighbour)].unit:
             continue
-        t = words[beside]
+        t = words[neighbour]
         if t.text in ("(", "[") and direction > 0:
-            result[k] = result[closing_of.get(beside, beside)]
+            result[k] = result[closing_of.get(neighbour, neighbour)]
         elif t.text not in ("(", "[", ")", "]"):
-            result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[beside])
+            result[k] = t.binary or ((t.operand or t.text in (*_PRODUCT, "-")) and result[neighbour])
     return result
 
 
 def units_of(tokens: Iterator[Token], block: Block | None = None) -> Iterator[Unit | Token]:
     """Yield the units of a block or a file, and the comments between them."""
-    unit, waiting = None, []  # comments: within a unit if it goes on after them
+    unit, waiting = None, []  # waiting: comments, which belong to the unit if it continues after them
     for t in tokens:
         if t.comment:
             waiting.append(t)

@@ -1,4 +1,4 @@
-"""program -> its tasks, lowered again: with transfers arranged for a machine, or only the forwards."""
+"""program -> its tasks, lowered again: with transfers arranged for a machine, or the forwards alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from chimerac.compiler.tasks import task_times
 def arranged(program: Program, machine: Machine) -> Program | None:
     """Return a program of the same tasks in the same order, with its transfers and collectives arranged for a machine.
 
-    The result is not verified. Return None if the replicas run in different orders, or if the tasks wait for each other in a
-    cycle. program: correct except on this machine. If every collective comes after the tasks of its rank, it stays there;
-    else collectives are launched eagerly. A value with a FREE is released after its last consumer instead.
+    The result is not verified. There are two reasons for None: the tasks wait for each other in a cycle, or the replicas have
+    their tasks in different orders. If every collective comes after the tasks of its rank, it stays there; else collectives
+    are launched eagerly. A value with a FREE is released after its last consumer instead.
+
+    program: correct except on this machine.
     """
     tasks = tasks_only(program)
     timing = task_times(tasks)
@@ -29,7 +31,7 @@ def arranged(program: Program, machine: Machine) -> Program | None:
     at_end = bool((all_reduces > last[rank[all_reduces]]).all())
     result = lower(tasks, timing, "at end" if at_end else "eager", program.header.width, machine, arrange=True)
     before, after = (np.column_stack(p.table.columns())[p.table.is_task] for p in (program, result))
-    return result if np.array_equal(before, after) else None
+    return result if np.array_equal(before, after) else None  # the result has the order of the first replica in all
 
 
 def evaluation(program: Program) -> Program:

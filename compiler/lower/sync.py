@@ -35,7 +35,7 @@ class _Launch:
 def gradient_sync(
     program: Program, timing: Timing, policy: SyncPolicy, in_one_order: bool = False
 ) -> tuple[Insertion, tuple[AllReduce, ...]]:
-    """Return the gradient sync of a program of tasks, and the collectives to which its column `batch` refers.
+    """Return the gradient sync of a program of tasks, and the collectives to which its column `operand` refers.
 
     timing: of this program, as `earliest` gives it. in_one_order: all ranks have the collectives and the transfers in one
     common order (transfers.py), each collective after the task for which its last member waits.
@@ -47,23 +47,23 @@ def gradient_sync(
     group, rank, slot = (np.array([getattr(x, k) for x in launches], np.int64) for k in ("group", "rank", "slot"))
     # A collective runs when its last member has launched it. `complete`: the time of that, or its place in the common order.
     place, keys = total_order(program, timing) if in_one_order else (None, None)
-    moment = np.concatenate([[0], timing.end if place is None else place + 1])
+    moments = np.concatenate([[0], timing.end if place is None else place + 1])
     complete = np.zeros(len(groups), np.int64)
-    np.maximum.at(complete, group, moment[np.where(slot == program.offsets[rank], 0, slot)])
+    np.maximum.at(complete, group, moments[np.where(slot == program.offsets[rank], 0, slot)])
     order = np.lexsort((rank, group, complete[group]))
     group, rank, slot = group[order], rank[order], slot[order]
     if keys is not None:
         slot = np.searchsorted(keys, rank * len(program) + complete[group])
         tie = 2 * complete[group] - 1  # right after the transfer of the task at place `complete` - 1: twice that place
     else:
-        # On each rank a collective waits for those before it. An offset larger than any slot keeps ranks apart.
-        by_rank, apart = np.argsort(rank, kind="stable"), rank * (len(program) + 1)
-        slot[by_rank] = np.maximum.accumulate((slot + apart)[by_rank]) - apart[by_rank]
+        # On each rank a collective waits for those before it. An offset larger than any slot separates the ranks.
+        by_rank, rank_offset = np.argsort(rank, kind="stable"), rank * (len(program) + 1)
+        slot[by_rank] = np.maximum.accumulate((slot + rank_offset)[by_rank]) - rank_offset[by_rank]
         tie = np.arange(len(order))
     table = Table.of(
         np.full(len(order), Op.ALLREDUCE),
         stage=np.array([members[g].stage for g in group.tolist()], np.int64),
-        batch=group,
+        operand=group,
     )
     return Insertion(table, rank, slot, np.full(len(order), 0 if in_one_order else 2), tie), members
 
@@ -82,13 +82,13 @@ def _launches(
     gaps = _gaps(program, timing) if policy == "eager where idle" else {}
     result = []
     for g, stages in enumerate(groups):
-        done: dict[int, int] = {}  # rank -> row of its last weight gradient
+        last_gradient: dict[int, int] = {}  # rank -> row of its last weight gradient
         for p, pipe in enumerate(h.pipes):
             for s in stages:
-                done[pipe.placement[s]] = max(done.get(pipe.placement[s], -1), int(last[p, s]))
+                last_gradient[pipe.placement[s]] = max(last_gradient.get(pipe.placement[s], -1), int(last[p, s]))
         for rank in members[g].ranks:
             begin, end = int(program.offsets[rank]), int(program.offsets[rank + 1])
-            ready = done[rank] + 1 or begin
+            ready = last_gradient[rank] + 1 or begin
             slot = end
             if policy == "eager":
                 slot = ready + int(ready < end and bool(t.flags[ready - 1] & OVERLAP))  # a pair stays together

@@ -51,9 +51,9 @@ def transfers(program: Program, timing: Timing, in_one_order: bool = False, ahea
     behind each other (the machines `paired` and `serial`), but values are received later.
     """
     m = _messages(program)
-    pipe, batch = program.table.pipe[m.producer], program.table.batch[m.producer]
+    pipe, operand = program.table.pipe[m.producer], program.table.operand[m.producer]
     source, target = np.divmod(m.channel, program.header.ranks)
-    columns = {"value": m.value, "pipe": pipe, "stage": m.stage, "batch": batch}
+    columns = {"value": m.value, "pipe": pipe, "stage": m.stage, "operand": operand}
     send = Table.of(np.full(len(pipe), Op.SEND), **columns, peer=target)
     receive = Table.of(np.full(len(pipe), Op.RECV), **columns, peer=source)
     place, keys = total_order(program, timing)
@@ -106,9 +106,9 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     """
     count, target = len(m.channel), m.channel % program.header.ranks
     # A RECV comes before its consumer and before the consumers of all later messages of its channel. An offset larger than
-    # any row keeps channels apart, so that one running minimum serves all of them.
-    apart = m.channel * (len(program) + 1)
-    latest = np.minimum.accumulate((m.consumer + apart)[::-1])[::-1] - apart
+    # any row separates the channels, so that one running minimum is enough for all of them.
+    channel_offset = m.channel * (len(program) + 1)
+    latest = np.minimum.accumulate((m.consumer + channel_offset)[::-1])[::-1] - channel_offset
     # As early as the allowance permits: when all but `ahead` - 1 of the values before it have been read.
     read = m.consumer[np.lexsort((m.consumer, m.channel))]
     free = program.offsets[target].copy()
@@ -117,11 +117,11 @@ def _receive_slots(program: Program, place: Ints, keys: Ints, m: _Messages, ahea
     # Early enough for the sender's window: before the first task that comes after the producer of message i + window.
     window = 0 if program.header.machine == "rendezvous" else program.header.window
     following = np.arange(count) + window
-    same = np.flatnonzero(following < count)
-    same = same[m.channel[following[same]] == m.channel[same]]
-    limit = target[same] * len(program) + place[m.producer[following[same]]]
+    limited = np.flatnonzero(following < count)  # messages that have a message `window` later in their channel
+    limited = limited[m.channel[following[limited]] == m.channel[limited]]
+    limit = target[limited] * len(program) + place[m.producer[following[limited]]]
     forced = np.full(count, len(program))
-    forced[same] = np.searchsorted(keys, limit)
+    forced[limited] = np.searchsorted(keys, limit)
     slots: Ints = np.minimum(np.minimum(latest, free), forced)
     if program.costs.hop and "receive_buffers" not in program.header.limits:
         slots = np.minimum(slots, np.searchsorted(keys, target * len(program) + place[m.producer]))

@@ -25,14 +25,14 @@ def widen(program: Program, width: int) -> Program:
     t = program.table
     collective = t.has("ranks")
     keep = np.ones(len(t), bool)
-    keep[collective] = renumbered[t.batch[collective]] >= 0
-    batch = t.batch.copy()
-    batch[collective] = renumbered[t.batch[collective]]
-    one = replace(t, batch=batch)
+    keep[collective] = renumbered[t.operand[collective]] >= 0
+    operand = t.operand.copy()
+    operand[collective] = renumbered[t.operand[collective]]
+    replica = replace(t, operand=operand)
     if not keep.all():
-        one = one.take(keep)
+        replica = replica.take(keep)
     counts = np.bincount(program.rank_of[keep], minlength=program.world)
-    replicas = [replace(one, peer=np.where(one.has("peer"), one.peer + w * h.ranks, 0)) for w in range(width)]
+    replicas = [replace(replica, peer=np.where(replica.has("peer"), replica.peer + w * h.ranks, 0)) for w in range(width)]
     offsets = np.concatenate([[0], np.cumsum(np.tile(counts, width))])
     return replace(
         program,

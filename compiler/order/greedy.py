@@ -1,20 +1,20 @@
 """The order form `greedy`: an event-driven list scheduler.
 
-Whenever a rank is free it starts, of its tasks whose inputs have arrived and which no limit forbids, the one of the
-kind preferred most; then the keys decide, then pipe, stage and micro-batch. The order depends on the text alone.
+Whenever a rank is free, it chooses among its tasks whose inputs have arrived and that no limit forbids. The kind that
+`prefer` names first wins; then the keys decide, then pipe, stage and micro-batch. The order depends on the text alone.
 The cost of recomputation is not counted here, so recomputation never changes an order.
 
-A forward also reserves places under a limit: for every other (pipe, stage) in the limit's scope that has forwards to
-do, as many as one forward takes (k where forwards are grouped by k, else 1) less those it has alive (forwards without
-their last backward).
+A limit also reserves places, for every (pipe, stage) in its scope that has forwards left: as many places as one forward
+takes (k where forwards are grouped by k, else 1), minus the micro-batches alive there (forwards without their last
+backward). A forward may not take the places that are reserved for other pairs.
 
 With a limit F - W <= L (or F - B), L at least k times the stages of the rank over all pipes, the scheduler then
 never gets stuck. Proof: suppose that it is stuck, with no task running and no value on its way. Backwards are never limited,
-so every micro-batch alive waits for a forward. In a pipe with one alive, take the deepest stage s at which one waits.
-Another micro-batch alive at (pipe, s) would wait deeper, so nothing is alive there; then k places are reserved for it,
-the forward may start, and the scheduler is not stuck. And if nothing is alive anywhere, all places are free. The count
-plus the reserved places never exceeds L: a forward takes the places reserved for it, or unreserved ones; a backward
-frees one and may reserve one.
+so every micro-batch alive waits for a forward. In a pipe with a micro-batch alive, take the deepest stage s at which one
+waits. A micro-batch alive at (pipe, s) would wait at a deeper stage, so none is alive there. Then k places are reserved for
+(pipe, s), the forward may start, and the scheduler is not stuck. If nothing is alive anywhere, all places are free. The
+count plus the reserved places never exceeds L: a forward takes the places reserved for it, or unreserved ones; a backward
+frees one place and may reserve one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
-from chimerac.compiler.order.ordered import Batches, Ordered, task_program
+from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate, values_at
 from chimerac.compiler.resolve.spec import GreedyOrder, Spec
@@ -59,18 +59,18 @@ class Scheduler:
     cell: list[int]  # by key: pipe x stages + stage
     priority: list[int]  # by task
     cost: list[int]  # by task
-    size: list[int]  # by id: micro-batches of the forward that it leads, 0 if it leads none
+    size: list[int]  # by id: micro-batches of the forward that begins with this one, 0 if none does
     counters: list[list[Counter]]  # by (rank, cell): rank x cells + cell
-    left: list[int]  # by cell: forwards to do
-    alive: list[int]  # by cell
+    forwards_left: list[int]  # by cell: micro-batches whose forwards have not started
+    alive: list[int]  # by cell: micro-batches alive
     reserved: list[int]  # by cell: places reserved for it
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
 
     @property
     def tasks(self) -> int:
         """How many tasks there are."""
-        leaders = sum(size > 0 for size in self.size)
-        return self.keys * (2 if Op.BWD_WEIGHT in self.order.kinds else 1) + leaders * self.spec.header.stages
+        forwards = sum(size > 0 for size in self.size)  # of one stage
+        return self.keys * (2 if Op.BWD_WEIGHT in self.order.kinds else 1) + forwards * self.spec.header.stages
 
 
 class SchedulerStuckError(ChimeraError):
@@ -78,8 +78,8 @@ class SchedulerStuckError(ChimeraError):
 
     def __init__(self, scheduler: Scheduler, sequence: list[list[int]]) -> None:
         self.scheduler, self.sequence = scheduler, sequence
-        done = sum(map(len, sequence))
-        message = f"the scheduler is stuck after {done} of {scheduler.tasks} tasks: limits forbid every task that is ready"
+        started = sum(map(len, sequence))
+        message = f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
         super().__init__([Diagnostic("E305", message, scheduler.order.span)])
 
 
@@ -93,18 +93,16 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     tasks = np.array([t for stream in sequence for t in stream], np.int64)
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
-    batches = Batches(h.micro_batches)
-    forward_of = np.array(
-        [batches.number(tuple(range(m, m + max(size, 1)))) for m, size in enumerate(scheduler.size)], np.int64
-    )
-    batch = np.where(kind == F, forward_of[ids], ids)
+    lists = MicroBatchLists(h.micro_batches)
+    forward_of = np.array([lists.number(tuple(range(m, m + max(size, 1)))) for m, size in enumerate(scheduler.size)], np.int64)
+    operand = np.where(kind == F, forward_of[ids], ids)
     split = Op.BWD_WEIGHT in order.kinds
     op = np.array([Op.FWD, Op.BWD_INPUT if split else Op.BWD, Op.BWD_WEIGHT])[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
-    nothing = np.zeros(len(tasks), np.int64)
+    no_overlap = np.zeros(len(tasks), np.int64)
     pipe = _pipe_of(spec)[ids]
-    program = task_program(spec, batches, op, pipe, stage, batch, nothing, offsets)
-    return Ordered(program, nothing, (order.span,))
+    program = task_program(spec, lists, op, pipe, stage, operand, no_overlap, offsets)
+    return Ordered(program, no_overlap, (order.span,))
 
 
 def _pipe_of(spec: Spec) -> Ints:
@@ -173,99 +171,101 @@ def _counters(spec: Spec, order: GreedyOrder, parts: list[Op], budget: Budget) -
     return result
 
 
-def blocking_limit(x: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
-    """Return a limit that forbids a task, given the places reserved for other cells; None if no limit does."""
-    size = x.size[task % len(x.size)] if kind == F else 1
-    for c in x.counters[cell]:
+def blocking_limit(state: Scheduler, task: int, kind: int, cell: int) -> Counter | None:
+    """Return a limit that forbids a task, given the places reserved for other cells; None if no limit forbids it."""
+    size = state.size[task % len(state.size)] if kind == F else 1
+    for c in state.counters[cell]:
         weight = c.weights[kind]
         if weight > 0:
-            free = c.reserved - x.reserved[cell] if kind == F else 0
+            free = c.reserved - state.reserved[cell] if kind == F else 0
             if c.value + weight * (size + free) > c.bound:
                 return c
     return None
 
 
-def _pick(x: Scheduler, rank: int) -> int | None:
+def _pick(state: Scheduler, rank: int) -> int | None:
     """Remove the task that a free rank starts from its heap and return it; None if it can start none."""
     best: tuple[int, int] | None = None
     where = -1
-    cells = len(x.counters)
-    x.budget.spend(len(x.heaps[rank]) // 8, x.order.span)
-    for index, heap in x.heaps[rank].items():
-        if heap and (best is None or heap[0] < best) and not blocking_limit(x, heap[0][1], index // cells, index % cells):
+    cells = len(state.counters)
+    state.budget.spend(len(state.heaps[rank]) // 8, state.order.span)
+    for index, heap in state.heaps[rank].items():
+        if heap and (best is None or heap[0] < best) and not blocking_limit(state, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index
     if best is None:
         return None
-    heapq.heappop(x.heaps[rank][where])
+    heapq.heappop(state.heaps[rank][where])
     return best[1]
 
 
-def _start(x: Scheduler, task: int, kind: int, cell: int) -> None:
+def _start(state: Scheduler, task: int, kind: int, cell: int) -> None:
     """Update the counts for a task that starts."""
     size = 1
     if kind == F:
-        size = x.size[task % len(x.size)]
-        x.left[cell] -= size
-        x.alive[cell] += size
-    elif kind == W or (kind == X and Op.BWD_WEIGHT not in x.order.kinds):
-        x.alive[cell] -= 1
-    reserved = max(x.order.group - x.alive[cell], 0) if x.left[cell] else 0
-    for c in x.counters[cell]:
+        size = state.size[task % len(state.size)]
+        state.forwards_left[cell] -= size
+        state.alive[cell] += size
+    elif kind == W or (kind == X and Op.BWD_WEIGHT not in state.order.kinds):
+        state.alive[cell] -= 1
+    reserved = max(state.order.group - state.alive[cell], 0) if state.forwards_left[cell] else 0
+    for c in state.counters[cell]:
         c.value += c.weights[kind] * size
-        c.reserved += reserved - x.reserved[cell]
-    x.reserved[cell] = reserved
+        c.reserved += reserved - state.reserved[cell]
+    state.reserved[cell] = reserved
 
 
-def run(x: Scheduler) -> list[list[int]]:
-    """Simulate; return every rank's tasks in the order of their starts. Tasks are missing if the scheduler gets stuck."""
-    h, keys, n = x.spec.header, x.keys, x.spec.header.micro_batches
-    split = Op.BWD_WEIGHT in x.order.kinds
-    leaders = [m for m in range(n) if x.size[m]]
+def run(state: Scheduler) -> list[list[int]]:
+    """Run the scheduler; return every rank's tasks in the order of their starts. Tasks are missing if it gets stuck."""
+    h, keys, n = state.spec.header, state.keys, state.spec.header.micro_batches
+    split = Op.BWD_WEIGHT in state.order.kinds
+    first_ids = [m for m in range(n) if state.size[m]]  # of the forwards
     last_stage = keys - n  # keys from here on are of the last stage
     missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys if split else 0)
     missing[:n] = [0] * n
     arrival = [0] * (keys * 3)
     # (time, is a task, rank or task). At one time, first ranks become free, then tasks become ready, then ranks choose.
-    events: list[tuple[int, int, int]] = [(0, 1, t) for t in leaders]
+    events: list[tuple[int, int, int]] = [(0, 1, t) for t in first_ids]
     heapq.heapify(events)
     busy = [False] * h.ranks
     sequence: list[list[int]] = [[] for _ in range(h.ranks)]
-    cells, hop = len(x.counters), x.spec.costs.hop
+    cells, hop = len(state.counters), state.spec.costs.hop
     while events:
         now = events[0][0]
-        affected: set[int] = set()
+        changed_ranks: set[int] = set()
         while events and events[0][0] == now:
-            _, is_task, what = heapq.heappop(events)
+            _, is_task, number = heapq.heappop(events)
             if is_task:
-                kind, key = divmod(what, keys)
-                rank = x.rank[key]
-                heapq.heappush(x.heaps[rank].setdefault(kind * cells + x.cell[key], []), (x.priority[what], what))
-                affected.add(rank)
+                kind, key = divmod(number, keys)
+                rank = state.rank[key]
+                heapq.heappush(
+                    state.heaps[rank].setdefault(kind * cells + state.cell[key], []), (state.priority[number], number)
+                )
+                changed_ranks.add(rank)
             else:
-                busy[what] = False
-                affected.add(what)
-        for rank in sorted(affected):
+                busy[number] = False
+                changed_ranks.add(number)
+        for rank in sorted(changed_ranks):
             if busy[rank]:
                 continue
-            task = _pick(x, rank)
+            task = _pick(state, rank)
             if task is None:
                 continue
             kind, key = divmod(task, keys)
-            _start(x, task, kind, x.cell[key])
+            _start(state, task, kind, state.cell[key])
             sequence[rank].append(task)
             busy[rank] = True
-            end = now + x.cost[task]
+            end = now + state.cost[task]
             heapq.heappush(events, (end, 0, rank))
             if kind == F:
-                following = [task + n] if key < last_stage else []
-                following += range(task + keys, task + keys + x.size[task % n])
+                successors = [task + n] if key < last_stage else []
+                successors += range(task + keys, task + keys + state.size[task % n])
             elif kind == X:
-                following = [task - n] if key >= n else []
-                following += [task + keys] if split else []
+                successors = [task - n] if key >= n else []
+                successors += [task + keys] if split else []
             else:
-                following = []
-            for t in following:
-                arrives = end if x.rank[t % keys] == rank else end + hop
+                successors = []
+            for t in successors:
+                arrives = end if state.rank[t % keys] == rank else end + hop
                 arrival[t] = max(arrival[t], arrives)
                 missing[t] -= 1
                 if not missing[t]:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from chimerac.compiler.order.listing_state import NUMBERS, PHASE, WEIGHT, Cell, Rank
-from chimerac.compiler.order.ordered import Batches, Ordered, task_program
+from chimerac.compiler.order.listing_state import NUMBERS, PHASE, WEIGHT_GRADIENT, Cell, Rank
+from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, evaluate, scalar, values_of
 from chimerac.compiler.resolve.spec import LETTERS, ListingOrder, Spec
@@ -24,7 +24,7 @@ from chimerac.compiler.syntax.walk import names_in
 
 _COMPLETE = bytes([0b0011, 0b1101])  # bits of the kinds listed: F and B; F, I and W
 MAX_FOUND = 6  # findings about full and split backwards of one micro-batch: such an error usually affects many ranks
-MAX_NOTED = 5  # other places where the same is missing
+MAX_NOTED = 5  # other stages that omit the same kinds, which a finding lists
 
 
 def _bound_in_loops(actions: tuple[n.Action, ...], inside: bool = False) -> Iterator[str]:
@@ -45,7 +45,7 @@ class _Lister:
 
     def __init__(self, spec: Spec, order: ListingOrder, budget: Budget) -> None:
         self.spec, self.order, self.budget, self.repetitions = spec, order, budget, 0
-        self.batches = Batches(spec.header.micro_batches)
+        self.lists = MicroBatchLists(spec.header.micro_batches)
         self.varying = frozenset(_bound_in_loops(order.actions))
         self.spans: dict[Span, int] = {}
         self.meanings: list[tuple[int, int, int, bool, int]] = []  # kind, pipe, stage, overlap, number of the span
@@ -76,45 +76,45 @@ class _Lister:
             raise refuse("E306", message, a.span, values_of(a.count, env))
         for i in range(low, high + 1):
             self.run(rank, a.body, {**env, a.binder.name: i} if a.binder else env)
-            # After one repetition the meaning of each action is known. If no loop changes it, the others are listed at once.
-            if i == low < high and (plain := self._plain(rank, a.body)) is not None and rank.repeat(plain, high - low):
+            # After one repetition the meaning of each action is known. If no loop changes it, the rest is listed at once.
+            if i == low < high and (tasks := self._repeatable(rank, a.body)) is not None and rank.repeat(tasks, high - low):
                 return
 
-    def _plain(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
+    def _repeatable(self, rank: Rank, actions: tuple[n.Action, ...]) -> list[tuple[int, int, Cell]] | None:
         """Return meaning, kind and cell of actions that all mean the next task of one stage, in every repetition; else None."""
-        plain = []
+        tasks = []
         for a in actions:
             cells = rank.candidates.get(id(a), [])
             if not isinstance(a, n.TaskAction) or a.first is not None or len(cells) != 1:
                 return None
             (cell,) = cells
-            plain.append((cell.meanings[id(a)], NUMBERS[a.kind.name], cell))
-        return plain
+            tasks.append((cell.meanings[id(a)], NUMBERS[a.kind.name], cell))
+        return tasks
 
     def _task(self, rank: Rank, a: n.TaskAction, env: Env) -> None:
         kind = NUMBERS[a.kind.name]
         cells = rank.candidates.get(id(a)) or self._cells(rank, a, env)
-        if kind == WEIGHT and a.first is None:
+        if kind == WEIGHT_GRADIENT and a.first is None:
             cell = self._oldest(rank, a, cells)
             first = last = next(iter(cell.pending))
         else:
             if len(cells) != 1:
-                raise self._several(rank, a, kind, cells)
+                raise self._ambiguous(rank, a, kind, cells)
             (cell,) = cells
             first = last = cell.next[PHASE[kind]]
             if a.first is not None or first == len(cell.micro_batches):
                 first, last = self._ids(rank, a, kind, cell, env)
         self._add(rank, a, kind, cell, first, last)
 
-    def _several(self, rank: Rank, a: n.TaskAction, kind: int, cells: list[Cell]) -> ChimeraError:
+    def _ambiguous(self, rank: Rank, a: n.TaskAction, kind: int, cells: list[Cell]) -> ChimeraError:
         """Return the finding about a task that could mean no stage, or several, with one stage as an example."""
         pipes = self.spec.header.pipes
         names = ", ".join(f"{pipes[c.pipe].name} s{c.stage}" for c in cells[:6]) or "none"
         message = f"{a.kind.name} could mean {len(cells)} stages of rank {rank.number}: {names}"
-        known = cells or rank.cells
-        if not known:
+        examples = cells or rank.cells
+        if not examples:
             return refuse("E306", message, a.span, help=f"rank {rank.number} has no stage: list nothing there")
-        c = next((c for c in known if c.next[PHASE[kind]] < len(c.micro_batches)), known[0])
+        c = next((c for c in examples if c.next[PHASE[kind]] < len(c.micro_batches)), examples[0])
         ids = " .. ".join(expression(e) for e in (a.first, a.last) if e)
         example = f"{a.kind.name} {pipes[c.pipe].name}({c.stage}{', ' * bool(ids)}{ids})"
         return refuse("E306", message, a.span, help=f"name the pipe and the stage, for instance {example}")
@@ -161,31 +161,34 @@ class _Lister:
         count = len(cell.micro_batches)
         if not 0 <= first <= last < count:
             name, label = self.spec.header.pipes[cell.pipe].name, "" if a.first is None else values_of(a.first, env)
-            what = "none" if last < first else f"{first} .. {last}" if last > first else str(first)
+            named = "none" if last < first else f"{first} .. {last}" if last > first else str(first)
             held = f"0 .. {count - 1}" if count else "none"
-            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {what}; it has {held}"
+            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {named}; it has {held}"
             help = f"each task is listed once: {a.kind.name} for {count} micro-batches in all"
             raise refuse("E306", message, a.span, label, help=help)
         return first, last
 
     def _add(self, rank: Rank, a: n.TaskAction, kind: int, cell: Cell, first: int, last: int) -> None:
         ids = cell.micro_batches
-        batch = ids[first] if first == last else self.batches.number(ids[first : last + 1])
+        operand = ids[first] if first == last else self.lists.number(ids[first : last + 1])
         meaning = cell.meanings.get(id(a))
         if meaning is None:
             meaning = cell.meanings[id(a)] = len(self.meanings)
             span = self.spans.setdefault(a.span, len(self.spans))
             self.meanings.append((kind, cell.pipe, cell.stage, a.overlap, span))
-        twice = rank.add(meaning, kind, cell, first, last, batch)
-        if twice is not None:
+        duplicate = rank.add(meaning, kind, cell, first, last, operand)
+        if duplicate is not None:
             name = self.spec.header.pipes[cell.pipe].name
-            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {twice} twice"
+            message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {duplicate} twice"
             raise refuse("E302", message, a.span, help="keep one of them")
 
 
 def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered:
-    """Return the tasks that every rank lists. Raises ChimeraError: E301 a task not listed, E302 one listed twice, E306 a
-    task that does not exist or is not determined, or loops with too many repetitions."""
+    """Return the tasks that every rank lists.
+
+    Raises ChimeraError: E301 a task that is not listed, E302 a task that is listed twice, E306 a task that does not exist or is
+    not determined, or loops with too many repetitions.
+    """
     h = spec.header
     ranks = [Rank(r) for r in range(h.ranks)]
     for p, x in enumerate(h.pipes):
@@ -197,10 +200,10 @@ def order_by_listing(spec: Spec, order: ListingOrder, budget: Budget) -> Ordered
     found = _missing(spec, order, ranks)
     if found:
         raise ChimeraError(found)
-    meaning, batch = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 2).T.copy()
+    meaning, operand = np.concatenate([np.array(rank.rows, np.int64) for rank in ranks]).reshape(-1, 2).T.copy()
     op, pipe, stage, overlap, origin = np.array(lister.meanings, np.int64).reshape(-1, 5)[meaning].T.copy()
     offsets = np.concatenate([[0], np.cumsum([len(rank.rows) // 2 for rank in ranks])])
-    program = task_program(spec, lister.batches, op, pipe, stage, batch, overlap, offsets)
+    program = task_program(spec, lister.lists, op, pipe, stage, operand, overlap, offsets)
     return Ordered(program, origin, tuple(lister.spans))
 
 
@@ -217,17 +220,17 @@ def _missing(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnos
             forward, full, inputs, weights = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
             half_i, half_w = inputs & ~weights & ~full, weights & ~inputs & ~full
             parts = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}
-            alike: dict[bytes, list[str]] = {}
+            kinds_by_mask: dict[bytes, list[str]] = {}
             for kind, wrong in parts.items():
                 if wrong.any():
-                    alike.setdefault(wrong.tobytes(), []).append(kind)
-            if alike:
-                omitted = ", and ".join(_tasks_in_words(kinds, name, parts[kinds[0]]) for kinds in alike.values())
-                key = ", ".join(kind for kinds in alike.values() for kind in kinds)
+                    kinds_by_mask.setdefault(wrong.tobytes(), []).append(kind)
+            if kinds_by_mask:
+                omitted = ", and ".join(_tasks_in_words(kinds, name, parts[kinds[0]]) for kinds in kinds_by_mask.values())
+                key = ", ".join(kind for kinds in kinds_by_mask.values() for kind in kinds)
                 omitted_by_kinds.setdefault(key, []).append(f"rank {rank.number} never lists {omitted}")
-            both = full & (inputs | weights)
-            if both.any() and len(found) < MAX_FOUND:
-                message = f"rank {rank.number} lists a full and a split backward of {name}, micro-batch {both.argmax()}"
+            is_mixed = full & (inputs | weights)
+            if is_mixed.any() and len(found) < MAX_FOUND:
+                message = f"rank {rank.number} lists a full and a split backward of {name}, micro-batch {is_mixed.argmax()}"
                 found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
     omissions = []
     for kinds, (first, *others) in omitted_by_kinds.items():

@@ -10,22 +10,26 @@ from itertools import chain, islice
 from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler.resolve.spec import KINDS
 
-FULL, INPUT, WEIGHT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
+FULL_BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
 NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
-# By kind: its phase (forward, backward, weight gradient), since B and I are both the backward of a micro-batch; and the
-# bits of all kinds of that phase.
+# The phase of each kind: 0 forward, 1 backward, 2 weight gradient. B and I are both the backward of a micro-batch.
 PHASE = (0, 1, 1, 2)
+# By kind: the bits of all kinds of its phase.
 _SAME_PHASE = (0b0001, 0b0110, 0b0110, 0b1000)
-# By kind, for bytearray.translate: every byte with the kind's bit; and the byte's bits of its phase.
-_WITH = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(4))
-_TAKEN = tuple(bytes(b & same for b in range(256)) for same in _SAME_PHASE)
+# By kind, tables for bytearray.translate. They replace each byte by the byte with the kind's bit set, or by the bits of the
+# kind's phase that it has.
+_WITH_KIND = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(4))
+_BITS_OF_PHASE = tuple(bytes(b & same for b in range(256)) for same in _SAME_PHASE)
 
 
 @dataclass(slots=True)
 class Cell:
-    """What one rank has listed of a stage of a pipe. listed: a bit per kind, by pipe-local micro-batch; next: by phase, the
-    first micro-batch without a task of it; pending: I without W yet, numbered in the order of the rank's I; meanings: by
-    the id() of an action, the number of its meaning in this cell."""
+    """What one rank has listed of a stage of a pipe.
+
+    listed: for each micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch without a task of it;
+    pending: the micro-batches with I and without W, each with the number of its I on the rank; meanings: id() of an action ->
+    the number of its meaning in this cell.
+    """
 
     pipe: int
     stage: int
@@ -46,9 +50,11 @@ class Cell:
 
 @dataclass(slots=True)
 class Rank:
-    """What one rank has listed so far. rows: the meaning and the batch of each task, in one flat list, since the garbage
-    collector would count and walk tuples; candidates: by the id() of an action, the cells that it could mean, if no loop
-    changes them; inputs: how many I."""
+    """What one rank has listed so far.
+
+    candidates: id() of an action -> the cells that it could mean, if no loop changes them; rows: the meaning and the operand of
+    each task, in one flat list, because the garbage collector would visit tuples; inputs: the number of I so far.
+    """
 
     number: int
     cells: list[Cell] = field(default_factory=list)
@@ -56,74 +62,76 @@ class Rank:
     rows: list[int] = field(default_factory=list)
     inputs: int = 0
 
-    def add(self, meaning: int, kind: int, cell: Cell, first: int, last: int, batch: int) -> int | None:
-        """List a task of micro-batches first .. last of a cell. Returns the micro-batch that was listed before, if any."""
+    def add(self, meaning: int, kind: int, cell: Cell, first: int, last: int, operand: int) -> int | None:
+        """List a task of micro-batches first .. last of a cell. Return a micro-batch that was listed before, if any."""
         listed, bit = cell.listed, 1 << kind
         for m in range(first, last + 1):
             if listed[m] & bit:
                 return m
             listed[m] |= bit
-            if kind == INPUT:
+            if kind == INPUT_GRADIENT:
                 cell.pending[m] = self.inputs
                 self.inputs += 1
-            elif kind == WEIGHT:
+            elif kind == WEIGHT_GRADIENT:
                 cell.pending.pop(m, None)
         cell.advance(kind)
-        self.rows += (meaning, batch)
+        self.rows += (meaning, operand)
         return None
 
     def repeat(self, actions: list[tuple[int, int, Cell]], repetitions: int) -> bool:
-        """List tasks of one micro-batch each, the next one of their cell, in this order, `repetitions` times. The result is
-        that of listing them one by one, in much less time.
+        """List these tasks `repetitions` times, in this order; each is of the next micro-batch of its cell.
 
-        actions: meaning, kind and cell of each. Returns False, and lists nothing, if one of them could not be listed
-        or their micro-batches are not consecutive.
+        The result is that of listing them one by one, in much less time. actions: meaning, kind and cell of each. Return
+        False, and list nothing, if one of them could not be listed or their micro-batches are not consecutive.
         """
         cells = {id(cell): cell for _, _, cell in actions}
         places: dict[tuple[int, int], list[int]] = {}  # by kind and cell
         for k, (_, kind, cell) in enumerate(actions):
             places.setdefault((kind, id(cell)), []).append(k)
-        taken: dict[tuple[int, int], list[int]] = {}
+        listed_ids: dict[tuple[int, int], list[int]] = {}
         for kind, key in sorted(places):  # I before W, which takes what is pending
-            cell, mine, made = cells[key], places[kind, key], places.get((INPUT, key), [])
-            if repetitions * len(mine) > len(cell.listed):
+            cell, positions, input_positions = cells[key], places[kind, key], places.get((INPUT_GRADIENT, key), [])
+            if repetitions * len(positions) > len(cell.listed):
                 return False
-            if kind == WEIGHT:
-                for n, k in enumerate(mine):
-                    pending = len(cell.pending) + bisect(made, k) - n  # in the first repetition; then in the last
-                    if min(pending, pending + (repetitions - 1) * (len(made) - len(mine))) < 1:
+            if kind == WEIGHT_GRADIENT:
+                for n, k in enumerate(positions):
+                    first_pending = len(cell.pending) + bisect(input_positions, k) - n  # in the first repetition
+                    last_pending = first_pending + (repetitions - 1) * (len(input_positions) - len(positions))
+                    if min(first_pending, last_pending) < 1:
                         return False
-                following = list(islice(chain(cell.pending, taken.get((INPUT, key), ())), repetitions * len(mine)))
+                following = list(
+                    islice(chain(cell.pending, listed_ids.get((INPUT_GRADIENT, key), ())), repetitions * len(positions))
+                )
             else:
                 first = cell.next[PHASE[kind]]
-                following = list(range(first, first + repetitions * len(mine)))
+                following = list(range(first, first + repetitions * len(positions)))
             low, high = min(following), max(following) + 1
-            if high - low != len(following) or high > len(cell.listed) or (kind == FULL and made):
+            if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and input_positions):
                 return False
-            if any(cell.listed[low:high].translate(_TAKEN[kind])):
+            if any(cell.listed[low:high].translate(_BITS_OF_PHASE[kind])):
                 return False
-            taken[kind, key] = following
-        width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT]
+            listed_ids[kind, key] = following
+        width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
         rows = [0] * (width * repetitions)
-        for (kind, key), following in taken.items():
-            cell, mine = cells[key], places[kind, key]
+        for (kind, key), following in listed_ids.items():
+            cell, positions = cells[key], places[kind, key]
             low, high = min(following), min(following) + len(following)
-            cell.listed[low:high] = cell.listed[low:high].translate(_WITH[kind])
+            cell.listed[low:high] = cell.listed[low:high].translate(_WITH_KIND[kind])
             if cell.next[PHASE[kind]] == low:
                 cell.next[PHASE[kind]] = high
             cell.advance(kind)
-            if kind == INPUT:
-                numbers = [bisect_left(inputs, k) for k in mine]
+            if kind == INPUT_GRADIENT:
+                numbers = [bisect_left(inputs, k) for k in positions]
                 order = [self.inputs + number * len(inputs) + n for number in range(repetitions) for n in numbers]
-                completed = max(0, repetitions * len(places.get((WEIGHT, key), ())) - len(cell.pending))
+                completed = max(0, repetitions * len(places.get((WEIGHT_GRADIENT, key), ())) - len(cell.pending))
                 cell.pending.update(zip(following[completed:], order[completed:], strict=True))
-            elif kind == WEIGHT:
+            elif kind == WEIGHT_GRADIENT:
                 for m in following:
                     cell.pending.pop(m, None)
-            batches = [cell.micro_batches[m] for m in following]
-            for n, k in enumerate(mine):
+            ids = [cell.micro_batches[m] for m in following]
+            for n, k in enumerate(positions):
                 rows[2 * k :: width] = [actions[k][0]] * repetitions
-                rows[2 * k + 1 :: width] = batches[n :: len(mine)]
+                rows[2 * k + 1 :: width] = ids[n :: len(positions)]
         self.inputs += repetitions * len(inputs)
         self.rows += rows
         return True

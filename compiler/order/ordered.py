@@ -16,7 +16,7 @@ from chimerac.compiler.syntax.printer import expression
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """program: of tasks only; origin: for every row an index into spans."""
+    """An ordered program. program: of tasks only; origin: for every row, the index of its text in `spans`."""
 
     program: Program
     origin: Ints
@@ -27,15 +27,15 @@ class Ordered:
         return self.spans[int(self.origin[row])]
 
 
-class Batches:
-    """The distinct groups of micro-batches of a program, numbered: batch m is (m,)."""
+class MicroBatchLists:
+    """The distinct lists of micro-batches of a program, numbered: list m is (m,)."""
 
     def __init__(self, micro_batches: int) -> None:
         self._micro_batches = micro_batches
         self._groups: dict[tuple[int, ...], int] = {}
 
     def number(self, ids: tuple[int, ...]) -> int:
-        """Return the batch of these micro-batches."""
+        """Return the number of the list of these micro-batches."""
         if len(ids) == 1:
             return ids[0]
         return self._groups.setdefault(ids, self._micro_batches + len(self._groups))
@@ -45,12 +45,12 @@ class Batches:
 
 
 def task_program(
-    spec: Spec, batches: Batches, op: Ints, pipe: Ints, stage: Ints, batch: Ints, overlap: Ints, offsets: Ints
+    spec: Spec, lists: MicroBatchLists, op: Ints, pipe: Ints, stage: Ints, operand: Ints, overlap: Ints, offsets: Ints
 ) -> Program:
     """Return the program of these tasks, given rank after rank."""
     recomputed = np.array(spec.recompute, bool)[pipe, stage] & (op == Op.FWD)
-    table = Table.of(op, pipe=pipe, stage=stage, batch=batch, flags=recomputed * RECOMPUTE + overlap * OVERLAP)
-    return Program(spec.header, spec.costs, table, offsets, batches.all(), ())
+    table = Table.of(op, pipe=pipe, stage=stage, operand=operand, flags=recomputed * RECOMPUTE + overlap * OVERLAP)
+    return Program(spec.header, spec.costs, table, offsets, lists.all(), ())
 
 
 def plus(e: n.Expr, amount: int) -> n.Expr:

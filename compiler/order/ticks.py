@@ -9,13 +9,13 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
-from chimerac.compiler.order.ordered import Batches, Ordered, formatted, plus, task_program
+from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, formatted, plus, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate, subset, values_at
 from chimerac.compiler.resolve.spec import KINDS, LETTERS, Formula, Spec, TicksOrder
 from chimerac.compiler.syntax.nodes import Range
 
-MAX_FOUND = 20  # pairs of formulas with tasks on one tick that are reported
+MAX_FOUND = 20  # pairs of formulas that are reported because they place tasks of a rank on one tick
 MAX_NAMED = 8  # omitted micro-batches, or conditions, that a finding names
 
 
@@ -30,7 +30,7 @@ class _FormulaTasks:
     op: int
     pipe: int
     stage: Ints
-    batch: Ints
+    operand: Ints
     tick: Ints
     each_stage: Ints
     each_id: Ints
@@ -56,10 +56,10 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
 
     Raises ChimeraError: E301 a task without a formula, E302 a task with two.
     """
-    h, batches = spec.header, Batches(spec.header.micro_batches)
+    h, lists = spec.header, MicroBatchLists(spec.header.micro_batches)
     placed, remaining = [], 4 * h.stages * h.micro_batches
     for number, f in enumerate(order.formulas):
-        placed.append(_place(spec, batches, number, f, budget))
+        placed.append(_place(spec, lists, number, f, budget))
         remaining -= len(placed[-1].each_id)
         if remaining < 0:  # more than all tasks of all four kinds: some task has been placed twice
             break
@@ -68,27 +68,27 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
     op = np.concatenate([np.full(len(p.stage), p.op) for p in placed])
     pipe = np.concatenate([np.full(len(p.stage), p.pipe) for p in placed])
     stage = np.concatenate([p.stage for p in placed])
-    batch = np.concatenate([p.batch for p in placed])
+    operand = np.concatenate([p.operand for p in placed])
     tick = np.concatenate([p.tick for p in placed])
     rank = np.array([p.placement for p in h.pipes], np.int64)[pipe, stage]
     by_time = np.lexsort((tick, rank))
-    op, pipe, stage, batch, tick, rank, formula = (x[by_time] for x in (op, pipe, stage, batch, tick, rank, formula))
+    op, pipe, stage, operand, tick, rank, formula = (x[by_time] for x in (op, pipe, stage, operand, tick, rank, formula))
     offsets = np.searchsorted(rank, np.arange(h.ranks + 1))
-    program = task_program(spec, batches, op, pipe, stage, batch, np.zeros(len(op), np.int64), offsets)
+    program = task_program(spec, lists, op, pipe, stage, operand, np.zeros(len(op), np.int64), offsets)
     return Ordered(program, formula, tuple(f.span for f in order.formulas)), tick
 
 
-def _place(spec: Spec, batches: Batches, number: int, f: Formula, budget: Budget) -> _FormulaTasks:
+def _place(spec: Spec, lists: MicroBatchLists, number: int, f: Formula, budget: Budget) -> _FormulaTasks:
     pipe = spec.header.pipes[f.pipe]
     budget.spend(64 + spec.header.stages * len(pipe.micro_batches) // 16, f.span)
     low, high, counter = _groups(f, len(pipe.micro_batches), budget)
     ids = np.array(pipe.micro_batches, np.int64)
     if f.group is None:
-        batch_of = ids[low]
+        operand_of = ids[low]
     else:
         budget.spend(int((high - low + 1).sum()), f.group.span)
         groups = [pipe.micro_batches[a : b + 1] for a, b in zip(low.tolist(), high.tolist(), strict=True)]
-        batch_of = np.array([batches.number(g) for g in groups], np.int64)
+        operand_of = np.array([lists.number(g) for g in groups], np.int64)
     stage = np.repeat(np.arange(spec.header.stages, dtype=np.int64), len(low))
     group = np.tile(np.arange(len(low), dtype=np.int64), spec.header.stages)
     env = {**f.env, f.stage: stage, f.micro_batch: low[group]} | ({f.counter: counter[group]} if f.counter else {})
@@ -100,23 +100,23 @@ def _place(spec: Spec, batches: Batches, number: int, f: Formula, budget: Budget
     tick = values_at(f.tick, env, len(stage), budget)
     count = (high - low + 1)[group]
     budget.spend(int(count.sum()) // 2, f.span)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    each_id = ids[np.repeat(low[group], count) + within]
-    return _FormulaTasks(number, int(f.kind), f.pipe, stage, batch_of[group], tick, np.repeat(stage, count), each_id)
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    each_id = ids[np.repeat(low[group], count) + offset]
+    return _FormulaTasks(number, int(f.kind), f.pipe, stage, operand_of[group], tick, np.repeat(stage, count), each_id)
 
 
 def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
     """Return the first and last micro-batch of every group, up to the pipe's last one, and the numbers of the groups."""
-    every = np.arange(count, dtype=np.int64)
+    numbers = np.arange(count, dtype=np.int64)
     if f.group is None:
-        return every, every, every
-    env = {**f.env, f.counter: every}
+        return numbers, numbers, numbers
+    env = {**f.env, f.counter: numbers}
     low, high = (values_at(e, env, count, budget) for e in (f.group.low, f.group.high))
     if (low < 0).any():
         g = int(np.argmax(low < 0))
         raise refuse("E301", f"group {g} begins at micro-batch {low[g]}", f.group.span, help="groups begin at 0 or later")
     kept = (low < count) & (low <= high)
-    return low[kept], np.minimum(high, count - 1)[kept], every[kept]
+    return low[kept], np.minimum(high, count - 1)[kept], numbers[kept]
 
 
 def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], budget: Budget) -> None:
@@ -127,12 +127,12 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
     for x in placed:
         by_pipe.setdefault(x.pipe, []).append(x)
     for p, pipe in enumerate(h.pipes):
-        mine = by_pipe.get(p, [])
+        pipe_tasks = by_pipe.get(p, [])
         first, count = (pipe.micro_batches[0] if pipe.micro_batches else 0), len(pipe.micro_batches)
         counts = np.zeros((4, h.stages, count), np.int64)
-        for x in mine:
+        for x in pipe_tasks:
             np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
-        found += _placed_twice(spec, order, mine, counts, p)
+        found += _duplicate_findings(spec, order, pipe_tasks, counts, p)
         forward, full, inputs, weights = counts > 0
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
@@ -146,32 +146,36 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
                 message = f"no formula places {what} of pipe {pipe.name}, stage {s}, micro-batch {m}{many}"
                 grouped = [f for f in order.formulas if f.pipe == p and f.kind == KINDS[what] and f.group]
                 if grouped:
-                    found.append(_omitted(message, grouped, count, np.flatnonzero(missing[s]), budget))
+                    found.append(_omission_finding(message, grouped, count, np.flatnonzero(missing[s]), budget))
                 else:
-                    found.append(_unplaced(message, order, p, KINDS[what], f"add: {example}"))
-        both = full & (inputs | weights)
-        if both.any():
-            s, m = np.argwhere(both)[0]
+                    found.append(_unplaced_finding(message, order, p, KINDS[what], f"add: {example}"))
+        is_mixed = full & (inputs | weights)
+        if is_mixed.any():
+            s, m = np.argwhere(is_mixed)[0]
             message = f"pipe {pipe.name}, stage {s}, micro-batch {m} has a full backward B and a split one"
             found.append(Diagnostic("E302", message, order.span, help="keep B, or I and W"))
     if found:
         raise ChimeraError(found)
 
 
-def _unplaced(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
+def _unplaced_finding(message: str, order: TicksOrder, pipe: int, kind: Op, help: str) -> Diagnostic:
     """Return E301 for a task that no formula places: there is no formula of its kind, or none whose `when` holds."""
     formulas = [f for f in order.formulas if f.kind == kind]
-    mine, others = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
-    if not mine and formulas:
+    of_pipe, other_spans = [f for f in formulas if f.pipe == pipe], {f.span for f in formulas if f.pipe != pipe}
+    if not of_pipe and formulas:
         help = f"all formulas of {LETTERS[kind]} are for other pipes: add one for this pipe, or one that names no pipe"
-    if not mine:
+    if not of_pipe:
         return Diagnostic("E301", message, order.span, help=help)
-    conditions = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in mine[:MAX_NAMED] if f.condition)
-    notes = ("a formula that names a pipe takes the place of those that name none",) if others - {f.span for f in mine} else ()
-    return Diagnostic("E301", message, mine[0].span, "places others", notes, f"no 'when' holds there: {conditions}")
+    conditions = ", ".join(f"{f.condition.span.text} (line {f.span.line})" for f in of_pipe[:MAX_NAMED] if f.condition)
+    notes = (
+        ("a formula that names a pipe takes the place of those that name none",)
+        if other_spans - {f.span for f in of_pipe}
+        else ()
+    )
+    return Diagnostic("E301", message, of_pipe[0].span, "places others", notes, f"no 'when' holds there: {conditions}")
 
 
-def _omitted(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
+def _omission_finding(message: str, formulas: list[Formula], count: int, missing: Ints, budget: Budget) -> Diagnostic:
     """Return E301 for groups that omit micro-batches. Another range is suggested only if it omits none."""
     first, group = formulas[0], formulas[0].group
     assert group is not None
@@ -187,16 +191,26 @@ def _omitted(message: str, formulas: list[Formula], count: int, missing: Ints, b
     return Diagnostic("E301", message, group.span, "these groups", help=help)
 
 
-def _placed_twice(spec: Spec, order: TicksOrder, mine: list[_FormulaTasks], counts: Ints, pipe: int) -> list[Diagnostic]:
+def _duplicate_findings(
+    spec: Spec, order: TicksOrder, pipe_tasks: list[_FormulaTasks], counts: Ints, pipe: int
+) -> list[Diagnostic]:
     if counts.max(initial=0) <= 1:
         return []
     op, s, m = np.argwhere(counts > 1)[0]
     ids = spec.header.pipes[pipe].micro_batches
-    places = [x for x in mine if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
+    places = [x for x in pipe_tasks if x.op == op and ((x.each_stage == s) & (x.each_id == ids[m])).any()]
     rules = [order.formulas[x.formula] for x in places]
     name = f"{LETTERS[Op(op)]} of pipe {spec.header.pipes[pipe].name}, stage {s}, micro-batch {m}"
     if len(rules) == 1:
-        return [Diagnostic("E302", f"two groups hold {name}", rules[0].span, "of this formula", help="let groups not overlap")]
+        return [
+            Diagnostic(
+                "E302",
+                f"two groups hold {name}",
+                rules[0].span,
+                "of this formula",
+                help="change the groups so that they do not overlap",
+            )
+        ]
     notes = tuple(f"also by {r.span}" for r in rules[1:])
     return [
         Diagnostic(
@@ -221,7 +235,7 @@ def _collisions(ordered: Ordered, rows: Ints, tick: Ints) -> list[Diagnostic]:
             notes.append(f"{len(collisions)} such pairs in all")
         help = "shift one formula; a rank runs one task at a time"
         if ordered.span(row) == ordered.span(row + 1):
-            help = "one formula places both: let its ticks differ, or place their stages on different ranks"
+            help = "one formula places both: change its ticks so that they differ, or place their stages on different ranks"
             if program.table.pipe[row] != program.table.pipe[row + 1]:
                 help = "one formula places both: write one for each pipe, or place their stages on different ranks"
         found.append(Diagnostic("E303", message, ordered.span(row), f"places {program.text(row)}", tuple(notes), help))

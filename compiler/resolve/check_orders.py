@@ -77,14 +77,14 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
         found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))
-    inner = with_hints(_with(scope, GREEDY_NAMES), _IN_KEY)
+    inner = with_hints(_with_integers(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
         found.append(Diagnostic("E207", message, s.span, help=f"give your '{name}' another name"))
     for grouping in s.groups:
         if grouping.kind.name != "F" or len(s.groups) > 1:
-            help = "backwards are single; write once: group F by 2"
-            found.append(Diagnostic("E202", "forwards can be grouped, once", grouping.span, help=help))
+            help = "a backward has one micro-batch; write one line: group F by 2"
+            found.append(Diagnostic("E202", "only forwards can be grouped, and only once", grouping.span, help=help))
         check(grouping.size, scope, "integer", found)
     for what, given in (("keys", s.keys), ("limits", s.limits)):
         if len(given) > limits.KEYS:
@@ -97,18 +97,18 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
         if not (isinstance(e, n.Binary) and e.op == "<=" and limit_weights(e.left)):
             found.append(not_a_limit(e, limit.span))
         else:
-            absent = [k for k in limit_weights(e.left) or () if names and k not in names]
-            if absent and set(names) <= set(KINDS):
-                message = f"the limit counts {absent[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
+            not_ordered = [k for k in limit_weights(e.left) or () if names and k not in names]
+            if not_ordered and set(names) <= set(KINDS):
+                message = f"the limit counts {not_ordered[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
                 found.append(Diagnostic("E202", message, limit.span))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
-            check(e.right, with_hints(_with(scope, named), _IN_LIMIT), "integer", found)
+            check(e.right, with_hints(_with_integers(scope, named), _IN_LIMIT), "integer", found)
 
 
-def _with(scope: Scope, names: Iterable[str]) -> Scope:
+def _with_integers(scope: Scope, names: Iterable[str]) -> Scope:
     """Return the scope with names that a greedy block predefines."""
     inner = Scope(scope)
-    inner.know(names)
+    inner.add_integers(names)
     return inner
 
 
@@ -158,10 +158,10 @@ def _check_ticks(
     scope.others = tuple(let.name.name for let in ticks.lets)
     for rule in ticks.rules:
         _check_kind(rule.kind, found)
-        more: list[tuple[n.Binder, str]] = []
+        binders: list[tuple[n.Binder, str]] = []
         if rule.pipe and _check_pipe(rule.pipe, families, found, Scope()):
             binder = index_binder(rule.pipe, scope)
-            more += [(binder, "index of a pipe")] if binder else []
+            binders += [(binder, "index of a pipe")] if binder else []
             if rule.pipe.index is not None and binder is None:
                 check(rule.pipe.index, scope, "integer", found)
         counter = counter_of(rule, scope)
@@ -172,15 +172,17 @@ def _check_ticks(
             if counter is None:
                 help = f"number the groups with a new name: {rule.micro_batch.name} = 2*g .. 2*g + 1"
                 found.append(Diagnostic("E202", "the group is not numbered", rule.group.span, help=help))
-        more += [(counter, "")] if counter else []
+        binders += [(counter, "")] if counter else []
         help = f"the first name is the stage, the second the micro-batch: write {rule.kind.name}(s, m)"
-        inner = local(scope, [(rule.stage, "stage"), (rule.micro_batch, "micro-batch"), *more], found, help)
+        inner = local(scope, [(rule.stage, "stage"), (rule.micro_batch, "micro-batch"), *binders], found, help)
         expressions = [e for e in (rule.condition, rule.tick) if e is not None]
         for let in needed_lets(ticks.lets, expressions, budget):
             used.add(let.name.name)
-            wrong: list[Diagnostic] = []
-            define_let(inner, let, wrong)
-            for d in (d for d in wrong if (d.message, d.span) not in reported):  # a finding about several rules is added once
+            let_findings: list[Diagnostic] = []
+            define_let(inner, let, let_findings)
+            for d in (
+                d for d in let_findings if (d.message, d.span) not in reported
+            ):  # a finding about several rules is added once
                 reported.add((d.message, d.span))
                 found.append(d)
         if rule.condition is not None:

@@ -16,14 +16,14 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
         swapped = e.op in (">", ">=") and limit_weights(e.right)
         if swapped or limit_weights(e.left):
             counts, bound = (e.right, e.left) if swapped else (e.left, e.right)
-            less = " - 1" if e.op == "<" or (swapped and e.op == ">") else ""
-            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if less else 0)}{less}"
+            suffix = " - 1" if e.op == "<" or (swapped and e.op == ">") else ""
+            help = f"a limit is an upper bound: limit {expression(counts)} <= {expression(bound, 5 if suffix else 0)}{suffix}"
             return Diagnostic("E202", f"a limit is written with <=, not {e.op}", span, help=help)
     if isinstance(e, n.Binary) and e.op == "<=":
         names = [part.name for part in inside(e.left) if isinstance(part, n.Name)]
-        twice = next((k for k in KINDS if names.count(k) > 1), None)
-        if twice and set(names) <= set(KINDS):
-            return Diagnostic("E202", f"the limit counts {twice} twice", span, help="name each kind once: limit F - W <= D")
+        duplicate = next((k for k in KINDS if names.count(k) > 1), None)
+        if duplicate and set(names) <= set(KINDS):
+            return Diagnostic("E202", f"the limit counts {duplicate} twice", span, help="name each kind once: limit F - W <= D")
     help = "write counts of F, B, I, W on the left: limit F - W <= D"
     if isinstance(e, n.Binary) and isinstance(e.left, n.Name) and e.left.name in LIMITS:
         help = f"the limit of {e.left.name} is written outside the order block; here counts are limited: limit F - B <= D"

@@ -60,7 +60,7 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             first, links = spine(e)
             value = evaluate(first, env, budget)
             for link in links:
-                value = _linked(link, value, env, budget)
+                value = _apply_link(link, value, env, budget)
             return value
         case n.IfElse():
             condition = evaluate(e.condition, env, budget)
@@ -84,13 +84,13 @@ def evaluate(e: n.Expr, env: Env, budget: Budget) -> Variable:
             return result
 
 
-def _linked(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
+def _apply_link(e: n.Binary, left: Variable, env: Env, budget: Budget) -> Variable:
     """Return the value of an operation whose left side is known."""
     budget.spend(_points(left), e.span)
     if e.op not in ("and", "or"):
         return _arithmetic(e, left, evaluate(e.right, env, budget), env)
-    decided = left if e.op == "or" else _invert(left)
-    return _choose(decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
+    is_decided = left if e.op == "or" else _invert(left)
+    return _choose(is_decided, lambda _: e.op == "or", lambda rest: evaluate(e.right, rest, budget), env, budget, e.span)
 
 
 def _points(value: Variable) -> int:
@@ -118,10 +118,10 @@ def _choose(
     if not condition.any():
         return otherwise(env)
     budget.spend(len(env) * _points(condition) // 16, span)
-    yes, no = then(subset(env, condition)), otherwise(subset(env, ~condition))
-    result = np.empty(len(condition), np.asarray(yes).dtype)
-    result[condition] = yes
-    result[~condition] = no
+    where_true, where_false = then(subset(env, condition)), otherwise(subset(env, ~condition))
+    result = np.empty(len(condition), np.asarray(where_true).dtype)
+    result[condition] = where_true
+    result[~condition] = where_false
     return result
 
 

@@ -17,9 +17,10 @@ PipeVariant = tuple[n.PipeDecl, Span, str, str]  # the pipe; the replaced span; 
 
 
 def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
-    """Yield variants of a pipe: one range longer, shorter or shifted by one; one part of a formula changed by one; one
-    comparison changed between < and <=, or > and >=. at: the text of the finding; its clause is changed first."""
-    for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _holds(x[1].span, at)):
+    """Yield variants of a pipe. Each has one change: a range is longer, shorter or shifted by one; a part of a formula is
+    larger or smaller by one; < becomes <= or the reverse, and the same for >. at: the text of the finding; its clause is
+    changed first."""
+    for k, clause in sorted(enumerate(decl.stages), key=lambda x: not _contains(x[1].span, at)):
         before, after = decl.stages[:k], decl.stages[k + 1 :]
         for bounds, new in _ranges(clause.range):
             changed = replace(clause, range=bounds)
@@ -29,13 +30,13 @@ def pipe_variants(decl: n.PipeDecl, at: Span) -> Iterator[PipeVariant]:
             yield replace(decl, stages=(*before, changed, *after)), span, new, "stages and ranks count from 0"
 
 
-def _holds(span: Span, part: Span) -> bool:
+def _contains(span: Span, part: Span) -> bool:
     """Return whether a part of the text lies within another, or is the same."""
     begins, ends = (span.line, span.column), (span.end_line, span.end_column)
     return begins <= (part.line, part.column) and (part.end_line, part.end_column) <= ends
 
 
-def _plus(e: n.Expr, by: int) -> n.Expr:
+def _sum(e: n.Expr, by: int) -> n.Expr:
     return n.Binary("+", e, n.Int(by, span=e.span), span=e.span)
 
 
@@ -44,7 +45,7 @@ def _ranges(bounds: n.Range | None) -> Iterator[tuple[n.Range, str]]:
         return
     for low, high in ((0, -1), (1, 0), (0, 1), (-1, 0), (-1, -1), (1, 1)):
         texts = [shifted(e, by) if by else as_written(e) for e, by in ((bounds.low, low), (bounds.high, high))]
-        yield n.Range(_plus(bounds.low, low), _plus(bounds.high, high), span=bounds.span), " .. ".join(texts)
+        yield n.Range(_sum(bounds.low, low), _sum(bounds.high, high), span=bounds.span), " .. ".join(texts)
 
 
 def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
@@ -55,27 +56,27 @@ def _formulas(e: n.Expr) -> Iterator[tuple[n.Expr, Span, str]]:
         match part:
             case n.Binary(op, left, right) if op in _BOUND_CHANGED:
                 new = f"{as_written(left)} {_BOUND_CHANGED[op]} {as_written(right)}"
-                yield _with(e, part, replace(part, op=_BOUND_CHANGED[op])), part.span, new
+                yield _with_part(e, part, replace(part, op=_BOUND_CHANGED[op])), part.span, new
             case n.IfElse(_, then, otherwise):
                 for branch in (x for x in (then, otherwise) if x.span.line == x.span.end_line):
-                    yield from ((_with(e, branch, _plus(branch, by)), branch.span, shifted(branch, by)) for by in (-1, 1))
+                    yield from ((_with_part(e, branch, _sum(branch, by)), branch.span, shifted(branch, by)) for by in (-1, 1))
             case _:
                 pass
 
 
-def _with(e: n.Expr, old: n.Expr, new: n.Expr) -> n.Expr:
+def _with_part(e: n.Expr, old: n.Expr, new: n.Expr) -> n.Expr:
     """Return an expression in which a part is replaced."""
     if e is old:
         return new
     match e:
         case n.Unary(_, operand):
-            return replace(e, operand=_with(operand, old, new))
+            return replace(e, operand=_with_part(operand, old, new))
         case n.Binary(_, left, right):
-            return replace(e, left=_with(left, old, new), right=_with(right, old, new))
+            return replace(e, left=_with_part(left, old, new), right=_with_part(right, old, new))
         case n.IfElse(condition, then, otherwise):
-            parts = (_with(x, old, new) for x in (condition, then, otherwise))
+            parts = (_with_part(x, old, new) for x in (condition, then, otherwise))
             return n.IfElse(*parts, span=e.span)
         case n.Call(_, arguments):
-            return replace(e, arguments=tuple(_with(x, old, new) for x in arguments))
+            return replace(e, arguments=tuple(_with_part(x, old, new) for x in arguments))
         case _:
             return e

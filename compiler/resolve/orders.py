@@ -10,7 +10,7 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.counts import limit_weights
 from chimerac.compiler.resolve.expressions import Env, scalar
-from chimerac.compiler.resolve.placements import Declared
+from chimerac.compiler.resolve.placements import PipeDeclaration
 from chimerac.compiler.resolve.scope import counter_of, index_binder, needed_lets
 from chimerac.compiler.resolve.sizes import size
 from chimerac.compiler.resolve.spec import KINDS, Bound, Formula, GreedyOrder, ListingOrder, TicksOrder
@@ -18,7 +18,7 @@ from chimerac.compiler.syntax import nodes as n
 
 
 def order_of(
-    schedule: n.Schedule, declared: Mapping[str, Declared], env: Env, budget: Budget
+    schedule: n.Schedule, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget
 ) -> TicksOrder | GreedyOrder | ListingOrder:
     """Return the order of a checked schedule."""
     order = next(s for s in schedule.statements if isinstance(s, n.Order))
@@ -41,7 +41,7 @@ def _bound(limit: n.Limit) -> Bound:
     return Bound({KINDS[k]: w for k, w in weights.items()}, limit.condition.right, limit.scope, limit.span)
 
 
-def _formulas(ticks: n.Ticks, declared: Mapping[str, Declared], env: Env, budget: Budget) -> Iterator[Formula]:
+def _formulas(ticks: n.Ticks, declared: Mapping[str, PipeDeclaration], env: Env, budget: Budget) -> Iterator[Formula]:
     """Yield one formula per rule and pipe it applies to. Rules that name a pipe replace, for its kind, those that do not."""
     pipes = sum(len(decl.ids) for decl in declared.values())
     if pipes * len(ticks.rules) > limits.FORMULAS:
@@ -53,13 +53,13 @@ def _formulas(ticks: n.Ticks, declared: Mapping[str, Declared], env: Env, budget
     for decl in declared.values():
         for pipe, index in decl.ids.items():
             for letter, kind in KINDS.items():
-                mine = [(r, _applies(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
-                rules = [(r, inner) for r, inner in mine if inner is not None]
+                applied = [(r, _names_for_pipe(r, decl, index, env, budget)) for r in ticks.rules if r.kind.name == letter]
+                rules = [(r, inner) for r, inner in applied if inner is not None]
                 for rule, inner in [(r, inner) for r, inner in rules if r.pipe] or rules:
                     yield _formula(kind, pipe, rule, lets[id(rule)], inner)
 
 
-def _applies(rule: n.Rule, decl: Declared, index: int, env: Env, budget: Budget) -> Env | None:
+def _names_for_pipe(rule: n.Rule, decl: PipeDeclaration, index: int, env: Env, budget: Budget) -> Env | None:
     """Return the names under which a rule applies to a pipe, or None."""
     if rule.pipe is None:
         return env

@@ -18,8 +18,8 @@ from chimerac.compiler.syntax.printer import as_written, shifted
 
 
 @dataclass(slots=True)
-class Declared:
-    """The pipes of one declaration: ids: pipe id -> index in the family."""
+class PipeDeclaration:
+    """The pipes of one declaration. ids: the number of each pipe -> its index in the family."""
 
     decl: n.PipeDecl
     ids: dict[int, int] = field(default_factory=dict)
@@ -30,33 +30,35 @@ class RankCount:
     """The number of ranks, and the expression that gives it."""
 
     count: int
-    written: n.Expr
+    expression: n.Expr
 
 
 def pipes_of(
     schedule: n.Schedule, env: Env, ranks: RankCount, stages: int, budget: Budget
-) -> tuple[tuple[Pipe, ...], dict[str, Declared]]:
+) -> tuple[tuple[Pipe, ...], dict[str, PipeDeclaration]]:
     """Return the pipes of a schedule, and by declared name those of each declaration."""
     pipes: list[Pipe] = []
-    declared: dict[str, Declared] = {}
+    declared: dict[str, PipeDeclaration] = {}
     found: list[Diagnostic] = []
     first = 0
     for decl in (s for s in schedule.statements if isinstance(s, n.PipeDecl)):
-        mine = declared[decl.name.name] = Declared(decl)
+        declaration = declared[decl.name.name] = PipeDeclaration(decl)
         for index, name, inner in _members(decl, env, budget):
-            _check_room(decl, len(pipes) + 1, stages)
+            _check_pipe_count(decl, len(pipes) + 1, stages)
             count = scalar(decl.micro_batches, inner, budget)
             if not (count >= 0 and (first + count) * stages <= limits.TASKS // 2):
-                most = limits.TASKS // 2 // stages
-                message = f"pipe {name} has {count} micro-batches; allowed are 0 or more, and {most} over all pipes"
+                maximum = limits.TASKS // 2 // stages
+                message = f"pipe {name} has {count} micro-batches; allowed are 0 or more, and {maximum} over all pipes"
                 label = values_of(decl.micro_batches, inner)
                 help = f"stages x micro-batches are at most {limits.TASKS // 2}, two tasks each"
                 raise refuse("E211", message, decl.micro_batches.span, label, help=help)
             placement = _placement(decl, name, inner, ranks, stages, found, budget)
             if found:
-                found[:] = [replace(d, help=_nearby(decl, inner, ranks, stages, d, budget) or d.help) for d in found[:1]]
+                found[:] = [
+                    replace(d, help=_placement_help(decl, inner, ranks, stages, d, budget) or d.help) for d in found[:1]
+                ]
                 break
-            mine.ids[len(pipes)] = index
+            declaration.ids[len(pipes)] = index
             pipes.append(Pipe(name, placement, tuple(range(first, first + count))))
             first += count
     if found:
@@ -67,7 +69,7 @@ def pipes_of(
     return tuple(pipes), declared
 
 
-def _check_room(decl: n.PipeDecl, pipes: int, stages: int) -> None:
+def _check_pipe_count(decl: n.PipeDecl, pipes: int, stages: int) -> None:
     """Raise ChimeraError E211 if this number of pipes exceeds a limit."""
     for what, count, most in (
         ("pipes", pipes, limits.PIPES),
@@ -112,15 +114,15 @@ def _placement(
                 f"stage {s} of pipe {pipe} is placed on rank {rank[np.argmax(outside)]}, but ranks are 0 .. {ranks.count - 1}"
             )
             label = values_of(clause.rank, {**env, clause.binder.name: s})
-            old, new = as_written(clause.rank), f"{as_written(clause.rank, True)} % {as_written(ranks.written, True)}"
+            old, new = as_written(clause.rank), f"{as_written(clause.rank, True)} % {as_written(ranks.expression, True)}"
             help = f"write '{new}' instead of '{old}'; stages then wrap around"
             if ((rank > 0) & (rank <= ranks.count)).all():
                 help = f"write '{shifted(clause.rank, -1)}' instead of '{old}'; ranks count from 0"
             found.append(Diagnostic("E220", message, clause.rank.span, label, help=help))
             continue
-        twice = placement[at] >= 0
-        if twice.any():
-            s = int(at[np.argmax(twice)])
+        is_placed = placement[at] >= 0
+        if is_placed.any():
+            s = int(at[np.argmax(is_placed)])
             message = f"stage {s} of pipe {pipe} is placed twice, on rank {placement[s]} and on rank {rank[s - low]}"
             found.append(Diagnostic("E222", message, clause.span, help="a second copy of a stage needs a pipe of its own"))
         placement[at] = rank
@@ -128,42 +130,44 @@ def _placement(
     if missing.size and not found:
         message = f"stage {missing[0]} of pipe {pipe} is never placed"
         if missing.size > 1:
-            every = missing[-1] - missing[0] + 1 == missing.size
-            some = "" if every else f"{missing.size} of "
-            message = f"{some}stages {missing[0]} .. {missing[-1]} of pipe {pipe} are never placed"
+            is_range = missing[-1] - missing[0] + 1 == missing.size
+            count = "" if is_range else f"{missing.size} of "
+            message = f"{count}stages {missing[0]} .. {missing[-1]} of pipe {pipe} are never placed"
         found.append(
             Diagnostic("E221", message, decl.span, help=f"place it: stage s in {missing[0]} .. {missing[-1]} on rank ...")
         )
     return tuple(placement.tolist())
 
 
-def _nearby(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
+def _placement_help(decl: n.PipeDecl, env: Env, ranks: RankCount, stages: int, d: Diagnostic, budget: Budget) -> str:
     """Return a change of a pipe's text after which every stage is placed exactly once, or an empty string if none was found."""
     assert d.span is not None
     for changed, span, new, why in pipe_variants(decl, d.span):
-        if _empty(changed, env, budget) > _empty(decl, env, budget):
+        if _empty_range_count(changed, env, budget) > _empty_range_count(decl, env, budget):
             continue
-        wrong: list[Diagnostic] = []
-        _placement(changed, "", env, ranks, stages, wrong, budget)
-        if not wrong:
+        findings: list[Diagnostic] = []
+        _placement(changed, "", env, ranks, stages, findings, budget)
+        if not findings:
             return f"{'' if d.span == span else f'{span}: '}write '{new}' instead of '{span.text}'; {why}"
     return ""
 
 
-def _empty(decl: n.PipeDecl, env: Env, budget: Budget) -> int:
+def _empty_range_count(decl: n.PipeDecl, env: Env, budget: Budget) -> int:
     """Return how many ranges of a pipe's stages are empty."""
     return sum(low > high for low, high in (_bounds(c.range, env, budget) for c in decl.stages if c.range))
 
 
-def recompute_of(declared: Mapping[str, Declared], env: Env, stages: int, budget: Budget) -> tuple[tuple[bool, ...], ...]:
+def recompute_of(
+    declared: Mapping[str, PipeDeclaration], env: Env, stages: int, budget: Budget
+) -> tuple[tuple[bool, ...], ...]:
     """Return, per pipe and stage, whether the forward keeps only its input and is run again before the backward."""
     result = []
-    for mine in declared.values():
-        for index in mine.ids.values():
-            family = mine.decl.family
+    for declaration in declared.values():
+        for index in declaration.ids.values():
+            family = declaration.decl.family
             inner = {**env, family.binder.name: index} if family else env
             recomputed = np.zeros(stages, bool)
-            for clause in mine.decl.stages:
+            for clause in declaration.decl.stages:
                 low, high = (0, stages - 1) if clause.range is None else _bounds(clause.range, inner, budget)
                 at = np.arange(low, high + 1, dtype=np.int64)
                 if clause.recompute is not None:

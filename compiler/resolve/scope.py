@@ -64,7 +64,7 @@ def local(scope: Scope, bound: Sequence[tuple[n.Binder, str]], found: list[Diagn
     for binder, _ in bound:
         define(inner, binder, "integer", found)
     for _, what, _ in conflicts:  # formulas may still use them, so that one mistake gives one finding
-        inner.know(name for name, meaning in MEANINGS.items() if meaning == what)
+        inner.add_integers(name for name, meaning in MEANINGS.items() if meaning == what)
     return inner
 
 

@@ -54,15 +54,15 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Cos
         outside = (value < 0) | (value > limits.COST)
         if outside.any():
             s = int(np.argmax(outside))
-            of = f" at stage {s}" if cost.stage else ""
+            place = f" at stage {s}" if cost.stage else ""
             allowed = f"allowed are 0 to 2^{limits.COST.bit_length() - 1}"
             label = values_of(cost.value, {**env, cost.stage.name: s} if cost.stage else env)
-            raise refuse("E211", f"the cost of {cost.kind.name} is {value[s]}{of}; {allowed}", cost.value.span, label)
+            raise refuse("E211", f"the cost of {cost.kind.name} is {value[s]}{place}; {allowed}", cost.value.span, label)
         values[cost.kind.name] = tuple(value.tolist())
-    one = (1,) * stages
-    inputs, weights = values.get("I", one), values.get("W", one)
-    both = tuple(i + w for i, w in zip(inputs, weights, strict=True))
-    return Costs(values.get("F", one), values.get("B", both), inputs, weights, values.get("hop", (0,))[0])
+    ones = (1,) * stages
+    inputs, weights = values.get("I", ones), values.get("W", ones)
+    sums = tuple(i + w for i, w in zip(inputs, weights, strict=True))
+    return Costs(values.get("F", ones), values.get("B", sums), inputs, weights, values.get("hop", (0,))[0])
 
 
 def all_costs(schedule: n.Schedule) -> Iterator[n.Cost]:

@@ -17,7 +17,7 @@ LETTERS = {op: letter for letter, op in KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """When the tasks of one kind in one pipe run. env: every name but those of stage and micro-batch.
+    """The ticks of the tasks of one kind in one pipe. env: every name but those of stage and micro-batch.
 
     group: the micro-batches of one task, low .. high; `counter` is the name that numbers the groups.
     """
@@ -58,8 +58,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class GreedyOrder:
-    """The order form `greedy`. kinds: the preferred first; keys: what decides between tasks of one kind; group:
-    the number of micro-batches of one forward."""
+    """The order form `greedy`. kinds: in the order of preference; keys: they order tasks of one kind; group: the number of
+    micro-batches of one forward."""
 
     kinds: tuple[Op, ...]
     keys: tuple[Key, ...]
@@ -82,8 +82,8 @@ class ListingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """header: that of the program; recompute: per pipe and stage; limits: the spans of the limits in the
-    header."""
+    """A resolved schedule. recompute: whether a forward is run again, per pipe and stage; limits: the spans of the limits in
+    the header."""
 
     header: Header
     costs: Costs

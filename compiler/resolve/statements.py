@@ -110,10 +110,12 @@ def check_statements(schedule: n.Schedule, scope: Scope, found: list[Diagnostic]
                     if clause.range:
                         check(clause.range.low, inner, "integer", found)
                         check(clause.range.high, inner, "integer", found)
-                    own = local(with_hints(inner, _IN_PIPE), [(clause.binder, "stage")], found, "write: stage s on rank ...")
-                    check(clause.rank, own, "integer", found)
+                    clause_scope = local(
+                        with_hints(inner, _IN_PIPE), [(clause.binder, "stage")], found, "write: stage s on rank ..."
+                    )
+                    check(clause.rank, clause_scope, "integer", found)
                     if clause.recompute and clause.recompute.condition:
-                        check(clause.recompute.condition, own, "truth value", found)
+                        check(clause.recompute.condition, clause_scope, "truth value", found)
             case n.CostStatement():
                 _check_costs(s, scope, costs, found)
             case n.Greedy():
@@ -151,10 +153,10 @@ def _check_costs(s: n.CostStatement, scope: Scope, seen: dict[str, Span], found:
             message = f"the cost of '{cost.kind.name}' is given twice"
             found.append(given_twice(message, cost.span, seen[cost.kind.name], "keep one of them"))
         seen[cost.kind.name] = cost.kind.span
-        known = {**KINDS, "hop": None}
-        if cost.kind.name not in known:
-            meant = kind_of_alias(cost.kind.name)
-            help = f"did you mean '{meant}'?" if meant else did_you_mean(cost.kind.name, known)
+        known_kinds = {**KINDS, "hop": None}
+        if cost.kind.name not in known_kinds:
+            kind_meant = kind_of_alias(cost.kind.name)
+            help = f"did you mean '{kind_meant}'?" if kind_meant else did_you_mean(cost.kind.name, known_kinds)
             found.append(Diagnostic("E201", f"unknown cost '{cost.kind.name}'", cost.kind.span, help=help))
         elif cost.kind.name == "hop" and cost.stage:
             found.append(Diagnostic("E202", "the hop cost is one number, not one per stage", cost.span))

@@ -15,8 +15,8 @@ Type = Literal["integer", "truth value"]
 
 
 class Scope(Mapping[str, Type]):
-    """Names and their types: its own, and those of the scope around it. The outer names are not copied, since a listing
-    may have thousands of names and of blocks.
+    """Names and their types: its own, and those of the outer scope. The outer names are not copied, since a listing may have
+    thousands of names and of blocks.
 
     hints: the help for names that are defined in other places only; others: more names for "did you mean".
     """
@@ -61,12 +61,12 @@ class Scope(Mapping[str, Type]):
         """Add a name that is bound in the text."""
         self._own[binder.name] = kind, binder.span
 
-    def know(self, names: Iterable[str]) -> None:
+    def add_integers(self, names: Iterable[str]) -> None:
         """Add predefined integers."""
         self._own.update((name, ("integer", None)) for name in names)
 
 
-_INSTEAD = {
+_FUNCTION_HELP = {
     "abs": "|x| is written max(x, -x)",
     "floor": "a quotient is written a // b, and rounds down",
     "int": "all values are integers; a quotient is written a // b, and rounds down",
@@ -88,12 +88,12 @@ def check(e: n.Expr, scope: Mapping[str, Type], expected: Type, found: list[Diag
     """Check an expression under these names; add its errors to `found` (E201 unknown name, E202 types)."""
     actual = _type(e, scope, found)
     if actual is not None and actual != expected:
-        found.append(_mistyped(e, expected, actual))
+        found.append(_type_finding(e, expected, actual))
 
 
-def _mistyped(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
+def _type_finding(e: n.Expr, expected: Type, actual: Type) -> Diagnostic:
     help = "compare it, for instance with != 0" if expected == "truth value" else "write: if ... then 1 else 0"
-    return Diagnostic("E202", f"this must be {_a(expected)}, and is {_a(actual)}", e.span, help=help)
+    return Diagnostic("E202", f"this must be {_with_article(expected)}, and is {_with_article(actual)}", e.span, help=help)
 
 
 def _operands(e: n.Binary) -> Type:
@@ -104,7 +104,7 @@ def _result(e: n.Binary) -> Type:
     return "integer" if e.op in ("+", "-", "*", "//", "%") else "truth value"
 
 
-def _a(t: Type) -> str:
+def _with_article(t: Type) -> str:
     return "an integer" if t == "integer" else "a truth value"
 
 
@@ -130,21 +130,23 @@ def _type(e: n.Expr, scope: Mapping[str, Type], found: list[Diagnostic]) -> Type
             check(links[0].right, scope, _operands(links[0]), found)
             for left, link in pairwise(links):
                 if _result(left) != _operands(link):
-                    found.append(_mistyped(left, _operands(link), _result(left)))
+                    found.append(_type_finding(left, _operands(link), _result(left)))
                 check(link.right, scope, _operands(link), found)
             return _result(e)
         case n.IfElse():
             check(e.condition, scope, "truth value", found)
             first, second = _type(e.then, scope, found), _type(e.otherwise, scope, found)
             if first and second and first != second:
-                found.append(Diagnostic("E202", f"one branch is {_a(first)}, the other {_a(second)}", e.span))
+                found.append(
+                    Diagnostic("E202", f"one branch is {_with_article(first)}, the other {_with_article(second)}", e.span)
+                )
             return first or second
         case n.Call():
             if e.function not in FUNCTIONS:
                 help = did_you_mean(e.function, FUNCTIONS)
                 if e.function in scope:
                     help = f"'{e.function}' is a value: a product is written with *, as in {e.function}*2"
-                help = _INSTEAD.get(e.function, help)
+                help = _FUNCTION_HELP.get(e.function, help)
                 found.append(Diagnostic("E201", f"unknown function '{e.function}'", e.span, help=help))
             for argument in e.arguments:
                 check(argument, scope, "integer", found)

@@ -12,13 +12,13 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
-SEARCHED = 64  # the largest change of a parameter in the search for a value that meets a requirement
-SEARCHED_TOGETHER = 8  # the largest sum of changes of two parameters at once
+MAX_CHANGE = 64  # the largest change of a parameter in the search for a value that meets a requirement
+MAX_PAIR_CHANGE = 8  # the largest sum of changes of two parameters at once
 MAX_PAIRS = 4  # pairs of parameters that are tried
 MAX_SEARCH = 2**20  # operations of the search for one requirement
-_NEAR = range(-SEARCHED_TOGETHER, SEARCHED_TOGETHER + 1)
+_PAIR_CHANGES = range(-MAX_PAIR_CHANGE, MAX_PAIR_CHANGE + 1)
 _SHIFTS = sorted(
-    ((a, b) for a in _NEAR for b in _NEAR if a and b and abs(a) + abs(b) <= SEARCHED_TOGETHER),
+    ((a, b) for a in _PAIR_CHANGES for b in _PAIR_CHANGES if a and b and abs(a) + abs(b) <= MAX_PAIR_CHANGE),
     key=lambda shift: (abs(shift[0]) + abs(shift[1]), shift),
 )
 
@@ -29,7 +29,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
     found: list[Diagnostic] = []
     try:
         for s in _unmet(schedule, given, env, budget):
-            found.append(_not_met(schedule, s, env, given, budget))
+            found.append(_requirement_finding(schedule, s, env, given, budget))
             if len(found) == MAX_FOUND:
                 break
     except ChimeraError:
@@ -45,7 +45,7 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variab
     for s in schedule.statements:
         match s:
             case n.Param():
-                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_present(s.default), env, budget)
+                env[s.name.name] = given[s.name.name] if s.name.name in given else evaluate(_not_none(s.default), env, budget)
             case n.Let():
                 env[s.name.name] = evaluate(s.value, env, budget)
             case n.Require() if not evaluate(s.condition, env, budget):
@@ -54,12 +54,12 @@ def _unmet(schedule: n.Schedule, given: Mapping[str, int], env: dict[str, Variab
                 pass
 
 
-def _present(e: n.Expr | None) -> n.Expr:
+def _not_none(e: n.Expr | None) -> n.Expr:
     assert e is not None
     return e
 
 
-def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> Diagnostic:
+def _requirement_finding(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> Diagnostic:
     names = names_in(s.condition)
     notes = tuple(f"{k} was given: -p {k}={v}" for k, v in given.items() if k in names)
     return Diagnostic(
@@ -68,41 +68,44 @@ def _not_met(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, i
         s.span,
         values_of(s.condition, env),
         notes,
-        _correction(schedule, s, env, given, budget),
+        _parameter_help(schedule, s, env, given, budget),
     )
 
 
-def _correction(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
+def _parameter_help(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> str:
     """Return the nearest values of one parameter, else of two, that meet every requirement, found by trying."""
     params = [p.name.name for p in schedule.statements if isinstance(p, n.Param)]
     # A requirement is taken to be about the last parameter that it names: `N % D == 0` is about N.
-    names, least = set(names_in(s.condition)), budget.left - MAX_SEARCH
-    about = [p for p in params if p in names][::-1]
-    for name in about:
-        now = int(env[name])
-        near = sorted(range(max(0, now - SEARCHED), now + SEARCHED + 1), key=lambda v: abs(v - now))
-        good = sorted(v for v in near if budget.left > least and _holds(schedule, {**given, name: v}, budget))
-        lower, higher = [v for v in good if v < now][-1:], [v for v in good if v > now][:1]
+    names, reserve = set(names_in(s.condition)), budget.left - MAX_SEARCH
+    involved = [p for p in params if p in names][::-1]
+    for name in involved:
+        current = int(env[name])
+        near = sorted(range(max(0, current - MAX_CHANGE), current + MAX_CHANGE + 1), key=lambda v: abs(v - current))
+        valid = sorted(v for v in near if budget.left > reserve and _all_hold(schedule, {**given, name: v}, budget))
+        lower, higher = [v for v in valid if v < current][-1:], [v for v in valid if v > current][:1]
         if lower or higher:
             return "give " + " or ".join(f"-p {name}={v}" for v in lower + higher)
-    known = {name: value for name, value in {**given, **env}.items() if name in params}
-    for pair in _pairs(about, [name for name in params if name in known]):
+    values_by_name = {name: value for name, value in {**given, **env}.items() if name in params}
+    for pair in _pairs(involved, [name for name in params if name in values_by_name]):
         for shift in _SHIFTS:
-            changed = {name: int(known[name]) + by for name, by in zip(pair, shift, strict=True)}
-            affordable = budget.left > least and min(changed.values()) >= 0
-            if affordable and _holds(schedule, {**given, **changed}, budget):
+            changed = {name: int(values_by_name[name]) + by for name, by in zip(pair, shift, strict=True)}
+            affordable = budget.left > reserve and min(changed.values()) >= 0
+            if affordable and _all_hold(schedule, {**given, **changed}, budget):
                 return "give " + " ".join(f"-p {name}={v}" for name, v in changed.items())
     return ""
 
 
-def _pairs(about: list[str], params: list[str]) -> list[tuple[str, str]]:
-    """Return pairs of parameters to change together, in the order of the text; a requirement is about its last first."""
-    others = [*about[1:], *(name for name in params if name not in about)]
-    pairs = [(a, b) for a in about[:1] for b in others[:MAX_PAIRS]]
+def _pairs(involved: list[str], params: list[str]) -> list[tuple[str, str]]:
+    """Return pairs of parameters to change together, each pair in the order of the text.
+
+    involved: the parameters that the requirement names, its last one first. Each pair has that one and another.
+    """
+    others = [*involved[1:], *(name for name in params if name not in involved)]
+    pairs = [(a, b) for a in involved[:1] for b in others[:MAX_PAIRS]]
     return [(a, b) if params.index(a) < params.index(b) else (b, a) for a, b in pairs]
 
 
-def _holds(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
+def _all_hold(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> bool:
     try:
         return next(_unmet(schedule, given, {}, budget), None) is None
     except ChimeraError:

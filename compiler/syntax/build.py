@@ -184,15 +184,15 @@ class _Builder:
             if isinstance(part, Token):  # &
                 last = actions[-1] if actions else None
                 following = isinstance(rest[0], _Word) if rest else False
-                taken = len(actions) > 1 and isinstance(actions[-2], n.TaskAction) and actions[-2].overlap
-                if isinstance(last, n.TaskAction) and following and not last.overlap and not taken:
+                in_pair = len(actions) > 1 and isinstance(actions[-2], n.TaskAction) and actions[-2].overlap
+                if isinstance(last, n.TaskAction) and following and not last.overlap and not in_pair:
                     actions[-1] = replace(last, overlap=True)
                 else:
                     span = token_span(self.source, part)
-                    label = "expected a task on both sides" if not taken else "the task before it belongs to a pair already"
+                    label = "expected a task on both sides" if not in_pair else "the task before it belongs to a pair already"
                     help = (
                         "an overlapped pair is written: F & B"
-                        if not taken
+                        if not in_pair
                         else "two pairs are written one after the other: F & B  F & B"
                     )
                     self.found.append(Diagnostic("E102", "'&' joins two tasks", span, label, help=help))
@@ -246,10 +246,10 @@ class _Builder:
     def memory_limit(self, meta: Meta, c: list[Any]) -> n.MemoryLimit:
         name, compare, value = c
         if compare != "<=":
-            most = as_term(value)
+            maximum = as_term(value)
             if compare == "<":
-                most = str(value.value - 1) if isinstance(value, n.Int) else f"{most} - 1"
-            help = f"a limit is the most that a rank may hold: limit {name} <= {most}"
+                maximum = str(value.value - 1) if isinstance(value, n.Int) else f"{maximum} - 1"
+            help = f"a limit is the most that a rank may hold: limit {name} <= {maximum}"
             span = token_span(self.source, compare)
             self.found.append(Diagnostic("E102", f"unexpected '{compare}'", span, "expected '<='", help=help))
         return n.MemoryLimit(self._binder(name), value, span=self._at(meta))

@@ -102,9 +102,9 @@ def _too_large(source: Source, tree: Tree[Token]) -> list[Diagnostic]:
             if depth > limits.NESTING:
                 span, help = span_of(source, node.meta), "give parts of it a name with let"
                 return [Diagnostic("E104", f"nested more than {limits.NESTING} deep", span, help=help)]
-            deeper = depth if node.data == "parenthesized" else depth + 1
+            child_depth = depth if node.data == "parenthesized" else depth + 1
             chained = node.data == "binary"
-            stack += [(child, depth if chained and k == 0 else deeper) for k, child in enumerate(node.children)]
+            stack += [(child, depth if chained and k == 0 else child_depth) for k, child in enumerate(node.children)]
         elif isinstance(node, Token) and node.type == "INT" and (len(node) > 20 or int(node) > limits.MAGNITUDE):
             span = token_span(source, node)
             message = f"a number of {len(node)} digits; at most {limits.MAGNITUDE} is allowed"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from chimerac.compiler.syntax import nodes as n
 
-_BINDS = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
+_PRECEDENCE = {"or": 1, "and": 2, "not": 3, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
           "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}  # fmt: skip
-_NEGATE = 7
+_NEGATION = 7
 
 
 def as_written(e: n.Expr, inside: bool = False) -> str:
@@ -86,10 +86,10 @@ def _range(r: n.Range) -> str:
 
 def _stage_clause(c: n.StageClause) -> str:
     bounds = f" in {_range(c.range)}" if c.range else ""
-    again = ""
+    recompute = ""
     if c.recompute:
-        again = " recompute" + (f" when {expression(c.recompute.condition)}" if c.recompute.condition else "")
-    return f"stage {c.binder.name}{bounds} on rank {expression(c.rank)}{again}"
+        recompute = " recompute" + (f" when {expression(c.recompute.condition)}" if c.recompute.condition else "")
+    return f"stage {c.binder.name}{bounds} on rank {expression(c.rank)}{recompute}"
 
 
 def _key(k: n.Key) -> str:
@@ -139,14 +139,14 @@ def _rule(r: n.Rule) -> str:
     return f"{r.kind.name}{pipe}({r.stage.name}, {r.micro_batch.name}{group}){when} at {expression(r.tick)}"
 
 
-def _left(e: n.Binary) -> int:
+def _left_precedence(e: n.Binary) -> int:
     """Return the least precedence of the left operand. Comparisons do not chain; the others associate to the left."""
-    mine = _BINDS[e.op]
-    return mine + 1 if mine == _BINDS["=="] else mine
+    precedence = _PRECEDENCE[e.op]
+    return precedence + 1 if precedence == _PRECEDENCE["=="] else precedence
 
 
-def expression(e: n.Expr, binds: int = 0) -> str:
-    """Return the text of an expression that is an operand of an operator of precedence `binds`."""
+def expression(e: n.Expr, min_precedence: int = 0) -> str:
+    """Return the text of an expression that is an operand of an operator of precedence `min_precedence`."""
     match e:
         case n.Int():
             return str(e.value)
@@ -156,21 +156,21 @@ def expression(e: n.Expr, binds: int = 0) -> str:
             return f"{e.function}({', '.join(map(expression, e.arguments))})"
         case n.IfElse():
             text = f"if {expression(e.condition)} then {expression(e.then)} else {expression(e.otherwise)}"
-            return f"({text})" if binds else text
+            return f"({text})" if min_precedence else text
         case n.Unary():
-            mine = _NEGATE if e.op == "-" else _BINDS["not"]
-            text = e.op + ("" if e.op == "-" else " ") + expression(e.operand, mine)
+            precedence = _NEGATION if e.op == "-" else _PRECEDENCE["not"]
+            text = e.op + ("" if e.op == "-" else " ") + expression(e.operand, precedence)
         case n.Binary():
             # A chain a + b + c ... may be of any length, so it is visited in a loop, from its first operand on.
             links = [e]
             while isinstance(links[-1].left, n.Binary):
                 links.append(links[-1].left)
-            parts, opened = [expression(links[-1].left, _left(links[-1]))], 0
+            parts, opened = [expression(links[-1].left, _left_precedence(links[-1]))], 0
             for link, outer in zip(links[::-1], [*links[-2::-1], None], strict=True):
-                mine = _BINDS[link.op]
-                parts.append(f" {link.op} {expression(link.right, mine + 1)}")
-                if outer is not None and mine < _left(outer):
+                precedence = _PRECEDENCE[link.op]
+                parts.append(f" {link.op} {expression(link.right, precedence + 1)}")
+                if outer is not None and precedence < _left_precedence(outer):
                     parts.append(")")
                     opened += 1
             text = "(" * opened + "".join(parts)
-    return f"({text})" if mine < binds else text
+    return f"({text})" if precedence < min_precedence else text

@@ -1,7 +1,7 @@
 """The verifier: checks a final program against its own header.
 
 It needs only the program, and shares no code with the passes that build programs. Each check is a function from a
-program, indexed by `View`, to findings (E4xx). The first two checks establish that the lookups of the others succeed.
+program, indexed by `ProgramIndex`, to findings (E4xx). The first two checks establish that the lookups of the others succeed.
 compiler/diagnose adds help to the findings.
 """
 
@@ -11,14 +11,14 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.verify.collectives import check_gradient_sync
 from chimerac.compiler.verify.dataflow import check_dataflow
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.matching import check_matching
 from chimerac.compiler.verify.memory import Peaks, check_limits, peaks
 from chimerac.compiler.verify.progress import check_progress
 from chimerac.compiler.verify.tasks import check_exactly_once
-from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.wellformed import check_wellformed
 
-__all__ = ["Peaks", "about_order", "findings", "peaks", "verify"]
+__all__ = ["Peaks", "findings", "is_about_order", "peaks", "verify"]
 
 # Checks in one tuple all run; the next tuple runs only if they find nothing. So one mistake is reported once: a value that
 # is never sent would also make the two ends of a channel differ.
@@ -35,9 +35,9 @@ def findings(program: Program) -> list[Diagnostic]:
     found = check_wellformed(program)
     if found:
         return found
-    view = View(program)
+    index = ProgramIndex(program)
     for checks in _CHECKS:
-        found = [d for check in checks for d in check(view)]
+        found = [d for check in checks for d in check(index)]
         if found:
             return found
     return []
@@ -51,6 +51,6 @@ def verify(program: Program) -> Program:
     return program
 
 
-def about_order(d: Diagnostic) -> bool:
+def is_about_order(d: Diagnostic) -> bool:
     """Return whether a finding is only about the order of transfers and collectives, which arranging them may correct."""
     return d.code in ("E440", "E453")

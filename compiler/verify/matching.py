@@ -10,62 +10,65 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
-from chimerac.compiler.verify.view import MAX_FOUND, View
+from chimerac.compiler.verify.index import MAX_FOUND, ProgramIndex
 
 
-def _ends(view: View, op: Op) -> tuple[Ints, Ints]:
+def _ends(index: ProgramIndex, op: Op) -> tuple[Ints, Ints]:
     """Return (channel, row) of all SENDs or all RECVs, sorted by channel and, within it, by place in the stream."""
-    rows = view.rows(op)
-    here, there = view.rank[rows], view.program.table.peer[rows]
-    channel = here * view.program.world + there if op == Op.SEND else there * view.program.world + here
+    rows = index.rows(op)
+    own_rank, peer = index.rank[rows], index.program.table.peer[rows]
+    channel = own_rank * index.program.world + peer if op == Op.SEND else peer * index.program.world + own_rank
     order = np.argsort(channel, kind="stable")
     return channel[order], rows[order]
 
 
-def channels(view: View) -> tuple[Ints, Ints, Ints]:
+def channels(index: ProgramIndex) -> tuple[Ints, Ints, Ints]:
     """Return matched (channel, SEND row, RECV row), sorted by channel and place in it; counts per channel are equal."""
-    channel, send = _ends(view, Op.SEND)
-    return channel, send, _ends(view, Op.RECV)[1]
+    channel, send = _ends(index, Op.SEND)
+    return channel, send, _ends(index, Op.RECV)[1]
 
 
-def check_matching(view: View) -> list[Diagnostic]:
+def check_matching(index: ProgramIndex) -> list[Diagnostic]:
     """Return the first mismatch of every channel whose two ends do not agree."""
-    p, t = view.program, view.program.table
-    (sent, send), (received, receive) = _ends(view, Op.SEND), _ends(view, Op.RECV)
+    p, t = index.program, index.program.table
+    (sent, send), (received, receive) = _ends(index, Op.SEND), _ends(index, Op.RECV)
     same = len(send) == len(receive) and (sent == received).all()
-    if same and all((c[send] == c[receive]).all() for c in (t.value, t.stage, t.batch)):
+    if same and all((c[send] == c[receive]).all() for c in (t.value, t.stage, t.operand)):
         return []
     found = []
-    for channel in _suspects(view, sent, send, received, receive):
+    for channel in _mismatched_channels(index, sent, send, received, receive):
         a, b = (
             rows[slice(*np.searchsorted(at, [channel, channel + 1]))].tolist()
             for at, rows in ((sent, send), (received, receive))
         )
         name = f"channel {channel // p.world} -> {channel % p.world}"
-        wrong = next((i for i in range(min(len(a), len(b))) if _what(view, a[i]) != _what(view, b[i])), None)
-        if wrong is not None:
-            notes = (p.place(a[wrong]), p.place(b[wrong]))
-            message = f"{name}: message {wrong} is sent as one value and received as another"
-            found.append(Diagnostic("E430", message, notes=notes, help=_help(view, a[wrong], b[wrong])))
+        mismatch = next((i for i in range(min(len(a), len(b))) if _value_of(index, a[i]) != _value_of(index, b[i])), None)
+        if mismatch is not None:
+            notes = (p.place(a[mismatch]), p.place(b[mismatch]))
+            message = f"{name}: message {mismatch} is sent as one value and received as another"
+            found.append(Diagnostic("E430", message, notes=notes, help=_help(index, a[mismatch], b[mismatch])))
         elif len(a) != len(b):
             extra = max(a, b, key=len)[min(len(a), len(b))]
             message = f"{name}: {_times(len(a), 'send')}, {_times(len(b), 'receive')}"
             found.append(
                 Diagnostic(
-                    "E430", message, notes=(f"without a counterpart: {p.place(extra)}",), help="give it one, or remove it"
+                    "E430",
+                    message,
+                    notes=(f"without a counterpart: {p.place(extra)}",),
+                    help="add its counterpart, or remove it",
                 )
             )
     return found
 
 
-def _suspects(view: View, sent: Ints, send: Ints, received: Ints, receive: Ints) -> list[int]:
+def _mismatched_channels(index: ProgramIndex, sent: Ints, send: Ints, received: Ints, receive: Ints) -> list[int]:
     """Return the first channels whose numbers of sends and receives differ, or with a message that differs at its two ends."""
     channels = np.unique(np.concatenate([sent, received]))
     unequal = channels[_count(sent, channels) != _count(received, channels)]
     # In channels with equal numbers the two ends of a message have the same index.
     a, b = ~np.isin(sent, unequal), ~np.isin(received, unequal)
-    t = view.program.table
-    different = np.logical_or.reduce([c[send[a]] != c[receive[b]] for c in (t.value, t.stage, t.batch)])
+    t = index.program.table
+    different = np.logical_or.reduce([c[send[a]] != c[receive[b]] for c in (t.value, t.stage, t.operand)])
     found: list[int] = np.unique(np.concatenate([unequal, sent[a][different]]))[:MAX_FOUND].tolist()
     return found
 
@@ -79,14 +82,19 @@ def _times(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def _help(view: View, send: int, receive: int) -> str:
+def _help(index: ProgramIndex, send: int, receive: int) -> str:
     """Return the help for a message whose ends differ: another order, or the same micro-batches at both ends."""
-    p, (value, stage, sent), (other, elsewhere, received) = view.program, _what(view, send), _what(view, receive)
-    if (value, stage) == (other, elsewhere) and set(p.batches[sent]) & set(p.batches[received]):
-        return f"receive m{','.join(map(str, p.batches[sent]))} as one message, as it is sent"
+    p, (value, stage, sent), (other_value, other_stage, received) = (
+        index.program,
+        _value_of(index, send),
+        _value_of(index, receive),
+    )
+    if (value, stage) == (other_value, other_stage) and set(p.micro_batch_lists[sent]) & set(p.micro_batch_lists[received]):
+        return f"receive m{','.join(map(str, p.micro_batch_lists[sent]))} as one message, as it is sent"
     return "order the receives as the sends"
 
 
-def _what(view: View, row: int) -> tuple[int, int, int]:
-    t = view.program.table
-    return int(t.value[row]), int(t.stage[row]), int(t.batch[row])
+def _value_of(index: ProgramIndex, row: int) -> tuple[int, int, int]:
+    """Return what identifies the value of a transfer within its channel: kind, stage and number of its micro-batches."""
+    t = index.program.table
+    return int(t.value[row]), int(t.stage[row]), int(t.operand[row])

@@ -14,7 +14,7 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.lifetimes import Kind, activations, held, received
 from chimerac.chimera_ir.program import LIMITS, Ints, Program
-from chimerac.compiler.verify.view import View
+from chimerac.compiler.verify.index import ProgramIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +35,31 @@ def peaks(program: Program) -> Peaks:
     return Peaks(*(tuple(int(counts.max(initial=0)) for counts in _by_rank(program, name)) for name in LIMITS))
 
 
-def check_limits(view: View) -> list[Diagnostic]:
+def check_limits(index: ProgramIndex) -> list[Diagnostic]:
     """Return a finding for every limit of the header that a rank exceeds, at the rank that exceeds it most."""
     found = []
-    for name, limit in view.header.limits.items():
-        counts = _by_rank(view.program, name)
-        most = [int(x.max(initial=0)) for x in counts]
-        rank = most.index(max(most))
-        if most[rank] > limit:
-            found.append(_exceeded(view, name, limit, rank, most, int(counts[rank].argmax())))
+    for name, limit in index.header.limits.items():
+        counts = _by_rank(index.program, name)
+        peaks_by_rank = [int(x.max(initial=0)) for x in counts]  # by rank
+        rank = peaks_by_rank.index(max(peaks_by_rank))
+        if peaks_by_rank[rank] > limit:
+            found.append(_limit_finding(index, name, limit, rank, peaks_by_rank, int(counts[rank].argmax())))
     return found
 
 
-def _exceeded(view: View, name: str, limit: int, rank: int, most: list[int], number: int) -> Diagnostic:
+def _limit_finding(
+    index: ProgramIndex, name: str, limit: int, rank: int, peaks_by_rank: list[int], position: int
+) -> Diagnostic:
     words, notes, change = name.replace("_", " "), [], "place fewer stages on this rank"
     if name != "weight_copies":
-        row = int(view.program.offsets[rank]) + number
-        notes.append(f"the peak begins at {view.program.place(row)}")
-        change = "let backwards come earlier on this rank"
-    others = [f"rank {r} holds {x}" for r, x in enumerate(most) if x > limit and r != rank]
+        row = int(index.program.offsets[rank]) + position
+        notes.append(f"the peak begins at {index.program.place(row)}")
+        change = "move backwards earlier on this rank"
+    others = [f"rank {r} holds {x}" for r, x in enumerate(peaks_by_rank) if x > limit and r != rank]
     if others:
         notes.append("above the limit too: " + ", ".join(others[:8]) + (", ..." if len(others) > 8 else ""))
-    message = f"rank {rank} holds {most[rank]} {words} at its peak; the limit is {limit}"
-    help = f"{change}, or raise the limit: this program needs {most[rank]}"
+    message = f"rank {rank} holds {peaks_by_rank[rank]} {words} at its peak; the limit is {limit}"
+    help = f"{change}, or raise the limit: this program needs {peaks_by_rank[rank]}"
     return Diagnostic("E460", message, notes=tuple(notes), help=help, about=(f"limits.{name}",))
 
 
@@ -65,11 +67,11 @@ def _by_rank(program: Program, name: str) -> list[Ints]:
     """Return for every rank how many are held while each of its instructions runs. name: one of LIMITS."""
     if name == "weight_copies":
         h = program.header
-        stages: list[set[int]] = [set() for _ in range(h.ranks)]
+        stages_on: list[set[int]] = [set() for _ in range(h.ranks)]
         for pipe in h.pipes:
             for stage, rank in enumerate(pipe.placement):
-                stages[rank].add(stage)
-        return [np.array([len(on)]) for on in stages * h.width]
+                stages_on[rank].add(stage)
+        return [np.array([len(stages)]) for stages in stages_on * h.width]
     lives = activations(program) if name == "activations" else received(program)
     lives = lives.take(lives.is_of(Kind.ALIVE, Kind.RECEIVED))
     counts = held(program, lives, lives.count)

@@ -17,92 +17,92 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op, Value
-from chimerac.chimera_ir.machines import MACHINES, Machine, machine_name, open_sends
+from chimerac.chimera_ir.machines import MACHINES, Machine, machine_name, max_incomplete_sends
 from chimerac.chimera_ir.program import Ints
+from chimerac.compiler.verify.index import MAX_FOUND, ProgramIndex
 from chimerac.compiler.verify.matching import channels
-from chimerac.compiler.verify.view import MAX_FOUND, View
 from chimerac.compiler.verify.waits import COLLECTIVES, CONDITIONS, END, POST, QUEUE, READ, WINDOW, Hang, Waits
 
 
-def check_progress(view: View) -> list[Diagnostic]:
+def check_progress(index: ProgramIndex) -> list[Diagnostic]:
     """Return a finding if the program cannot terminate on the machine that its header names."""
-    hang = hang_on(view, view.header.machine)
+    hang = hang_on(index, index.header.machine)
     if hang is None:
         return []
-    p, machine = view.program, machine_name(hang.machine, view.header.window)
+    p, machine = index.program, machine_name(hang.machine, index.header.window)
     done = hang.done[: len(p)]
     message = f"deadlock on the {machine} machine: {np.count_nonzero(~done)} of {len(p)} instructions can never run"
     # A stream runs in order, so the first instruction of a rank that does not run is the one at which the rank stops.
-    stops = np.flatnonzero(~done & (np.append(True, done[:-1]) | np.append(True, np.diff(view.rank) > 0)))
+    stops = np.flatnonzero(~done & (np.append(True, done[:-1]) | np.append(True, np.diff(index.rank) > 0)))
     notes = tuple(f"a rank stops at {p.place(row)}" for row in stops[:MAX_FOUND].tolist())
     return [Diagnostic("E440", message, notes=notes, about=tuple(stops.tolist()))]
 
 
-def machines(view: View) -> dict[Machine, bool]:
+def machines(index: ProgramIndex) -> dict[Machine, bool]:
     """Return for every machine whether the program terminates on it. The window is the program's own."""
-    return {machine: hang_on(view, machine) is None for machine in MACHINES}
+    return {machine: hang_on(index, machine) is None for machine in MACHINES}
 
 
-def hang_on(view: View, machine: Machine) -> Hang | None:
+def hang_on(index: ProgramIndex, machine: Machine) -> Hang | None:
     """Return the state in which the program hangs on a machine; None if it terminates."""
-    waits = waits_on(view, machine)
-    done = executed(view, machine, waits)
+    waits = waits_on(index, machine)
+    done = executed(index, machine, waits)
     return None if done.all() else Hang(machine, waits, done)
 
 
-def waits_on(view: View, machine: Machine) -> Waits:
+def waits_on(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a program on a machine."""
     if machine in ("paired", "serial"):
-        return _queued(view, machine)
-    return _direct(view, open_sends(machine, view.header.window))
+        return _waits_with_queues(index, machine)
+    return _waits_without_queues(index, max_incomplete_sends(machine, index.header.window))
 
 
-def executed(view: View, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
+def executed(index: ProgramIndex, machine: Machine, waits: Waits) -> npt.NDArray[np.bool_]:
     """Return for each node whether it is ever executed. waits: those of the machine, or some of them."""
-    return _one_by_one(view, waits) if machine in ("paired", "serial") else _rank_by_rank(view, waits)
+    return _run_nodes(index, waits) if machine in ("paired", "serial") else _run_ranks(index, waits)
 
 
-def _reads(view: View) -> tuple[Ints, Ints]:
+def _readers_and_receives(index: ProgramIndex) -> tuple[Ints, Ints]:
     """Return (row of the first reader, row of the RECV) for every received value."""
     pairs = []
     for value in Value:
-        rows, keys = view.value_instructions[Op.RECV, value]
-        pairs.append((view.reader(value)[keys], rows))
+        rows, keys = index.value_instructions[Op.RECV, value]
+        pairs.append((index.reader(value)[keys], rows))
     return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
 
 
 def _window_waits(channel: Ints, window: int) -> tuple[Ints, Ints]:
     """Return (message that waits, message that it waits for): in each channel, message i + window waits for message i."""
     earlier = np.arange(len(channel)) - window
-    late = np.flatnonzero(earlier >= 0)
-    late = late[channel[earlier[late]] == channel[late]]
-    return late, earlier[late]
+    waiting = np.flatnonzero(earlier >= 0)
+    waiting = waiting[channel[earlier[waiting]] == channel[waiting]]
+    return waiting, earlier[waiting]
 
 
-def _direct(view: View, window: int | None) -> Waits:
+def _waits_without_queues(index: ProgramIndex, window: int | None) -> Waits:
     """Return the waits of a machine on which a channel holds at most `window` sends. None: any number of sends."""
-    channel, send, receive = channels(view)
-    sent = np.full(len(view.program), -1, np.int64)
+    channel, send, receive = channels(index)
+    sent = np.full(len(index.program), -1, np.int64)
     sent[receive] = send
     parts: list[tuple[Ints, Ints, int]] = []
     for condition in CONDITIONS:
         match condition:
             case "values":
-                reader, received = _reads(view)
+                reader, received = _readers_and_receives(index)
                 parts.append((reader, sent[received], READ))
             case "window":
-                late, earlier = _window_waits(channel, len(view.program) if window is None else window)
-                parts.append((send[late], receive[earlier], POST))
+                waiting, earlier = _window_waits(channel, len(index.program) if window is None else window)
+                parts.append((send[waiting], receive[earlier], POST))
             case _:
                 assert_never(condition)
-    return Waits.of(len(view.program), parts)
+    return Waits.of(len(index.program), parts)
 
 
-def _rank_by_rank(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
+def _run_ranks(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     """Run each rank until it must wait, and again when its wait is over; return for each row whether it is executed."""
-    p = view.program
+    p = index.program
     target, source = waits.target.tolist(), waits.source.tolist()
-    source_rank = view.rank[waits.source].tolist()
+    source_rank = index.rank[waits.source].tolist()
     bounds = np.searchsorted(waits.target, p.offsets).tolist()
     place, last = bounds[:-1], bounds[1:]  # each rank's next wait
     stops = p.offsets[1:].tolist()
@@ -125,23 +125,23 @@ def _rank_by_rank(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
             waiting = blocked_on[rank]
             while waiting and waiting[0][0] < row:
                 ready.append(heappop(waiting)[1])
-    return np.arange(len(p)) < np.array(reached)[view.rank]
+    return np.arange(len(p)) < np.array(reached)[index.rank]
 
 
-def _queued(view: View, machine: Machine) -> Waits:
+def _waits_with_queues(index: ProgramIndex, machine: Machine) -> Waits:
     """Return the waits of a machine whose transfers queue. Nodes are instructions and, numbered after them, completions.
 
     A transfer or collective completes when all its members have posted it and the one before it in each of its queues
     is complete; on `paired` each rank has one queue per peer for both directions, on `serial` one for everything.
     """
-    p = view.program
-    channel, send, receive = channels(view)
+    p = index.program
+    channel, send, receive = channels(index)
     number = np.full(len(p), -1, np.int64)  # row of an end -> node of its completion
     number[send] = number[receive] = len(p) + np.arange(len(send))
-    collectives = view.rows(*COLLECTIVES) if machine == "serial" else view.rows()
-    number[collectives] = len(p) + len(send) + p.table.batch[collectives]
+    collectives = index.rows(*COLLECTIVES) if machine == "serial" else index.rows()
+    number[collectives] = len(p) + len(send) + p.table.operand[collectives]
     ends = np.flatnonzero(number >= 0)
-    queue = view.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
+    queue = index.rank[ends] * (p.world + 1) + (p.table.peer[ends] if machine == "paired" else p.world)
     ends = ends[np.argsort(queue, kind="stable")]
     follows = np.flatnonzero(np.diff(np.sort(queue, kind="stable")) == 0)
     parts: list[tuple[Ints, Ints, int]] = [
@@ -151,35 +151,35 @@ def _queued(view: View, machine: Machine) -> Waits:
     for condition in CONDITIONS:
         match condition:
             case "values":
-                reader, received = _reads(view)
+                reader, received = _readers_and_receives(index)
                 parts.append((reader, number[received], READ))
             case "window":
-                late, earlier = _window_waits(channel, view.header.window)
-                blocked = send[late]
-                if view.header.window == 0:  # a SEND posts, and then waits for its own completion
-                    stays = blocked + 1 < p.offsets[view.rank[blocked] + 1]
-                    blocked, earlier = blocked[stays] + 1, earlier[stays]
+                waiting, earlier = _window_waits(channel, index.header.window)
+                blocked = send[waiting]
+                if index.header.window == 0:  # a SEND posts, and then waits for its own completion
+                    has_next = blocked + 1 < p.offsets[index.rank[blocked] + 1]
+                    blocked, earlier = blocked[has_next] + 1, earlier[has_next]
                 parts.append((blocked, len(p) + earlier, WINDOW))
             case _:
                 assert_never(condition)
     return Waits.of(len(p) + len(send) + len(p.collectives), parts)
 
 
-def _one_by_one(view: View, waits: Waits) -> npt.NDArray[np.bool_]:
+def _run_nodes(index: ProgramIndex, waits: Waits) -> npt.NDArray[np.bool_]:
     """Execute every instruction and completion that has no wait left, until there are none; return which are executed."""
-    following = np.flatnonzero(np.diff(view.rank) == 0)
+    following = np.flatnonzero(np.diff(index.rank) == 0)
     source, target = np.concatenate([waits.source, following]), np.concatenate([waits.target, following + 1])
     order = np.argsort(source, kind="stable")
     first = np.searchsorted(source[order], np.arange(waits.nodes + 1)).tolist()
     after = target[order].tolist()
-    open_waits = np.bincount(target, minlength=waits.nodes)
-    ready = np.flatnonzero(open_waits == 0).tolist()
-    left = open_waits.tolist()
+    counts = np.bincount(target, minlength=waits.nodes)
+    ready = np.flatnonzero(counts == 0).tolist()
+    open_counts = counts.tolist()
     while ready:
         node = ready.pop()
         for other in after[first[node] : first[node + 1]]:
-            left[other] -= 1
-            if not left[other]:
+            open_counts[other] -= 1
+            if not open_counts[other]:
                 ready.append(other)
-    done: npt.NDArray[np.bool_] = np.array(left) == 0
+    done: npt.NDArray[np.bool_] = np.array(open_counts) == 0
     return done

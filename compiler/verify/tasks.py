@@ -7,41 +7,41 @@ import numpy as np
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints
-from chimerac.compiler.verify.view import FORWARD, INPUT, MAX_FOUND, WEIGHT, View
+from chimerac.compiler.verify.index import FORWARD, INPUT_GRADIENT, MAX_FOUND, WEIGHT_GRADIENT, ProgramIndex
 
-_WHAT = {FORWARD: "forward", INPUT: "input gradient", WEIGHT: "weight gradient"}
+_WHAT = {FORWARD: "forward", INPUT_GRADIENT: "input gradient", WEIGHT_GRADIENT: "weight gradient"}
 
 
-def check_exactly_once(view: View) -> list[Diagnostic]:
+def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
     """Return findings for every (replica, stage, micro-batch) without one forward, one input and one weight gradient."""
-    required = (FORWARD, INPUT, WEIGHT) if view.header.kind == "training" else (FORWARD,)
-    counts = {what: np.bincount(view.tasks[what][1], minlength=view.key_count) for what in required}
+    required = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if index.header.kind == "training" else (FORWARD,)
+    counts = {what: np.bincount(index.tasks[what][1], minlength=index.key_count) for what in required}
     found: list[Diagnostic] = []
     for what in required:
-        rows, keys = view.tasks[what]
+        rows, keys = index.tasks[what]
         for key in np.flatnonzero(counts[what] != 1)[:MAX_FOUND].tolist():
-            found.append(_miscounted(view, what, key, counts, rows[keys == key].tolist()))
-        found += _misplaced(view, rows, keys)
+            found.append(_count_finding(index, what, key, counts, rows[keys == key].tolist()))
+        found += _rank_findings(index, rows, keys)
     return list(dict.fromkeys(found))  # a full backward is found for both its gradients: report it once
 
 
-def _miscounted(view: View, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
+def _count_finding(index: ProgramIndex, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
     """Return the finding for a task that is missing or in the program several times. A full backward is named as one task."""
-    halves = what != FORWARD and counts[INPUT][key] == counts[WEIGHT][key]
-    full = halves and all(view.op[row] == Op.BWD for row in rows)
-    name = f"the {'backward' if full else _WHAT[what]} of {view.name(key)}"
+    same_count = what != FORWARD and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
+    is_full_backward = same_count and all(index.op[row] == Op.BWD for row in rows)
+    name = f"the {'backward' if is_full_backward else _WHAT[what]} of {index.name(key)}"
     if not rows:
-        return Diagnostic("E410", f"{name} is missing", help=f"add it on rank {view.owner[key]}, where its stage is placed")
-    places = tuple(view.program.place(row) for row in rows[:4])
+        return Diagnostic("E410", f"{name} is missing", help=f"add it on rank {index.owner[key]}, where its stage is placed")
+    places = tuple(index.program.place(row) for row in rows[:4])
     return Diagnostic("E411", f"{name} is in the program {len(rows)} times", notes=places, help="keep one of them")
 
 
-def _misplaced(view: View, rows: Ints, keys: Ints) -> list[Diagnostic]:
-    wrong = np.flatnonzero(view.rank[rows] != view.owner[keys])
+def _rank_findings(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnostic]:
+    wrong = np.flatnonzero(index.rank[rows] != index.owner[keys])
     return [
         Diagnostic(
             "E412",
-            f"{view.program.place(int(rows[i]))}: this stage is placed on rank {view.owner[keys[i]]}",
+            f"{index.program.place(int(rows[i]))}: this stage is placed on rank {index.owner[keys[i]]}",
             help="move it there",
         )
         for i in wrong[:MAX_FOUND].tolist()

@@ -14,8 +14,8 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Machine
 
 
-class Why(IntEnum):
-    """Why a node waits for another.
+class Reason(IntEnum):
+    """The reason why a node waits for another.
 
     READ: a reader for a value; POST: a SEND for a RECV of its channel; END: a completion for one of its ends to be posted;
     QUEUE: a completion for the one before it in a queue; WINDOW: a SEND for a transfer to complete.
@@ -28,7 +28,7 @@ class Why(IntEnum):
     WINDOW = 4
 
 
-READ, POST, END, QUEUE, WINDOW = Why
+READ, POST, END, QUEUE, WINDOW = Reason
 
 Condition = Literal["values", "window"]
 
@@ -36,7 +36,8 @@ Condition = Literal["values", "window"]
 def blocks(op: Op) -> Condition | None:
     """Return the condition under which the rank continues after it has reached an instruction; None if it always does.
 
-    values: the values that the instruction reads have arrived; window: its channel has room in the window of the machine.
+    values: the values that the instruction reads have arrived; window: fewer sends of its channel are incomplete than the
+    window of the machine allows.
     """
     match op:
         case Op.FWD | Op.BWD | Op.BWD_INPUT:
@@ -80,15 +81,15 @@ class Waits:
     nodes: int
     target: Ints
     source: Ints
-    why: Ints
+    reason: Ints
 
     @staticmethod
     def of(nodes: int, parts: Sequence[tuple[Ints, Ints, int]]) -> Waits:
-        """Return the waits of all parts. parts: (targets, sources, why)."""
+        """Return the waits of all parts. parts: (targets, sources, reason)."""
         target, source = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-        why = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
+        reason = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
         order = np.argsort(target, kind="stable")
-        return Waits(nodes, target[order], source[order], why[order])
+        return Waits(nodes, target[order], source[order], reason[order])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from chimerac.chimera_ir.diagnostics import Diagnostic, did_you_mean
 from chimerac.chimera_ir.instructions import AllReduce, Op, Value, stage_group
 from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
-from chimerac.compiler.verify.view import MAX_FOUND
+from chimerac.compiler.verify.index import MAX_FOUND
 
 MAX_SHOWN = 4  # the most instructions that one finding names
-MAX_ALL = 100  # findings of all kinds: each may be as long as an instruction
+MAX_ALL = 100  # the most findings of all kinds together: each may be as long as an instruction
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
@@ -35,20 +35,20 @@ def _header(program: Program) -> Iterator[str]:
     h = program.header
     if program.world != h.width * h.ranks:
         yield f"the program has {program.world} streams, but {h.width} replicas x {h.ranks} ranks = {h.width * h.ranks}"
-    seen: list[tuple[int, ...]] = []
+    listed: list[tuple[int, ...]] = []
     for pipe in h.pipes:
         if len(pipe.placement) != h.stages:
             yield f"pipe {pipe.name} places {len(pipe.placement)} stages, but the program has {h.stages}"
         outside = [r for r in pipe.placement if not 0 <= r < h.ranks]
         if outside:
             yield f"pipe {pipe.name} places a stage on rank {outside[0]}, but ranks are 0 .. {h.ranks - 1}"
-        seen.append(pipe.micro_batches)
-    ids = np.fromiter(chain.from_iterable(seen), np.int64)
+        listed.append(pipe.micro_batches)
+    ids = np.fromiter(chain.from_iterable(listed), np.int64)
     if not np.array_equal(np.sort(ids), np.arange(h.micro_batches)):
-        yield _ids(ids, h.micro_batches)
-    twice = next((name for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
-    if twice is not None:
-        yield f"pipe {twice} is defined twice"
+        yield _ids_fault(ids, h.micro_batches)
+    duplicate = next((name for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
+    if duplicate is not None:
+        yield f"pipe {duplicate} is defined twice"
     for kind in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT"):
         costs = getattr(program.costs, kind)
         if len(costs) != h.stages:
@@ -71,20 +71,20 @@ def _training_rows(program: Program) -> list[Diagnostic]:
         return []
     message = f"an evaluation program holds only forwards and their transfers; {len(rows)} of its instructions are others"
     places = (*(_place(program, row) for row in rows[:MAX_SHOWN]), *["..."] * (len(rows) > MAX_SHOWN))
-    help = "remove what makes, moves or sums gradients, or let the program be of kind training"
+    help = "remove what makes, moves or sums gradients, or change the kind of the program to training"
     return [Diagnostic("E401", message, notes=places, help=help, about=tuple(rows[:MAX_FOUND]))]
 
 
-def _ids(seen: Ints, micro_batches: int) -> str:
+def _ids_fault(ids: Ints, micro_batches: int) -> str:
     """Return the message about the micro-batches that all pipes list."""
-    known = (seen >= 0) & (seen < micro_batches)
-    count = np.bincount(seen[known], minlength=micro_batches)
-    wrong = ~known
-    wrong[known] = count[seen[known]] > 1
-    if not wrong.any():
+    exists = (ids >= 0) & (ids < micro_batches)
+    count = np.bincount(ids[exists], minlength=micro_batches)
+    is_wrong = ~exists
+    is_wrong[exists] = count[ids[exists]] > 1
+    if not is_wrong.any():
         return f"no pipe lists micro-batch {count.argmin()} of 0 .. {micro_batches - 1}"
-    m = int(seen[wrong.argmax()])
-    if not known[wrong.argmax()]:
+    m = int(ids[is_wrong.argmax()])
+    if not exists[is_wrong.argmax()]:
         return f"a pipe lists micro-batch {m}, but micro-batches are 0 .. {micro_batches - 1}"
     return f"the pipes list micro-batch {m} {_times(int(count[m]))}; each belongs to one pipe"
 
@@ -104,17 +104,17 @@ def _rows(program: Program) -> list[Diagnostic]:
     pipe_of = np.full(h.micro_batches, -1, np.int64)
     for p, pipe in enumerate(h.pipes):
         pipe_of[list(pipe.micro_batches)] = p
-    # batch -> its pipe; -1 if it has an unknown id, one id twice, or ids of two pipes
-    batch_pipe = np.full(len(program.batches) + 1, -1, np.int64)
-    for b, batch in enumerate(program.batches):
-        known = all(0 <= m < h.micro_batches for m in batch) and len(set(batch)) == len(batch)
-        pipes = {int(pipe_of[m]) for m in batch} if known else {-1}
-        batch_pipe[b] = pipes.pop() if len(pipes) == 1 else -1
+    # list of micro-batches -> its pipe; -1 if it has an unknown id, one id twice, or ids of two pipes
+    pipe_of_list = np.full(len(program.micro_batch_lists) + 1, -1, np.int64)
+    for k, ids in enumerate(program.micro_batch_lists):
+        is_valid = all(0 <= m < h.micro_batches for m in ids) and len(set(ids)) == len(ids)
+        pipes = {int(pipe_of[m]) for m in ids} if is_valid else {-1}
+        pipe_of_list[k] = pipes.pop() if len(pipes) == 1 else -1
     find("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
     find("E402", ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
-    own_pipe = batch_pipe[np.where(collective, len(program.batches), t.batch)]
+    own_pipe = pipe_of_list[np.where(collective, len(program.micro_batch_lists), t.operand)]
     for row in np.flatnonzero(~collective & (own_pipe != t.pipe) & (t.pipe < len(h.pipes)))[:MAX_FOUND].tolist():
-        fact, help = _batch_fault(program, row, pipe_of)
+        fact, help = _micro_batches_fault(program, row, pipe_of)
         found.append(Diagnostic("E402", f"{_place(program, row)}: {fact}", help=help, about=(row,)))
     transfer = t.has("peer")
     find("E402", transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
@@ -124,38 +124,38 @@ def _rows(program: Program) -> list[Diagnostic]:
         "a value that stays on its rank needs no transfer",
         "remove it, or name the rank that has the other end",
     )
-    other = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
-    find("E403", other, "the peer is in another replica", "name the rank of this rank's own replica")
-    moved = t.has("value")
+    to_other_replica = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
+    find("E403", to_other_replica, "the peer is in another replica", "name the rank of this rank's own replica")
+    has_value = t.has("value")
     find(
         "E403",
-        moved & (t.value == Value.act) & (t.stage == 0),
+        has_value & (t.value == Value.act) & (t.stage == 0),
         "stage 0 receives no activation",
         "remove it: stage 0 reads the samples",
     )
     find(
         "E403",
-        moved & (t.value == Value.grad) & (t.stage == h.stages - 1),
+        has_value & (t.value == Value.grad) & (t.stage == h.stages - 1),
         "the last stage receives no gradient",
         "remove it: the last stage begins with the loss",
     )
     task = t.is_task
-    paired = (t.flags & OVERLAP).astype(bool)
-    follows = np.concatenate([task[1:] & ~paired[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
+    overlaps = (t.flags & OVERLAP).astype(bool)
+    follows = np.concatenate([task[1:] & ~overlaps[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
     find(
         "E403",
-        paired & ~follows,
+        overlaps & ~follows,
         "no task follows that it could overlap with",
         "put the other task right after it, or leave overlap out",
     )
     groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
-    joins = np.flatnonzero(collective)
-    joins = joins[np.argsort(t.batch[joins], kind="stable")]
-    bounds = np.searchsorted(t.batch[joins], np.arange(len(program.collectives) + 1)).tolist()
+    collective_rows = np.flatnonzero(collective)
+    collective_rows = collective_rows[np.argsort(t.operand[collective_rows], kind="stable")]
+    bounds = np.searchsorted(t.operand[collective_rows], np.arange(len(program.collectives) + 1)).tolist()
     for i, (begin, end) in zip(program.collectives, pairwise(bounds), strict=True):
         if len(found) >= MAX_ALL:
             break
-        rows = joins[begin:end]
+        rows = collective_rows[begin:end]
         match i:
             case AllReduce():
                 unknown = (
@@ -177,15 +177,15 @@ def _rows(program: Program) -> list[Diagnostic]:
     return found
 
 
-def _batch_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
+def _micro_batches_fault(program: Program, row: int, pipe_of: Ints) -> tuple[str, str]:
     """Return the message and the help about the micro-batches of a row. pipe_of: micro-batch -> its pipe."""
-    p, batch = int(program.table.pipe[row]), program.batches[program.table.batch[row]]
-    for m in batch:
+    p, ids = int(program.table.pipe[row]), program.micro_batch_lists[program.table.operand[row]]
+    for m in ids:
         if not 0 <= m < len(pipe_of) or pipe_of[m] != p:
-            own = program.header.pipes[p].micro_batches
-            known = f"{', '.join(map(str, own[:8]))}{', ...' if len(own) > 8 else ''}" or "none"
-            return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {known}"
-    m, times = Counter(batch).most_common(1)[0]
+            ids_of_pipe = program.header.pipes[p].micro_batches
+            listed = f"{', '.join(map(str, ids_of_pipe[:8]))}{', ...' if len(ids_of_pipe) > 8 else ''}" or "none"
+            return f"micro-batch {m} is not of this pipe", f"the micro-batches of {program.pipe_names[p]}: {listed}"
+    m, times = Counter(ids).most_common(1)[0]
     return f"micro-batch {m} is named {_times(times)}", "name it once"
 
 

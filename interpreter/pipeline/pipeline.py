@@ -39,6 +39,7 @@ from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
 from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.gloo import leave
 
 Tensors = Tensor | Sequence[Tensor]
 
@@ -81,7 +82,7 @@ class Pipeline:
         timeout_s: float = 300.0,
         transport: Transport | None = None,
     ) -> None:
-        # The compiler may not be installed where a compiled program is run, by `of`.
+        # Where a compiled program is run by `of`, the compiler may not be installed. Its import takes 0.2 s.
         from chimerac.interpreter.pipeline.programs import program_for
 
         self._joined, transport = (False, transport) if transport else joined(torch.device(device), timeout_s)
@@ -187,7 +188,7 @@ class Pipeline:
         if self._evaluation is None:
             program = self._evaluation_program
             if program is None:
-                from chimerac.interpreter.pipeline.programs import evaluation_of  # as in __init__
+                from chimerac.interpreter.pipeline.programs import evaluation_of  # 0.2 s: see __init__
 
                 program = evaluation_of(self.program)
             self.transport.connect(program)
@@ -265,7 +266,7 @@ class Pipeline:
 
     def predicted(self) -> IterationTimes:
         """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
-        from chimerac.interpreter.pipeline.programs import predicted_times  # as in __init__
+        from chimerac.interpreter.pipeline.programs import predicted_times  # 0.2 s
 
         return predicted_times(self.program)
 
@@ -276,8 +277,6 @@ class Pipeline:
     def close(self) -> None:
         """Leave the process group if this pipeline has created it; called by all ranks together."""
         if self._joined:
-            from chimerac.interpreter.transport.gloo import leave
-
             leave()
             self._joined = False
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from chimerac.chimera_ir.machines import open_sends
+from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.transport.turns import Turns
 
@@ -102,7 +102,7 @@ class World:
 
     def __init__(self, program: Program, machine: Machine, every_post: bool, turns: Turns) -> None:
         self.size, self.machine, self.every_post = program.world, machine, every_post
-        self.window = open_sends(machine, program.header.window)
+        self.window = max_incomplete_sends(machine, program.header.window)
         self.turns = turns
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}

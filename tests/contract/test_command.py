@@ -40,10 +40,10 @@ def test_it_works_outside_the_checkout(tmp_path: Path) -> None:
 
 
 def test_findings_go_to_stderr_and_the_status_is_one(tmp_path: Path) -> None:
-    ran = chimerac("chimera", "-p", "N=5", cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith("error[E210]")
-    assert "\x1b[" not in ran.stderr  # no colour into a file
+    completed = chimerac("chimera", "-p", "N=5", cwd=tmp_path)
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert completed.stderr.startswith("error[E210]")
+    assert "\x1b[" not in completed.stderr  # no colour into a file
 
 
 def test_wrong_usage_is_two(tmp_path: Path) -> None:
@@ -53,32 +53,34 @@ def test_wrong_usage_is_two(tmp_path: Path) -> None:
 
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     """chimerac ... | head -1, with a program larger than the buffer of a pipe."""
-    ran = subprocess.Popen(
+    process = subprocess.Popen(
         [*COMMAND, "gpipe", "-p", "D=8", "-p", "N=1500"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert ran.stdout is not None and ran.stderr is not None
-    assert ran.stdout.readline() == b"chimera-program 1\n"
-    ran.stdout.close()
-    assert ran.stderr.read() == b""
-    assert ran.wait() == 0
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"chimera-program 1\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
 
 
 def test_an_interrupt_ends_without_a_message(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
-    ran = subprocess.Popen([*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=SIGINT_ON)
-    assert ran.stdin is not None and ran.stderr is not None
-    waiting_on_stdin(ran.pid)
-    ran.send_signal(signal.SIGINT)
-    out, err = ran.communicate(timeout=20)
-    assert (ran.returncode, out, err) == (130, b"", b"")
+    process = subprocess.Popen(
+        [*COMMAND, "/dev/stdin"], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=SIGINT_ON
+    )
+    assert process.stdin is not None and process.stderr is not None
+    waiting_on_stdin(process.pid)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, b"", b"")
 
 
 def test_an_interrupt_ends_quietly_while_the_command_is_loaded(tmp_path: Path) -> None:
     """A fake numpy interrupts the process when it is imported."""
     (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ran = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, preexec_fn=SIGINT_ON)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", b"")
+    completed = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, preexec_fn=SIGINT_ON)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (130, b"", b"")
 
 
 def waiting_on_stdin(pid: int) -> None:
@@ -96,15 +98,15 @@ def waiting_on_stdin(pid: int) -> None:
 
 def test_a_schedule_may_come_from_stdin(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "schedules/1f1b.sched").read_text()
-    ran = subprocess.run([*COMMAND, "/dev/stdin", "-p", "D=2"], cwd=tmp_path, input=text, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
+    completed = subprocess.run([*COMMAND, "/dev/stdin", "-p", "D=2"], cwd=tmp_path, input=text, capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout == chimerac("1f1b", "-p", "D=2", cwd=tmp_path).stdout
     # `-` means stdin, for a schedule and for a program.
     for given in (text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + text.encode()):
-        again = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=given, capture_output=True)
-        assert again.stdout.decode() == ran.stdout
-    read = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input=ran.stdout, capture_output=True, text=True)
-    assert read.stdout == ran.stdout
+        result = subprocess.run([*COMMAND, "-", "-p", "D=2"], cwd=tmp_path, input=given, capture_output=True)
+        assert result.stdout.decode() == completed.stdout
+    read = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input=completed.stdout, capture_output=True, text=True)
+    assert read.stdout == completed.stdout
     wrong = subprocess.run([*COMMAND, "-"], cwd=tmp_path, input="schedule", capture_output=True, text=True)
     assert wrong.returncode == 1 and " --> <stdin>:1:" in wrong.stderr
 
@@ -157,8 +159,8 @@ def test_a_finding_names_a_file_of_the_library_so_that_it_opens(tmp_path: Path, 
     file = Path(find("chimera").name).resolve()
     line = file.read_text().splitlines().index("param N = D          require N >= 1 and N % D == 0") + 1
     for cwd, name in ((tmp_path, str(file)), (file.parents[1], "schedules/chimera.sched"), (file.parent, "chimera.sched")):
-        for wanted in ("chimera", "schedules/chimera.sched"):
-            assert f" --> {name}:{line}:22\n" in chimerac(wanted, "-p", "N=5", cwd=cwd).stderr
+        for argument in ("chimera", "schedules/chimera.sched"):
+            assert f" --> {name}:{line}:22\n" in chimerac(argument, "-p", "N=5", cwd=cwd).stderr
         # An example runs in its own folder, but its paths are shown relative to the current one.
         assert f" --> {name}:{line}:22\n" in chimerac("explain", "E210", cwd=cwd).stdout
     monkeypatch.chdir(tmp_path)
@@ -173,9 +175,9 @@ def test_usage_names_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["--help"], ["--nonsense"]):
         with pytest.raises(SystemExit):
             main(argv)
-        said = capsys.readouterr()
+        output = capsys.readouterr()
         for verb in VERBS:
-            assert re.search(rf"^       chimerac {verb} ", said.out + said.err, re.MULTILINE), verb
+            assert re.search(rf"^       chimerac {verb} ", output.out + output.err, re.MULTILINE), verb
     for verb in VERBS:
         with pytest.raises(SystemExit):
             main([verb, "--help"])
@@ -222,7 +224,7 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "message"),
     [
         ("fmt - < ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
         ("fmt --check ugly.sched > /dev/full", 2, "error[E003]: the output cannot be written: No space left on device"),
@@ -234,12 +236,12 @@ def test_a_full_disk_is_a_finding(tmp_path: Path) -> None:
         ("nosuch 2>&-", 2, ""),
     ],
 )
-def test_streams_that_are_full_or_closed(command: str, status: int, said: str, tmp_path: Path) -> None:
+def test_streams_that_are_full_or_closed(command: str, status: int, message: str, tmp_path: Path) -> None:
     (tmp_path / "ugly.sched").write_text((Path(__file__).parents[2] / "schedules/1f1b.sched").read_text() + "\n\n\n")
     line = f"{shlex.join(COMMAND)} {command}"
-    ran = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (status, "")
-    assert ran.stderr.startswith(said) and "Traceback" not in ran.stderr and "Exception" not in ran.stderr
+    completed = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert (completed.returncode, completed.stdout) == (status, "")
+    assert completed.stderr.startswith(message) and "Traceback" not in completed.stderr and "Exception" not in completed.stderr
 
 
 def test_suggested_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,6 +254,12 @@ def test_suggested_options(capsys: pytest.CaptureFixture[str]) -> None:
         assert help in capsys.readouterr().err
     assert main([""]) == 2
     assert "the name of the schedule is empty" in capsys.readouterr().err
+
+
+def test_the_example_of_a_value_without_a_name_is_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, example in ((["-p", "=3"], "-p D=4"), (["--cost", "=3"], "--cost F=4"), (["--cost", "I"], "--cost I=4")):
+        assert main(["chimera", "--emit", "report", *arguments]) == 2
+        assert f"expected NAME=VALUE, for instance {example}\n" in capsys.readouterr().err
 
 
 def test_a_timeline_needs_enough_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from tools.generated import EXAMPLES, PARTS
 
 ROOT = figures.ROOT
 FOLDERS = [ROOT / part for part in PARTS]
-CODE = sorted(path for room in FOLDERS for path in room.rglob("*.py"))
+CODE = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -55,7 +55,7 @@ def test_every_file_shown_is_named_before_it_is_used() -> None:
         assert used <= shown, name(path)
 
 
-def test_console_blocks_hold_only_what_is_generated() -> None:
+def test_console_blocks_have_only_commands_whose_output_is_generated() -> None:
     for path, body in fences("console"):
         for line in re.findall(r"^\$ (.*)$", body, re.MULTILINE):
             assert line.split()[0] in ("chimerac", SLOW), f"{name(path)}: {line}"
@@ -91,10 +91,10 @@ def test_links_lead_somewhere() -> None:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", text):
             if target.startswith("http"):
                 continue
-            place = (path.parent / target).resolve() if target else path
-            assert place.exists(), f"{name(path)}: {target}"
+            path_of_target = (path.parent / target).resolve() if target else path
+            assert path_of_target.exists(), f"{name(path)}: {target}"
             if anchor:
-                headings = re.findall(r"^#+ (.*)$", FENCE.sub("", place.read_text(encoding="utf-8")), re.MULTILINE)
+                headings = re.findall(r"^#+ (.*)$", FENCE.sub("", path_of_target.read_text(encoding="utf-8")), re.MULTILINE)
                 anchors = {"#" + re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
                 assert anchor in anchors, f"{name(path)}: {target}{anchor}"
 

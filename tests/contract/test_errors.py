@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("chimera_ir", "compiler", "interpreter", "models")
 
 # The first digits of a code, and the only files that may raise it.
-ROOMS = {
+FILES_OF_CODES = {
     "E0": (
         "chimera_ir/files.py",
         "compiler/command/",
@@ -60,8 +60,8 @@ def test_a_code_is_raised_in_one_part_of_the_project() -> None:
     found = sorted(set(raised()))
     assert len({code for code, _ in found}) > 40
     for code, file in found:
-        room = next((files for start, files in ROOMS.items() if code.startswith(start)), ())
-        assert any(file.startswith(part) for part in room), f"{code} in {file}"
+        files = next((files for start, files in FILES_OF_CODES.items() if code.startswith(start)), ())
+        assert any(file.startswith(part) for part in files), f"{code} in {file}"
 
 
 def test_every_code_is_explained_and_no_other() -> None:

@@ -40,13 +40,13 @@ STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.c
 
 
 @pytest.mark.parametrize("e", COMPILED, ids=lambda e: e.code)
-def test_the_wrong_example_is_refused_and_the_mended_one_is_not(e: Entry) -> None:
-    status, said = run(e.file, e.wrong, e.run, main)
-    codes = re.findall(r"^error\[(E\d{3})\]", said, re.MULTILINE)
+def test_the_wrong_example_is_refused_and_the_corrected_one_is_not(e: Entry) -> None:
+    status, output = run(e.file, e.wrong, e.run, main)
+    codes = re.findall(r"^error\[(E\d{3})\]", output, re.MULTILINE)
     assert codes[:1] == [e.code]
     assert set(codes) <= {e.code, "E430"}, "one mistake, one finding; but a missing end also makes its channel unequal"
     assert status == (2 if e.code < "E1" else 1)
-    assert "invalid" not in said, "the message must say what would be valid"
+    assert "invalid" not in output, "the message must say what would be valid"
     assert run(e.file, e.right, e.rerun, main) == (0, "")
 
 
@@ -64,7 +64,7 @@ def start(e: Entry, text: str, command: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("e", STARTED, ids=lambda e: e.code)
-def test_the_wrong_start_is_refused_and_the_mended_one_is_not(
+def test_the_wrong_start_is_refused_and_the_corrected_one_is_not(
     e: Entry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -96,32 +96,32 @@ def test_a_transport_that_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the command --------------------------------------------------------------------------------------------------------
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     status = main(["explain", *words])
     return (status, *capsys.readouterr())
 
 
 def test_a_code_is_explained_however_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = said(capsys, "E303")
+    status, out, err = explain(capsys, "E303")
     assert (status, err) == (0, "")
     e = entries()["E303"]
     assert out.startswith(f"E303: {e.title}\n") and "error[E303]: rank 0 has two tasks on tick 4" in out
     assert e.corrected in out and "\n    -     B(s, m) at 2*D - s + 2*m\n    +     B(s, m) at 2*D - 1 - s + 2*m\n" in out
     for word in ("e303", "303", "error[E303]", "error[E303]:", "[e303]"):
-        assert said(capsys, word) == (0, out, "")
-    both = said(capsys, "E303", "E001")[1]
+        assert explain(capsys, word) == (0, out, "")
+    both = explain(capsys, "E303", "E001")[1]
     assert both.startswith(out) and "E001: " in both
 
 
 def test_an_unknown_code_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = said(capsys, "E409")
+    status, out, err = explain(capsys, "E409")
     assert (status, out) == (2, "")
     assert "there is no code E409" in err and "E410 " + entries()["E410"].title in err
-    assert said(capsys, "deadlock")[2].startswith("error[E002]: explain deadlock: expected a code like E303")
+    assert explain(capsys, "deadlock")[2].startswith("error[E002]: explain deadlock: expected a code like E303")
 
 
 def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = said(capsys)
+    status, out, _ = explain(capsys)
     assert status == 0
     assert [line[2:6] for line in out.splitlines() if line.startswith("  E")] == sorted(entries())
     assert all(h.title in out for h in hundreds())

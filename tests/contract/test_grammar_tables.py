@@ -20,16 +20,16 @@ WRONG = ["schedule x param", "schedule x ranks (1 ? 2)", "schedule x pipe p { st
 
 
 def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
-    loaded, made = grammar.loaded(STORED), grammar.made()
+    loaded, generated = grammar.loaded(STORED), grammar.made()
     assert loaded is not None, "refresh with: make figures"
     for path in SCHEDULES:
         text = path.read_text(encoding="utf-8")
-        one, other = loaded.parse(text), made.parse(text)
-        assert one == other and one.pretty() == other.pretty()
-        assert [vars(t.meta) for t in one.iter_subtrees()] == [vars(t.meta) for t in other.iter_subtrees()]
+        saved_tree, new_tree = loaded.parse(text), generated.parse(text)
+        assert saved_tree == new_tree and saved_tree.pretty() == new_tree.pretty()
+        assert [vars(t.meta) for t in saved_tree.iter_subtrees()] == [vars(t.meta) for t in new_tree.iter_subtrees()]
     for text in WRONG:
         errors = []
-        for parser in (loaded, made):
+        for parser in (loaded, generated):
             with pytest.raises(lark.UnexpectedInput) as error:
                 parser.parse(text)
             errors.append((error.value.pos_in_stream, getattr(error.value, "expected", None)))
@@ -51,7 +51,7 @@ def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is what follows the first line: it may be anything."""
+    """Its other lines are not unpickled, because they may hold anything."""
     harmful = b"cos\nsystem\n(S'false'\ntR."
     for stored in (b"", b"\n" + PICKLE, harmful, FIRST[:-1] + b"0\n" + harmful, FIRST):
         assert grammar.loaded(stored) is None
@@ -72,7 +72,7 @@ def test_the_parser_is_not_generated_if_the_saved_one_fits() -> None:
 
 
 def test_the_saved_parser_holds_plain_values_only() -> None:
-    """Of what a pickle can do, it only fills lists, tuples and dicts: it imports nothing and calls nothing."""
+    """The pickle only fills lists, tuples and dicts. It has no operation that imports or calls something."""
     used = {operation.name for operation, _, _ in pickletools.genops(PICKLE)}
     plain = {"PROTO", "FRAME", "MEMOIZE", "BINGET", "LONG_BINGET", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE"}
     plain |= {"BININT", "BININT1", "BININT2", "LONG1", "SHORT_BINUNICODE", "BINUNICODE"}

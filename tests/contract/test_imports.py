@@ -27,9 +27,9 @@ sys.exit(status)
 
 def imported(*argv: str) -> set[str]:
     """Return the top-level modules that a command imports."""
-    ran = subprocess.run([sys.executable, "-c", SCRIPT, *argv], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert ran.stdout
-    return set(ran.stderr.split())
+    completed = subprocess.run([sys.executable, "-c", SCRIPT, *argv], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert completed.stdout
+    return set(completed.stderr.split())
 
 
 @pytest.mark.parametrize("emit", ["streams", "json", "timeline"])
@@ -46,9 +46,9 @@ def test_the_compiler_never_imports_torch() -> None:
 
 def test_import_contracts() -> None:
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert " 0 broken" in ran.stdout
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert " 0 broken" in completed.stdout
 
 
 @pytest.mark.parametrize("of_parts", [False, True], ids=["modules", "parts"])
@@ -60,22 +60,22 @@ def test_imports_have_no_cycle(of_parts: bool) -> None:
 
 def test_an_import_inside_a_function_has_a_comment_why() -> None:
     """A comment has the measured milliseconds, on the line of the import or above its group of imports."""
-    silent = []
+    without_comment = []
     for found in imports():
         lines = modules()[found.source].read_text(encoding="utf-8").splitlines()
         at = found.line - 1
         while at and lines[at].lstrip().startswith(("from ", "import ")) and "#" not in lines[at]:
             at -= 1
         if found.lazy and not re.search(r"#.* \d+(\.\d+)? m?s\b", lines[at]):
-            silent.append(f"{found.source}:{found.line} imports {found.target}")
-    assert not silent, "\n".join(silent)
+            without_comment.append(f"{found.source}:{found.line} imports {found.target}")
+    assert not without_comment, "\n".join(without_comment)
 
 
-def test_the_reader_of_imports_sees_what_python_sees() -> None:
+def test_the_imports_that_are_read_are_those_that_python_executes() -> None:
     """The modules that a fresh interpreter loads are those that tools/imports.py finds."""
     code = "import sys, chimerac.compiler.pipeline; print(*(m for m in sys.modules if m.startswith('chimerac.')))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = {m for m in ran.stdout.split() if modules()[m].name != "__init__.py"}
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = {m for m in completed.stdout.split() if modules()[m].name != "__init__.py"}
     eager = nx.DiGraph([(i.source, i.target) for i in imports() if not i.lazy and not i.typing])
     eager.add_edges_from((m, m.rpartition(".")[0]) for m in modules() if m.rpartition(".")[0] in modules())
     needed = nx.descendants(eager, "chimerac.compiler.pipeline") | {"chimerac.compiler.pipeline"}
@@ -89,8 +89,8 @@ def test_the_api_is_functions_after_any_imports() -> None:
             f"import chimerac.compiler.{first}; from chimerac import compiler; from chimerac.compiler import simulate, verify; "
         )
         code += "print(callable(simulate), callable(verify), callable(compiler.verify))"
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-        assert ran.stdout.split() == ["True"] * 3, first
+        completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+        assert completed.stdout.split() == ["True"] * 3, first
 
 
 @pytest.mark.parametrize("package", ["chimera_ir", "compiler", "interpreter", "models", "schedules"])

@@ -60,7 +60,7 @@ def test_no_scheme_has_a_name_in_python(path: Path) -> None:
     assert [(line, text) for line, text in words(path) if scheme_in(text)] == []
 
 
-def test_this_test_detects_a_scheme() -> None:
+def test_the_pattern_matches_every_scheme() -> None:
     for text in ("chimera", "is_1f1b", "ZBH1", "dualpipe", 'if schedule == "gpipe"', "def forward_doubling"):
         assert scheme_in(text)
     for text in ("chimera-program", "ChimeraError", "chimerac", "chimerac.chimera_ir.program"):

@@ -1,4 +1,4 @@
-"""The passes raise plain facts, and compiler/diagnose adds the help: to those who compile, format and verify for users."""
+"""The passes raise findings without help, and compiler/diagnose adds the help for users who compile, format or verify."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from chimerac.compiler.resolve.resolve import resolve
 from chimerac.compiler.syntax.parse import ParseError, parse
 from chimerac.compiler.tasks import checked_times
 from chimerac.compiler.verify import verify
-from tests.helpers import moved, program, streams, with_streams
+from tests.helpers import program, streams, with_move, with_streams
 
 ROOT = Path(__file__).parents[2]
 TWO_ERRORS = Source("a.sched", "schedule x\nparam D == 4\nranks D\nstages D )\n")
 
 
-def raised(function: Callable[[], object]) -> ChimeraError:
+def error_of(function: Callable[[], object]) -> ChimeraError:
     with pytest.raises(ChimeraError) as caught:
         function()
     return caught.value
 
 
 def finding(function: Callable[[], object]) -> Diagnostic:
-    (only,) = raised(function).diagnostics
+    (only,) = error_of(function).diagnostics
     return only
 
 
 def test_the_parser_raises_the_first_syntax_error_and_users_get_all_with_help() -> None:
-    plain = raised(lambda: parse(TWO_ERRORS))
+    plain = error_of(lambda: parse(TWO_ERRORS))
     assert isinstance(plain, ParseError) and [d.help for d in plain.diagnostics] == [""]
     for user in (parse_source, format_schedule, lambda source: compile_source(source, {})):
-        error = raised(lambda user=user: user(TWO_ERRORS))  # type: ignore[misc]
+        error = error_of(lambda user=user: user(TWO_ERRORS))  # type: ignore[misc]
         assert len(error.diagnostics) == 2 and error.diagnostics[0].help.startswith("write '='")
         assert error.diagnostics[0].span is not None and plain.diagnostics[0].span is not None
         assert error.diagnostics[0].span.line == plain.diagnostics[0].span.line == 2
@@ -54,7 +54,7 @@ def test_the_parser_raises_the_first_syntax_error_and_users_get_all_with_help() 
     "text", ["", "schedule", "schedule x $", "schedule x size 1 / 2 param D = 1/2", "# only words", "\n\n"]
 )
 def test_every_syntax_error_has_a_plain_message(text: str) -> None:
-    plain, helped = (raised(lambda f=f: f(Source("a.sched", text))) for f in (parse, parse_source))  # type: ignore[misc]
+    plain, helped = (error_of(lambda f=f: f(Source("a.sched", text))) for f in (parse, parse_source))  # type: ignore[misc]
     assert isinstance(plain, ParseError)
     assert plain.diagnostics[0].code == helped.diagnostics[0].code
     assert plain.diagnostics[0].message == helped.diagnostics[0].message
@@ -62,7 +62,7 @@ def test_every_syntax_error_has_a_plain_message(text: str) -> None:
 
 def test_a_scheduler_that_is_stuck() -> None:
     source = Source("a.sched", entries()["E305"].wrong)
-    plain = raised(lambda: order_tasks(resolve(parse(source), {}, Budget()), Budget()))
+    plain = error_of(lambda: order_tasks(resolve(parse(source), {}, Budget()), Budget()))
     assert isinstance(plain, SchedulerStuckError) and not plain.diagnostics[0].help
     helped = finding(lambda: compile_source(source, {}))
     assert helped.message == plain.diagnostics[0].message and "tried" in helped.help
@@ -83,7 +83,7 @@ def hanging() -> Program:
 def unordered() -> Program:
     p = program("chimera", D=4)
     changed = streams(p)
-    changed[1] = moved(changed[1], -1, len(changed[1]) - 2)
+    changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
     return with_streams(p, changed)
 
 
@@ -101,12 +101,12 @@ def test_the_verifier_imports_chimera_ir_and_itself() -> None:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
-                ours = name.startswith(("chimerac.chimera_ir.", "chimerac.compiler.verify"))
-                assert ours or name.split(".")[0] in {*sys.stdlib_module_names, "numpy"}, f"{path.name} imports {name}"
+                is_allowed = name.startswith(("chimerac.chimera_ir.", "chimerac.compiler.verify"))
+                assert is_allowed or name.split(".")[0] in {*sys.stdlib_module_names, "numpy"}, f"{path.name} imports {name}"
 
 
 def test_a_correct_program_runs_no_code_for_help() -> None:
     code = "from chimerac.compiler import compile_schedule; import sys; compile_schedule('chimera'); print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = {name for name in ran.stdout.split() if name.startswith("chimerac.compiler.diagnose.")}
-    assert loaded <= {"chimerac.compiler.diagnose.reached"}
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = {name for name in completed.stdout.split() if name.startswith("chimerac.compiler.diagnose.")}
+    assert loaded <= {"chimerac.compiler.diagnose.pass_results"}

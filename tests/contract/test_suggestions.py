@@ -58,20 +58,20 @@ MISSPELT = [
 ]
 
 
-@pytest.mark.parametrize(("text", "right", "wrong", "meant"), MISSPELT, ids=[x[2].strip() for x in MISSPELT])
+@pytest.mark.parametrize(("text", "right", "wrong", "suggestion"), MISSPELT, ids=[x[2].strip() for x in MISSPELT])
 def test_in_a_file(
-    text: str, right: str, wrong: str, meant: str,
+    text: str, right: str, wrong: str, suggestion: str,
     tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     assert right in text
     path = tmp_path / "example"
     path.write_text(text.replace(right, wrong, 1))
     assert main([str(path)]) == 1
-    assert f"did you mean {meant}?" in capsys.readouterr().err
+    assert f"did you mean {suggestion}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("line", "meant"),
+    ("line", "suggestion"),
     [
         ("chimara", "'chimera'"),
         ("mine.shed", "'mine.sched'"),
@@ -86,7 +86,7 @@ def test_in_a_file(
     ],
 )
 def test_on_the_command_line(
-    line: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, suggestion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.sched").write_text(RIGHT)
@@ -95,14 +95,14 @@ def test_on_the_command_line(
     except SystemExit as end:
         status = end.code
     assert status in (1, 2)
-    assert f"did you mean {meant}?" in capsys.readouterr().err
+    assert f"did you mean {suggestion}?" in capsys.readouterr().err
 
 
 def test_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, meant in ((["--iteration-count", "3"], "--iterations"), (["--transport", "nccll"], "nccl")):
+    for words, suggestion in ((["--iteration-count", "3"], "--iterations"), (["--transport", "nccll"], "nccl")):
         with pytest.raises(SystemExit, match="2"):
             parse_options(words)
-        assert f"did you mean '{meant}'?" in capsys.readouterr().err
+        assert f"did you mean '{suggestion}'?" in capsys.readouterr().err
     assert models(["describe", "--model", "gpt-smal"]) == 1
     assert "did you mean 'gpt-small'?" in capsys.readouterr().err
 

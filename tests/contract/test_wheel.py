@@ -18,8 +18,8 @@ from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.command.main import VERBS
 
 ROOT = Path(__file__).parents[2]
-ROOMS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
-PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac", *ROOMS]
+FOLDERS = sorted(path.name for path in (ROOT / "chimerac").iterdir() if path.is_symlink())
+PACKED = ["pyproject.toml", "README.md", "LICENSE", "chimerac", *FOLDERS]
 UNPACKED = ("__pycache__", "*.pyc", "*.egg-info")
 NEEDED = ("lark", "networkx", "numpy", "pydantic", "torch")  # their folders hold all installed packages
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
@@ -30,9 +30,9 @@ ARGUMENTS = {"fmt": ["mine.sched"], "explain": ["E303"]}  # of the verbs that ne
 
 def run(*command: str | Path, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-    ran = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, f"{[*command]}\n{ran.stdout[-2000:]}{ran.stderr[-4000:]}"
-    return ran.stdout
+    completed = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, f"{[*command]}\n{completed.stdout[-2000:]}{completed.stderr[-4000:]}"
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def files() -> set[str]:
     """Return the path in the wheel of every file of the package."""
     found = {f"chimerac/{path.name}" for path in (ROOT / "chimerac").iterdir() if path.is_file()}
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*"):
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*"):
             if path.is_file() and not any(path.match(f"{x}/*") or path.match(x) for x in UNPACKED):
                 found.add(f"chimerac/{path.relative_to(ROOT).as_posix()}")
     return found
@@ -92,9 +92,9 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
     python, chimerac = (installed / "bin" / name for name in ("python", "chimerac"))
     (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text() + "\n\n")
-    homes = run(python, "-c", WHERE, *(f"chimerac.{room}" for room in ROOMS), cwd=tmp_path).splitlines()
+    homes = run(python, "-c", WHERE, *(f"chimerac.{folder}" for folder in FOLDERS), cwd=tmp_path).splitlines()
     (site,) = (installed / "lib").glob("python*/site-packages")
-    assert homes == [str(site / "chimerac" / room / "__init__.py") for room in ROOMS]
+    assert homes == [str(site / "chimerac" / folder / "__init__.py") for folder in FOLDERS]
     assert "chimera_zb" in run(chimerac, "--list", cwd=tmp_path)
     for verb in VERBS:
         assert run(chimerac, verb, *ARGUMENTS.get(verb, ["--help"]), cwd=tmp_path)
@@ -106,16 +106,16 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path
     assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)
 
 
-def test_a_checkout_without_links_says_so(tmp_path: Path) -> None:
+def test_a_checkout_without_links_has_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "chimerac").mkdir()
     shutil.copy(ROOT / "chimerac" / "__init__.py", tmp_path / "chimerac")
     (tmp_path / "chimerac" / "compiler").write_text("../compiler")  # as git writes a link with core.symlinks=false
-    ran = subprocess.run([sys.executable, "-c", "import chimerac"], cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 1 and "without links" in ran.stderr and "core.symlinks=true" in ran.stderr
+    completed = subprocess.run([sys.executable, "-c", "import chimerac"], cwd=tmp_path, capture_output=True, text=True)
+    assert completed.returncode == 1 and "without links" in completed.stderr and "core.symlinks=true" in completed.stderr
 
 
 # Names that packages of a user's project may have. Importing one of these fails.
-THEIRS = (
+PACKAGES_OF_A_PROJECT = (
     "chimera_ir",
     "compiler",
     "data",
@@ -137,9 +137,9 @@ print(simulate(compile_schedule("chimera", {"D": 2, "N": 2}).program).makespan)
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("is_installed", [True, False], ids=["wheel", "checkout"])
-def test_a_project_with_packages_of_the_same_names_is_left_alone(is_installed: bool, request: Any, tmp_path: Path) -> None:
+def test_packages_of_a_project_with_the_same_names_are_not_imported(is_installed: bool, request: Any, tmp_path: Path) -> None:
     python = request.getfixturevalue("installed") / "bin" / "python" if is_installed else Path(sys.executable)
-    for name in THEIRS:
+    for name in PACKAGES_OF_A_PROJECT:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('{name} of the project was imported')\n")
     (tmp_path / "mine.sched").write_text((ROOT / "schedules" / "1f1b.sched").read_text())
@@ -151,5 +151,5 @@ def test_a_project_with_packages_of_the_same_names_is_left_alone(is_installed: b
     script = run(python, "-c", WHERE, "chimerac.interpreter", cwd=tmp_path).strip().replace("__init__", "run")
     started = ["-m", "chimerac.interpreter.run"] if is_installed else [script]  # one way each, because starting takes long
     torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *started]
-    said = run(*torchrun, "mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "gpt-nano", cwd=tmp_path)
-    assert "loss" in said
+    output = run(*torchrun, "mine.sched", "-p", "D=2", "-p", "N=2", "--iterations", "2", "--model", "gpt-nano", cwd=tmp_path)
+    assert "loss" in output

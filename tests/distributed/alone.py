@@ -21,13 +21,13 @@ class Alone:
         """Do nothing, because there are no channels."""
 
     def send(self, peer: int, buffer: Tensor) -> None:
-        raise AssertionError(f"one rank sends nothing, least of all to rank {peer}")
+        raise AssertionError(f"one rank sends nothing, but this is a send to rank {peer}")
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
-        raise AssertionError(f"one rank receives nothing, least of all from rank {peer}")
+        raise AssertionError(f"one rank receives nothing, but this is a receive from rank {peer}")
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
-        raise AssertionError(f"one rank sums nothing over ranks {ranks}")
+        raise AssertionError(f"one rank needs no all-reduce, but this is one over ranks {ranks}")
 
     def flush(self) -> None:
         """Do nothing, because nothing was sent."""

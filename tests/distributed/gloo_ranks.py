@@ -21,7 +21,7 @@ CASES = {
     "zb_v": ("zb_v", {"D": 4, "N": 7}, 1, False),
     "dualpipe": ("dualpipe", {"D": 4, "N": 8}, 1, False),
     "chimera_doubling": ("chimera_doubling", {"D": 4, "N": 7}, 1, False),
-    "chimera_doubling, again": ("chimera_doubling", {"D": 4, "N": 8, "again": 1}, 1, False),
+    "chimera_doubling, recomputing": ("chimera_doubling", {"D": 4, "N": 8, "again": 1}, 1, False),
     "two replicas of chimera": ("chimera", {"D": 2, "N": 4}, 2, False),
     "chimera, staged": ("chimera", {"D": 4, "N": 4}, 1, True),
     "dualpipe, staged": ("dualpipe", {"D": 4, "N": 8}, 1, True),
@@ -37,8 +37,8 @@ def main() -> None:
         transport = Gloo(staged=staged)
         model = deep_model(6)
         found = rank_of(program, model, iterations=2)(transport)
-        mine = {"loss": found.loss, "wrong": list(differences_of_rank(program, model, found, iteration=1))}
-        results[name] = [json.loads(words) for words in transport.all_gather(json.dumps(mine))]
+        result = {"loss": found.loss, "wrong": list(differences_of_rank(program, model, found, iteration=1))}
+        results[name] = [json.loads(words) for words in transport.all_gather(json.dumps(result))]
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

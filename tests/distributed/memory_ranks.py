@@ -12,9 +12,9 @@ from pathlib import Path
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.distributed.integers import IntegerSamples
-from tests.helpers_layers import drawn_model
+from tests.helpers_layers import random_model
 from tests.helpers_memory import differences
-from tests.proof.drawn import Sizes, drawn_tasks, lowered
+from tests.proof.drawn import Sizes, lower_tasks, random_tasks
 
 PROGRAMS = 6
 
@@ -23,11 +23,11 @@ def main() -> None:
     """Run the first PROGRAMS random programs that have two ranks."""
     join(timeout_s=60)
     results = []
-    seeds = (seed for seed in count() if drawn_tasks(random.Random(seed), Sizes(tied=False)).world == 2)
+    seeds = (seed for seed in count() if random_tasks(random.Random(seed), Sizes(tied=False)).world == 2)
     for seed in islice(seeds, PROGRAMS):
         r = random.Random(seed)
-        p = lowered(drawn_tasks(r, Sizes(tied=False)), r, width=1)
-        model, transport = drawn_model(r, p.header.stages, tied=False), Gloo()
+        p = lower_tasks(random_tasks(r, Sizes(tied=False)), r, width=1)
+        model, transport = random_model(r, p.header.stages, tied=False), Gloo()
         wrong = differences(p, model, describe(model, 2), IntegerSamples())(transport)
         results.append(
             [len(p), [words for gathered in transport.all_gather(json.dumps(wrong)) for words in json.loads(gathered)]]

@@ -17,7 +17,7 @@ from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import TWO_RANKS
 
 
-def differing(trainer: Trainer, model: Model, iteration: int) -> list[str]:
+def different_gradients(trainer: Trainer, model: Model, iteration: int) -> list[str]:
     """Return the parameters of this rank whose gradient is not bit-equal to that of one process."""
     whole = whole_model(model, trainer.settings.seed)
     add_gradients(whole, trainer, iteration)
@@ -44,11 +44,11 @@ def main() -> None:
         found = []
         for iteration in range(2):
             loss = trainer.gradients(iteration)
-            found.append({"loss": loss, "differing": differing(trainer, model, iteration)})
+            found.append({"loss": loss, "differing": different_gradients(trainer, model, iteration)})
             trainer.optimizer.zero_grad()
         gathered = transport.all_gather(json.dumps(found))
-        one = [add_gradients(whole_model(model, 3), trainer, t) for t in range(2)]
-        results[name] = {"ranks": [json.loads(words) for words in gathered], "one process": one}
+        losses = [add_gradients(whole_model(model, 3), trainer, t) for t in range(2)]
+        results[name] = {"ranks": [json.loads(words) for words in gathered], "one process": losses}
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

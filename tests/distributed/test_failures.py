@@ -25,11 +25,11 @@ from tests.distributed.test_first_run import (
     TINY,
     TORCHRUN,
     children,
-    ended,
-    finished,
     free_port,
+    have_ended,
     one_of_two,
-    started,
+    run_command,
+    start_process,
 )
 
 pytestmark = pytest.mark.distributed
@@ -96,9 +96,9 @@ def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> N
     """If only one rank evaluated, or checked gradients, the ranks would deadlock."""
     port, different = free_port(), ["--eval-every", "1", "--no-check-gradients"]
     first, second = (one_of_two(r, "-p", "D=2", *TINY, *different[: 3 * r], port=port) for r in (0, 1))
-    with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]):
-        _, message = zero.communicate(timeout=60)
-        assert zero.returncode == 1
+    with start_process(*first[0], **first[1]) as process_0, start_process(*second[0], **second[1]):
+        _, message = process_0.communicate(timeout=60)
+        assert process_0.returncode == 1
     assert message == (
         "error[E809]: rank 0 and rank 1 have a different training (settings): "
         "--eval-every is not given on rank 0 and 1 on rank 1\n"
@@ -123,10 +123,10 @@ def test_options_that_contradict_each_other(words: list[str], message: str, caps
 
 
 def test_without_arguments_and_torchrun_it_says_how_to_start_four() -> None:
-    run = finished(sys.executable, RUN)
+    run = run_command(sys.executable, RUN)
     assert (run.returncode, run.stdout) == (2, "")
     assert "start all 4 of them with\n\n  torchrun --nproc-per-node 4 interpreter/run.py\n" in run.stderr
-    refused = finished(sys.executable, RUN, "--loopback", "--timed", "9")
+    refused = run_command(sys.executable, RUN, "--loopback", "--timed", "9")
     assert refused.returncode == 2 and refused.stderr.count("error:") == 1
 
 
@@ -167,7 +167,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
 
 
 def test_a_deadlock_on_a_machine_is_reported_at_once() -> None:
-    run = finished(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
+    run = run_command(sys.executable, RUN, *CHIMERA, *TINY, "--loopback", "--machine", "serial")
     assert run.returncode == 1
     assert "error: deadlock on the serial machine:\n  rank 0, instruction" in run.stderr
     assert "Traceback" not in run.stderr
@@ -175,12 +175,12 @@ def test_a_deadlock_on_a_machine_is_reported_at_once() -> None:
 
 def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
     command = [*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000"]
-    with started(*command) as process:
+    with start_process(*command) as process:
         assert process.stdout is not None and "chimera: 2 ranks" in process.stdout.readline()
         ranks = children(process.pid)
         process.stdout.close()
         assert process.stderr is not None
         message = process.stderr.read()
         process.wait(timeout=60)
-        assert ended(ranks, within_s=5)
+        assert have_ended(ranks, within_s=5)
     assert "interpreter/launch/job.py" not in message and "BrokenPipeError" not in message

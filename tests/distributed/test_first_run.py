@@ -32,7 +32,7 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_S
 
 
 @contextmanager
-def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def start_process(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Start a command in its own session; at the end kill the processes that are left of it."""
     process = subprocess.Popen(
         command,
@@ -51,9 +51,9 @@ def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]
         process.communicate()
 
 
-def finished(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command and wait for its end."""
-    with started(*command, **environment) as process:
+    with start_process(*command, **environment) as process:
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
@@ -70,7 +70,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def ended(pids: list[int], within_s: float) -> bool:
+def have_ended(pids: list[int], within_s: float) -> bool:
     """Return whether these processes end, or become zombies, within this time."""
     limit = time.monotonic() + within_s
     while time.monotonic() < limit:
@@ -84,7 +84,7 @@ def ended(pids: list[int], within_s: float) -> bool:
 @contextmanager
 def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """Start a long training and wait for its first iteration. Yields the process of torchrun and the ids of its ranks."""
-    with started(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000") as process:
+    with start_process(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "100000") as process:
         assert process.stdout is not None
         while "iteration" not in process.stdout.readline():
             assert process.poll() is None, process.communicate()
@@ -101,7 +101,7 @@ def training() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Run all programs written by hand in one pair of ranks."""
     out = tmp_path_factory.mktemp("ranks") / "results.json"
-    run = finished(*TORCHRUN, "tests/distributed/ranks.py", str(out))
+    run = run_command(*TORCHRUN, "tests/distributed/ranks.py", str(out))
     assert run.returncode == 0, run.stderr
     return json.loads(out.read_text())
 
@@ -115,7 +115,7 @@ def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: A
 
 
 def test_a_schedule_trains_a_gpt(tmp_path: Path) -> None:
-    run = finished(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "60", "--lr", "1e-2")
+    run = run_command(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "60", "--lr", "1e-2")
     assert (run.returncode, run.stderr) == (0, "")
     assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e-0[5-9]", run.stdout)
     figures = dict(re.findall(r"^(\S.*?) {2,}([0-9.,]+)", run.stdout, re.MULTILINE))
@@ -130,30 +130,30 @@ def test_a_schedule_trains_a_gpt(tmp_path: Path) -> None:
 def test_a_compiled_program_trains_too_and_takes_no_parameters(tmp_path: Path) -> None:
     path = tmp_path / "program.json"
     path.write_text(program_to_json(TWO_RANKS["two replicas"]))
-    run = finished(*TORCHRUN, RUN, str(path), *TINY, "--iterations", "3", "--dropout", "0.1", "--micro-batch", "2")
+    run = run_command(*TORCHRUN, RUN, str(path), *TINY, "--iterations", "3", "--dropout", "0.1", "--micro-batch", "2")
     assert (run.returncode, run.stderr) == (0, "")
     assert "two_replicas: 2 ranks, 2 stages, 2 micro-batches of 2 samples" in run.stdout
     assert re.search(r"gradients equal one process: largest relative difference [0-9.]+e[-+]0[05-9]", run.stdout)
-    refused = finished(sys.executable, RUN, str(path), "-p", "D=2")
+    refused = run_command(sys.executable, RUN, str(path), "-p", "D=2")
     assert refused.returncode == 1 and "error[E808]" in refused.stderr
 
 
 def test_without_torchrun_it_says_how_to_start() -> None:
-    run = finished(sys.executable, RUN, *CHIMERA, "--width", "2")
+    run = run_command(sys.executable, RUN, *CHIMERA, "--width", "2")
     assert run.returncode == 2
     assert f"torchrun --nproc-per-node 4 {RUN} schedules/chimera.sched -p D=2 -p N=8 --width 2" in run.stderr
 
 
 def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:
-    run = finished(*TORCHRUN[:-1], "6", RUN, "schedules/chimera.sched", "-p", "D=4")
+    run = run_command(*TORCHRUN[:-1], "6", RUN, "schedules/chimera.sched", "-p", "D=4")
     assert run.returncode == 1
     assert run.stderr.count("error[E800]: 4 ranks are needed and 6 were started") == 1
-    assert f'File "{ROOT}/interpreter' not in run.stderr, "a traceback of ours for a user's mistake"
+    assert f'File "{ROOT}/interpreter' not in run.stderr, "a mistake of the user must not print a traceback of the interpreter"
 
 
 @pytest.mark.parametrize("ranks", [2, 6])
-def test_a_wrong_option_is_said_once_however_many_ranks_there_are(ranks: int) -> None:
-    run = finished(*TORCHRUN[:-1], str(ranks), RUN, *CHIMERA, "--lr", "fast")
+def test_a_wrong_option_is_reported_once_for_any_number_of_ranks(ranks: int) -> None:
+    run = run_command(*TORCHRUN[:-1], str(ranks), RUN, *CHIMERA, "--lr", "fast")
     assert run.returncode == 1 and run.stderr.count("argument --lr: invalid positive number value: 'fast'") == 1
 
 
@@ -180,16 +180,18 @@ def test_data_that_cannot_be_read_is_refused_before_ranks_meet(tmp_path: Path) -
     (tmp_path / "short").write_text("short")
     for data, code in (("gone", "E802"), ("short", "E803")):
         command, environment = one_of_two(0, "-p", "D=2", "--data", str(tmp_path / data))
-        run = finished(*command, **environment)
+        run = run_command(*command, **environment)
         assert run.returncode == 1 and f"error[{code}]" in run.stderr and "Traceback" not in run.stderr
 
 
 def test_ranks_with_different_programs_are_refused() -> None:
     port = free_port()
     first, second = (one_of_two(r, "-p", "D=2", "-p", f"N={n}", *TINY, port=port) for r, n in ((0, 2), (1, 4)))
-    with started(*first[0], **first[1]) as zero, started(*second[0], **second[1]) as one:
-        _, message = zero.communicate(timeout=60)
-        assert zero.returncode == 1 and one.poll() is None, "rank 1 gives way, so that rank 0's words are not lost"
+    with start_process(*first[0], **first[1]) as process_0, start_process(*second[0], **second[1]) as process_1:
+        _, message = process_0.communicate(timeout=60)
+        assert process_0.returncode == 1 and process_1.poll() is None, (
+            "rank 1 must not exit before rank 0 has printed its message"
+        )
     assert "error[E806]: rank 0 and rank 1 have a different program" in message
 
 
@@ -198,21 +200,21 @@ def test_a_killed_rank_ends_the_job() -> None:
         os.kill(ranks[1], signal.SIGKILL)
         _, err = torchrun.communicate(timeout=30)
         assert torchrun.returncode == 1
-        assert ended(ranks, within_s=5)
+        assert have_ended(ranks, within_s=5)
         # The other rank reports its place, unless torchrun kills it first. It never prints a traceback.
         assert "interpreter/" not in re.sub(r"interpreter/run.py FAILED", "", err)
 
 
-def test_ctrl_c_ends_every_rank_without_a_traceback_of_ours() -> None:
+def test_ctrl_c_ends_every_rank_without_a_traceback_of_the_interpreter() -> None:
     with training() as (torchrun, ranks):
         os.killpg(torchrun.pid, signal.SIGINT)
         _, err = torchrun.communicate(timeout=40)
         assert torchrun.returncode != 0
-        assert ended(ranks, within_s=5)
+        assert have_ended(ranks, within_s=5)
         assert f"{ROOT}/interpreter" not in err
 
 
 def test_ranks_do_not_outlive_torchrun() -> None:
     with training() as (torchrun, ranks):
         os.kill(torchrun.pid, signal.SIGKILL)
-        assert ended(ranks, within_s=15)
+        assert have_ended(ranks, within_s=15)

@@ -13,13 +13,13 @@ import pytest
 from chimerac.chimera_ir.instructions import Free, Fwd, Recv
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import evaluation_of
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from chimerac.interpreter.errors import RankError, StuckError
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program, streams, with_streams
-from tests.helpers_loopback import deep_model, differences, equal_to_one_process, rank_of
+from tests.helpers_loopback import deep_model, differences, rank_of, run_and_compare
 from tests.helpers_text import small
 
 MACHINES: tuple[Machine, ...] = ("posted", "window", "rendezvous", "paired", "serial")
@@ -45,7 +45,7 @@ SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "dualpipe": lambda d: {"N": 2 * d},
     "dualpipev": lambda d: {"N": 2 * d + 1},
 }
-AGAIN = ("chimera_doubling", "chimera_halving")
+WITH_RECOMPUTATION = ("chimera_doubling", "chimera_halving")
 
 
 def shipped(name: str, ranks: int, **more: int) -> Program:
@@ -65,10 +65,10 @@ def model_for(p: Program):  # type: ignore[no-untyped-def]
 def equal_or_stuck(p: Program, interleavings: int) -> None:
     """Compare a program with one process under many interleavings, then on every machine."""
     for seed in range(interleavings):
-        equal_to_one_process(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
-    for machine, ends in machines(View(p)).items():
+        run_and_compare(p, model_for(p), seed, every_post=seed % 2 == 1, iterations=1 + (seed == 0))
+    for machine, ends in machines(ProgramIndex(p)).items():
         if ends:
-            equal_to_one_process(p, model_for(p), 99, machine)  # type: ignore[arg-type]
+            run_and_compare(p, model_for(p), 99, machine)  # type: ignore[arg-type]
         else:
             with pytest.raises(StuckError, match="deadlock on the"):
                 run_in_loopback(p, rank_of(p, model_for(p)), 99, machine)  # type: ignore[arg-type]
@@ -81,8 +81,8 @@ def test_gradients_are_bit_equal_under_every_interleaving_and_machine(name: str,
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("name", AGAIN)
-def test_gradients_are_bit_equal_when_forwards_run_again(name: str, ranks: int) -> None:
+@pytest.mark.parametrize("name", WITH_RECOMPUTATION)
+def test_gradients_are_bit_equal_with_recomputation(name: str, ranks: int) -> None:
     p = shipped(name, ranks, again=1)
     assert all(i.recompute for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd))
     equal_or_stuck(p, 8)
@@ -94,7 +94,7 @@ FORWARDS = {
     "a group read one by one": (PAIR, EACH),
     "one by one read as a group": (EACH, PAIR),
     "groups across groups": (PAIR, THREE),
-    "all alike": (PAIR, PAIR),
+    "equal groups": (PAIR, PAIR),
 }
 BACKWARDS = {("B", name): groups for name, groups in FORWARDS.items()} | {
     ("B", "one by one"): (EACH, EACH),
@@ -111,7 +111,7 @@ def rules(kind: str, groups: tuple[str, str], tick: str) -> str:
 PLACES = {
     "apart": "stage s on rank s",
     "together": "stage s on rank s // 2",
-    "again": "stage s on rank s recompute when s > 0",
+    "recomputing": "stage s on rank s recompute when s > 0",
 }
 
 
@@ -119,18 +119,18 @@ PLACES = {
 @pytest.mark.parametrize("backwards", BACKWARDS, ids=" ".join)
 @pytest.mark.parametrize("forwards", FORWARDS)
 def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[str, str], place: str) -> None:
-    back = rules(backwards[0], BACKWARDS[backwards], "900 - 9*s + 4*m")
+    backward_rules = rules(backwards[0], BACKWARDS[backwards], "900 - 9*s + 4*m")
     weights = rules("W", (THREE, EACH), "1800 - 2*m + s") if backwards[0] == "I" else ""
     p = small(
         {"D": 4, "N": 7},
         ranks="ranks 2" if place == "together" else "ranks D",
         pipe=f"pipe main {{ {PLACES[place]}   micro_batches N }}",
         F=rules("F", FORWARDS[forwards], "9*s + 4*m"),
-        B=f"{back} {weights}",
+        B=f"{backward_rules} {weights}",
     )
     messages = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Recv) and i.value == "act"]
     read = [i.micro_batches for g in range(p.world) for i in p.stream(g) if isinstance(i, Fwd) and i.stage]
-    assert forwards == "all alike" or sorted(messages) != sorted(read)
+    assert forwards == "equal groups" or sorted(messages) != sorted(read)
     equal_or_stuck(p, 2)
 
 
@@ -138,7 +138,7 @@ def test_tasks_read_other_groups_than_were_sent(forwards: str, backwards: tuple[
 def test_two_replicas_have_one_gradient(name: str, parameters: dict[str, int]) -> None:
     p = program(name, width=2, **parameters)
     for seed in range(3):
-        equal_to_one_process(p, deep_model(3), seed, every_post=True)
+        run_and_compare(p, deep_model(3), seed, every_post=True)
 
 
 @pytest.mark.parametrize("name", TWO_RANKS)
@@ -146,16 +146,16 @@ def test_two_replicas_have_one_gradient(name: str, parameters: dict[str, int]) -
 def test_programs_by_hand_end_exactly_where_the_verifier_says(name: str, machine: Machine) -> None:
     p = TWO_RANKS[name]
     for seed in range(3):
-        if machines(View(p))[machine]:
-            equal_to_one_process(p, deep_model(3), seed, machine, every_post=True, iterations=2)
+        if machines(ProgramIndex(p))[machine]:
+            run_and_compare(p, deep_model(3), seed, machine, every_post=True, iterations=2)
         else:
             with pytest.raises(StuckError):
                 run_in_loopback(p, rank_of(p, deep_model(3)), seed, machine, every_post=True)
 
 
 def test_the_programs_by_hand_end_on_some_machines_only() -> None:
-    ends = [machines(View(p))[machine] for p in TWO_RANKS.values() for machine in MACHINES]
-    assert ends.count(False) > 3 and ends.count(True) > 3, "both answers are needed for an agreement to say something"
+    ends = [machines(ProgramIndex(p))[machine] for p in TWO_RANKS.values() for machine in MACHINES]
+    assert ends.count(False) > 3 and ends.count(True) > 3, "the comparison needs programs of both outcomes"
 
 
 def test_a_run_is_a_function_of_its_seed_and_seeds_differ() -> None:
@@ -164,12 +164,12 @@ def test_a_run_is_a_function_of_its_seed_and_seeds_differ() -> None:
     def order(seed: int) -> tuple[int, ...]:
         taken: list[int] = []
 
-        def live(transport):  # type: ignore[no-untyped-def]
+        def run_rank(transport):  # type: ignore[no-untyped-def]
             send = transport.send
             transport.send = lambda peer, buffer: (taken.append(transport.rank), send(peer, buffer))
             return rank_of(p, deep_model(3))(transport)
 
-        run_in_loopback(p, live, seed, every_post=True)
+        run_in_loopback(p, run_rank, seed, every_post=True)
         return tuple(taken)
 
     orders = [order(seed) for seed in range(8)]
@@ -201,19 +201,19 @@ def test_an_evaluation_program_gives_the_loss_and_keeps_nothing() -> None:
         assert not any(f.executor.gradients for f in found)
 
 
-def forced(p: Program, at: int, i: Free) -> Program:
+def with_unverified(p: Program, at: int, i: Free) -> Program:
     """Return the program with one more instruction on rank 1, which is not verified."""
     changed = streams(p)
     changed[1].insert(at, i)
     return with_streams(p, changed)
 
 
-def test_a_buffer_given_back_too_early_is_caught() -> None:
+def test_a_buffer_freed_too_early_is_detected() -> None:
     p = TWO_RANKS["1f1b"]
     stream = p.stream(1)
     backward = next(n for n, i in enumerate(stream) if i.op == "BWD")
-    bad = forced(p, backward, Free("act", 0, 1, (0,)))
+    too_early = with_unverified(p, backward, Free("act", 0, 1, (0,)))
     with pytest.raises(RankError, match=r"rank 1, instruction 4: BWD main s1 m0: act of pipe 0, s1, m0 is not there"):
-        run_in_loopback(bad, rank_of(bad, deep_model(3)))
-    good = forced(p, backward + 1, Free("act", 0, 1, (0,)))
-    assert not list(differences(good, deep_model(3), run_in_loopback(good, rank_of(good, deep_model(3)))))
+        run_in_loopback(too_early, rank_of(too_early, deep_model(3)))
+    in_time = with_unverified(p, backward + 1, Free("act", 0, 1, (0,)))
+    assert not list(differences(in_time, deep_model(3), run_in_loopback(in_time, rank_of(in_time, deep_model(3)))))

@@ -12,7 +12,7 @@ from tests.helpers_torchrun import results_of
 pytestmark = pytest.mark.distributed
 
 
-def test_two_ranks_hold_what_is_predicted(tmp_path: Path) -> None:
+def test_two_ranks_hold_the_predicted_bytes(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     found = results_of("memory_ranks.py", 2, out)
     assert len(found) == PROGRAMS and sum(size for size, _ in found) > 100

@@ -27,7 +27,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.gpt import gpt
 from tests.distributed.programs import TWO_RANKS
-from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, finished
+from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, run_command
 from tests.helpers import program
 from tests.helpers_text import small
 
@@ -65,19 +65,19 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("dualpipe", {"D": 2, "N": 4}, 1),
     ("dualpipev", {"D": 2, "N": 4}, 1),
 ]
-_plain: dict[int, tuple[list[tuple[float, float]], float]] = {}
+_one_process: dict[int, tuple[list[tuple[float, float]], float]] = {}
 
 
-def plain(samples: int) -> tuple[list[tuple[float, float]], float]:
+def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
     """Return losses and gradient norms of one process with `samples` samples per iteration, and its held-out loss."""
-    if samples not in _plain:
+    if samples not in _one_process:
         whole = build_stage(MODEL, range(len(MODEL.layers)), SETTINGS.seed)
         curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
         inputs, targets = HELD_OUT.read(range(EVALUATED))
         with torch.no_grad():
             loss = MODEL.loss(whole.eval()(*inputs), targets)
-        _plain[samples] = curve, float(loss) / HELD_OUT.valid_targets(range(EVALUATED))
-    return _plain[samples]
+        _one_process[samples] = curve, float(loss) / HELD_OUT.valid_targets(range(EVALUATED))
+    return _one_process[samples]
 
 
 def test_every_shipped_schedule_is_here() -> None:
@@ -97,27 +97,27 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
         evaluator = Evaluator(trainer, HELD_OUT, EVALUATED)
         return [(r.loss, r.norm) for r in results], evaluator.loss()
 
-    curve, held_out = plain(width * parameters["N"] * size)
-    assert curve[-1][0] < curve[0][0] - 0.5, "a model that learns nothing proves nothing"
+    curve, held_out = one_process(width * parameters["N"] * size)
+    assert curve[-1][0] < curve[0][0] - 0.5, "the loss must decrease, or equal curves prove little"
     for found, unseen in run_in_loopback(compiled, rank, seed=7):
         assert found == [pytest.approx(expected, rel=TOLERANCE) for expected in curve]
         assert unseen == pytest.approx(held_out, rel=TOLERANCE)
 
 
 # Schedules in two versions. The second has recomputation; nothing else differs.
-AGAIN = "pipe main { stage s on rank s%s   micro_batches N }"
+PIPE = "pipe main { stage s on rank s%s   micro_batches N }"
 SPLIT = "I(s, m) at 3*m + 3*D - 2*s - 2   W(s, m) at 3*m + 3*D + s - 1"
-TWICE: dict[str, tuple[Program, Program]] = {
-    "chimera_doubling": tuple(program("chimera_doubling", D=4, N=6, again=again) for again in (0, 1)),
-    "chimera_halving": tuple(program("chimera_halving", D=4, N=8, again=again) for again in (0, 1)),
-    "some stages": tuple(small({"D": 4, "N": 4}, pipe=AGAIN % again) for again in ("", " recompute when s > 0")),
+VERSIONS: dict[str, tuple[Program, Program]] = {
+    "chimera_doubling": tuple(program("chimera_doubling", D=4, N=6, again=k) for k in (0, 1)),
+    "chimera_halving": tuple(program("chimera_halving", D=4, N=8, again=k) for k in (0, 1)),
+    "some stages": tuple(small({"D": 4, "N": 4}, pipe=PIPE % clause) for clause in ("", " recompute when s > 0")),
     "some stages, split": tuple(
-        small({"D": 4, "N": 4}, pipe=AGAIN % again, F="F(s, m) at s + 3*m", B=SPLIT) for again in ("", " recompute when s > 0")
+        small({"D": 4, "N": 4}, pipe=PIPE % clause, F="F(s, m) at s + 3*m", B=SPLIT) for clause in ("", " recompute when s > 0")
     ),
 }  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("name", TWICE)
+@pytest.mark.parametrize("name", VERSIONS)
 def test_recomputation_draws_the_same_dropout(name: str) -> None:
     def trained(program: Program, dropout: float) -> tuple[list[float], list[torch.Tensor]]:
         model = gpt("gpt-nano", LENGTH, dropout=dropout)
@@ -131,14 +131,14 @@ def test_recomputation_draws_the_same_dropout(name: str) -> None:
         found = run_in_loopback(program, rank, seed=3)
         return [loss for loss, _ in found], [g for _, grads in found for g in grads if g is not None]
 
-    kept, again = TWICE[name]
-    assert {i.recompute for g in range(again.world) for i in again.stream(g) if isinstance(i, Fwd)} != {False}
-    losses, gradients = trained(kept, 0.5)
-    losses_again, gradients_again = trained(again, 0.5)
-    assert losses == losses_again
-    assert all(a.dtype == torch.float32 and a.equal(b) for a, b in zip(gradients, gradients_again, strict=True))
+    keeping, recomputing = VERSIONS[name]
+    assert {i.recompute for g in range(recomputing.world) for i in recomputing.stream(g) if isinstance(i, Fwd)} != {False}
+    losses, gradients = trained(keeping, 0.5)
+    losses_recomputing, gradients_recomputing = trained(recomputing, 0.5)
+    assert losses == losses_recomputing
+    assert all(a.dtype == torch.float32 and a.equal(b) for a, b in zip(gradients, gradients_recomputing, strict=True))
     # Dropout changes the gradient of every parameter.
-    assert not any(a.equal(b) for a, b in zip(gradients, trained(kept, 0)[1], strict=True))
+    assert not any(a.equal(b) for a, b in zip(gradients, trained(keeping, 0)[1], strict=True))
 
 
 def figures(table: str) -> dict[str, float]:
@@ -158,13 +158,13 @@ OPTIONS = [*TINY, "--micro-batch", "2", "--dropout", "0.1", "--seed", "5", "--lr
 def run(log_path: Path) -> Any:
     """Run the command once on two real ranks, without a schedule and without D."""
     evaluation = ["--eval-every", "10", "--eval-samples", str(EVALUATED)]
-    return finished(*TORCHRUN, RUN, "-p", "N=4", *OPTIONS, *evaluation, "--log-file", str(log_path))
+    return run_command(*TORCHRUN, RUN, "-p", "N=4", *OPTIONS, *evaluation, "--log-file", str(log_path))
 
 
 def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
     lines = [json.loads(line) for line in log_path.read_text().splitlines()]
-    curve, held_out = plain(8)
+    curve, held_out = one_process(8)
     assert [(x["loss"], x["gradient_norm"]) for x in lines] == [pytest.approx(expected, rel=TOLERANCE) for expected in curve]
     assert [x["iteration"] for x in lines if "held_out_loss" in x] == [10, 20]
     assert lines[-1]["held_out_loss"] == pytest.approx(held_out, rel=TOLERANCE)
@@ -195,7 +195,7 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
 def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:
     # D has the schedule's default, four ranks, but samples and weights are those of two.
     log = tmp_path / "log"
-    loop = finished(
+    loop = run_command(
         sys.executable, RUN, "-p", "N=4", "--loopback", *OPTIONS, "--eval-samples", str(EVALUATED), "--log-file", str(log)
     )
     assert (loop.returncode, loop.stderr) == (0, "")
@@ -211,16 +211,16 @@ def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
     program, root = tmp_path / "p.json", str(Path(__file__).parents[2])
     program.write_text(program_to_json(TWO_RANKS["two pipes"]))
     path = {"PYTHONPATH": f"{tmp_path}:{root}"}
-    run = finished(*TORCHRUN, RUN, str(program), *TINY, "--iterations", "2", **path)
+    run = run_command(*TORCHRUN, RUN, str(program), *TINY, "--iterations", "2", **path)
     assert run.returncode == 0 and len(run.stderr.splitlines()) == 1
     assert "is not verified again, and nothing is evaluated" in run.stderr
     assert re.search(r"held-out loss +- +not measured", run.stdout)
-    refused = finished(sys.executable, RUN, **path)
+    refused = run_command(sys.executable, RUN, **path)
     assert refused.returncode == 1 and "error[E813]" in refused.stderr
 
 
 def test_timed_stages_take_the_time_that_the_simulator_says() -> None:
-    run = finished(*TORCHRUN, RUN, "-p", "N=4", *TINY, "--timed", "30", "--iterations", "3")
+    run = run_command(*TORCHRUN, RUN, "-p", "N=4", *TINY, "--timed", "30", "--iterations", "3")
     assert (run.returncode, run.stderr) == (0, "")
     (predicted, measured), (ratio, bubble) = (
         map(float, re.findall(r"[0-9.]+", line)[:2])

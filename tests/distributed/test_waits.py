@@ -7,23 +7,23 @@ import time
 
 import pytest
 
-from tests.distributed.test_first_run import TINY, children, free_port, of_two, one_of_two, started
+from tests.distributed.test_first_run import TINY, children, free_port, of_two, one_of_two, start_process
 
 pytestmark = pytest.mark.distributed
 
 
 def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
     port = free_port()
-    (first, environment), (second, its) = (of_two(rank, "tests/distributed/waits.py", port=port) for rank in (0, 1))
-    with started(*first, **environment) as zero, started(*second, **its) as one:
-        out, err = zero.communicate(timeout=60)
-        assert zero.returncode == 0, err + one.communicate()[1]
+    (first, environment), (second, environment_1) = (of_two(rank, "tests/distributed/waits.py", port=port) for rank in (0, 1))
+    with start_process(*first, **environment) as process_0, start_process(*second, **environment_1) as process_1:
+        out, err = process_0.communicate(timeout=60)
+        assert process_0.returncode == 0, err + process_1.communicate()[1]
     found = json.loads(out)
     assert {name: message for name, (message, _) in found.items()} == {
         "receive": "the receive from rank 1 is not complete after 2 s: rank 1 does not answer",
         "sends": "the send to rank 1 is not complete after 2 s: rank 1 does not answer",
         "sum": "the sum over ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
-        "everybody's sum": "a sum over all ranks is not complete after 2 s: rank 1 does not answer",
+        "sum of all ranks": "a sum over all ranks is not complete after 2 s: rank 1 does not answer",
         "connection": "connecting ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
     }
     assert all(seconds < 8 for _, seconds in found.values())
@@ -31,28 +31,28 @@ def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
 
 def test_a_stopped_rank_is_named_and_ends_the_job_and_a_pause_does_not() -> None:
     port, words = free_port(), ["-p", "D=2", *TINY, "--iterations", "1000000", "--timeout", "6"]
-    (first, environment), (second, its) = (one_of_two(rank, *words, port=port) for rank in (0, 1))
-    with started(*first, **environment) as zero, started(*second, **its) as one:
-        assert zero.stdout is not None
-        while "iteration" not in zero.stdout.readline():
-            assert zero.poll() is None, zero.communicate()
-        os.kill(one.pid, signal.SIGSTOP)
+    (first, environment), (second, environment_1) = (one_of_two(rank, *words, port=port) for rank in (0, 1))
+    with start_process(*first, **environment) as process_0, start_process(*second, **environment_1) as process_1:
+        assert process_0.stdout is not None
+        while "iteration" not in process_0.stdout.readline():
+            assert process_0.poll() is None, process_0.communicate()
+        os.kill(process_1.pid, signal.SIGSTOP)
         time.sleep(1)
-        os.kill(one.pid, signal.SIGCONT)
+        os.kill(process_1.pid, signal.SIGCONT)
         time.sleep(1)
-        assert zero.poll() is None and one.poll() is None
-        os.kill(one.pid, signal.SIGSTOP)
+        assert process_0.poll() is None and process_1.poll() is None
+        os.kill(process_1.pid, signal.SIGSTOP)
         stopped = time.monotonic()
-        _, message = zero.communicate(timeout=60)
-        assert zero.returncode == 1 and time.monotonic() - stopped < 20
-        assert not children(zero.pid)
+        _, message = process_0.communicate(timeout=60)
+        assert process_0.returncode == 1 and time.monotonic() - stopped < 20
+        assert not children(process_0.pid)
     (line,) = message.splitlines()
     assert line.startswith("error: rank 0, ") and line.endswith(" is not complete after 6 s: rank 1 does not answer")
 
 
 def test_a_rank_that_never_starts_is_named() -> None:
     command, environment = one_of_two(0, "-p", "D=2", *TINY, "--timeout", "1", port=free_port())
-    with started(*command, **environment) as zero:
-        _, message = zero.communicate(timeout=60)
-    assert zero.returncode == 1 and "Traceback" not in message
+    with start_process(*command, **environment) as process_0:
+        _, message = process_0.communicate(timeout=60)
+    assert process_0.returncode == 1 and "Traceback" not in message
     assert message.splitlines()[-1] == "error: the rendezvous of all ranks is not complete after 1 s: rank 1 does not answer"

@@ -50,7 +50,7 @@ def main() -> None:
         "receive": transport.recv(1, x).wait,
         "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window is full
         "sum": total.wait,
-        "everybody's sum": lambda: transport.all_reduce(torch.zeros(1)),
+        "sum of all ranks": lambda: transport.all_reduce(torch.zeros(1)),
         "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),
     }
     threads = [threading.Thread(target=attempt, args=wait) for wait in waits.items()]

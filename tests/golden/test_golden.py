@@ -1,8 +1,8 @@
-"""What the command prints, kept as files: `make golden` writes them anew, and the diff shows what changed.
+"""The expected outputs of the command, in files. `make golden` rewrites them, and the diff shows what changed.
 
 products/   streams, timelines, JSON and the schema; each file begins with the command that prints it
-errors/     NAME.sched with its command in the first line, and what that says: NAME.txt
-programs/   findings about compiled programs, each a small change to a right one, and about the command line
+errors/     NAME.sched with its command in the first line, and the output of that command: NAME.txt
+programs/   findings about compiled programs, each a correct program with a small change, and about the command line
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def compare(request: pytest.FixtureRequest) -> Compare:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             return
-        wanted = path.read_text(encoding="utf-8") if path.exists() else ""
-        if text != wanted:
-            lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), "golden", "found", lineterm="")
-            pytest.fail(f"{name} differs; `make golden` writes it anew\n" + "\n".join(lines), pytrace=False)
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != expected:
+            lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), "golden", "found", lineterm="")
+            pytest.fail(f"{name} differs; `make golden` rewrites it\n" + "\n".join(lines), pytrace=False)
 
     return compare
 
@@ -57,7 +57,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         assert command == "chimerac"
         try:
             status = main(argv)
-        except SystemExit as stop:  # argparse: the command line means nothing
+        except SystemExit as stop:  # argparse rejects the command line
             status = int(stop.code or 0)
         out, err = capsys.readouterr()
         return out, err, status
@@ -65,8 +65,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     return run
 
 
-def told(line: str, run: Run, status: int) -> str:
-    """Return a command that fails and what it says on stderr; stdout stays empty."""
+def failing_command(line: str, run: Run, status: int) -> str:
+    """Run a command that must fail. Return it with its output on stderr and its status; stdout must be empty."""
     out, err, found = run(line)
     assert (out, found) == ("", status)
     assert "Traceback" not in err
@@ -111,29 +111,29 @@ def test_products(name: str, run: Run, compare: Compare) -> None:
     compare(f"products/{name}", out)
 
 
-def test_a_file_holds_what_would_be_printed(run: Run, compare: Compare) -> None:
+def test_a_file_has_the_output_that_would_be_printed(run: Run, compare: Compare) -> None:
     assert run("chimerac 1f1b -p D=2 -p N=1 --emit dag -o dag.dot") == ("", "", 0)
     compare("products/dag.dot", Path("dag.dot").read_text())
     assert run("chimerac chimera -p D=2 --emit json -o p.json") == ("", "", 0)
     assert Path("p.json").read_text() == (HERE / "products/chimera.json").read_text()
-    # A compiled program is read, verified again, and printed as the text would have been.
+    # A compiled program is read and verified again. Its output is the same as that of the schedule.
     assert run("chimerac p.json")[0] == run("chimerac chimera -p D=2")[0]
     assert json_schema() == (HERE / "products/schema.json").read_text()
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
-BROKEN = sorted((HERE / "errors").glob("*.sched"))
+SCHEDULES_WITH_ERRORS = sorted((HERE / "errors").glob("*.sched"))
 
 
-@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCHEDULES_WITH_ERRORS, ids=lambda path: path.stem)
 def test_broken_schedules(path: Path, run: Run, compare: Compare) -> None:
     shutil.copy(path, path.name)
     line = path.read_text().split("\n")[0].removeprefix("# $ ")
-    compare(f"errors/{path.stem}.txt", told(line, run, 1))
+    compare(f"errors/{path.stem}.txt", failing_command(line, run, 1))
 
 
-COMMANDS = {  # what cannot be found or means nothing: exit status 2
+COMMANDS = {  # wrong command lines, and files that cannot be read or written: exit status 2
     "file_unknown": "chimerac nowhere/some.sched",
     "schedule_unknown": "chimerac chimara",
     "file_is_a_folder": "chimerac .",
@@ -157,11 +157,11 @@ COMMANDS = {  # what cannot be found or means nothing: exit status 2
 def test_wrong_usage(name: str, run: Run, compare: Compare) -> None:
     Path("noise.sched").write_bytes(b"schedule \xff\xfe")
     Path("p.json").write_text(program_to_json(program("1f1b", D=2, N=2)))
-    compare(f"programs/{name}.txt", told(COMMANDS[name], run, 2))
+    compare(f"programs/{name}.txt", failing_command(COMMANDS[name], run, 2))
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("chimerac", "give a schedule, for instance: chimerac chimera; or --list"),
         ("chimerac chimera --emit nonsense", "argument --emit: invalid choice: 'nonsense'"),
@@ -169,12 +169,12 @@ def test_wrong_usage(name: str, run: Run, compare: Compare) -> None:
         ("chimerac chimera --nonsense", "unrecognized arguments: --nonsense"),
     ],
 )
-def test_usage_that_argparse_refuses(line: str, said: str, run: Run) -> None:
-    """Only what is ours is pinned: argparse words the rest differently from one Python to the next."""
+def test_usage_that_argparse_refuses(line: str, message: str, run: Run) -> None:
+    """Only the message is compared, because argparse words the rest differently in each version of Python."""
     out, err, status = run(line)
     assert (out, status) == ("", 2)
     assert err.startswith("usage: chimerac")
-    assert f"chimerac: error: {said}" in err
+    assert f"chimerac: error: {message}" in err
 
 
 RIGHT = program("1f1b", D=2, N=2)
@@ -183,14 +183,14 @@ CHIMERA = program_to_text(program("chimera", D=2))
 
 
 def change(text: str, *replacements: tuple[str, str]) -> str:
-    """Return the text with each of these words replaced, which must occur."""
+    """Return the text with these replacements (old, new), each made once. Every old text must occur."""
     for old, new in replacements:
         assert old in text, old
         text = text.replace(old, new, 1)
     return text
 
 
-# Two pipes, each rank first runs all forwards of its own stage 0: three sends each way before anything is read.
+# Two pipes. Each rank first runs all forwards of its stage 0, so it sends three values before it reads one.
 BOTH_WAYS = compile_text("""schedule both_ways
 ranks 2   stages 2
 pipe down { stage s on rank s       micro_batches 3 }
@@ -217,7 +217,7 @@ def field(**changes: object) -> str:
     return json.dumps({**json.loads(JSON), **changes})
 
 
-# Compiled programs that are not right, as text or as JSON.
+# Compiled programs with a mistake, as text or as JSON.
 PROGRAMS = {
     "json_cut_off": JSON[:900],
     "json_foreign": '{"name": "left-pad", "version": "1.3.0"}\n',
@@ -279,9 +279,9 @@ PROGRAMS = {
 def test_broken_programs(name: str, run: Run, compare: Compare) -> None:
     file = f"{name}.json" if PROGRAMS[name].startswith(("{", "[")) else f"{name}.streams"
     Path(file).write_text(PROGRAMS[name])
-    compare(f"programs/{name}.txt", told(f"chimerac {file}", run, 1))
+    compare(f"programs/{name}.txt", failing_command(f"chimerac {file}", run, 1))
 
 
 def test_no_golden_file_is_left_over() -> None:
     kept = {path.stem for path in (HERE / "errors").glob("*.txt")} | {path.stem for path in (HERE / "programs").glob("*.txt")}
-    assert kept == {path.stem for path in BROKEN} | set(COMMANDS) | set(PROGRAMS)
+    assert kept == {path.stem for path in SCHEDULES_WITH_ERRORS} | set(COMMANDS) | set(PROGRAMS)

@@ -14,16 +14,15 @@ from typing import Any
 from chimerac.chimera_ir.diagnostics import visible
 from tests.proof.record import record
 
-Run = Callable[
-    [Sequence[str], float, int, int], Sequence[Any]
-]  # (targets, seconds for each, seed, targets at a time) -> results
+# (targets, seconds for each, seed, targets at a time) -> results
+Run = Callable[[Sequence[str], float, int, int], Sequence[Any]]
 Report = Callable[[Sequence[Any], float, int], str]  # (results, seconds, seed) -> text
 
 
 def campaign(part: str, kind: str, targets: Sequence[str], minutes: float, run: Run, report: Report, argv: Any = None) -> int:
     """Run over the targets and record the report; return the exit status: 1 if a result has failures, 130 if interrupted.
 
-    part: of docs/proof.md; kind: what a target is called; minutes: the default.
+    part: the block of docs/proof.md; kind: the word for a target in the options; minutes: the default of --minutes.
     """
     p = ArgumentParser()
     p.add_argument("--minutes", type=float, default=minutes)
@@ -46,10 +45,10 @@ def campaign(part: str, kind: str, targets: Sequence[str], minutes: float, run: 
     return int(any(r.failures for r in results))
 
 
-def failure_list(failures: Iterable[tuple[str, str]], none: str) -> str:
-    """Return a Markdown list of failures (target, what happened), or the text `none`."""
-    items = [textwrap.fill(f"- {target}: {visible(what)}", 120, subsequent_indent="  ") for target, what in failures]
-    return ("\n".join(items) or none) + "\n"
+def failure_list(failures: Iterable[tuple[str, str]], text_if_none: str) -> str:
+    """Return a Markdown list of failures (target, description), or a text if there are none."""
+    items = [textwrap.fill(f"- {target}: {visible(text)}", 120, subsequent_indent="  ") for target, text in failures]
+    return ("\n".join(items) or text_if_none) + "\n"
 
 
 def quoted(text: str) -> str:

@@ -13,7 +13,7 @@ from tests.helpers import Streams
 from tests.proof.drawn import random_order, reads_first
 
 Transfer = tuple[int, int]  # the rank that sends, number of the message on its channel
-TRIES = 40  # to draw orders for which each pair of ranks has a common order of transfers
+ATTEMPTS = 40  # how often orders are drawn until each pair of ranks has a common order of transfers
 Group = tuple[tuple[int, ...], str]  # stages whose gradients are summed together, name
 
 
@@ -21,7 +21,7 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
     """Return a program of these tasks in which every rank has a random order. Both ends of a channel have the same order.
 
     Every value reaches its readers, but the program may deadlock. In half of the programs each pair of ranks posts the
-    transfers between them in a common order, so that the queue of a pair alone does not deadlock.
+    transfers between them in a common order, so that no queue of a pair deadlocks on its own.
     """
     h = tasks.header
     groups = [((s,), stage_group(s)) for s in range(h.stages)] + [(t.stages, t.name) for t in h.tied]
@@ -29,7 +29,7 @@ def with_own_orders(r: random.Random, tasks: Program, width: int = 2) -> Program
         r.shuffle(groups)
     pairs = [(a, b) for a in range(h.ranks) for b in range(a + 1, h.ranks)]
     common: dict[tuple[int, int], list[Transfer] | None] = {}
-    for _ in range(r.choice([1, TRIES])):
+    for _ in range(r.choice([1, ATTEMPTS])):
         streams = [own_order(r, h, g, tasks, groups if r.random() < 0.9 else groups[::-1]) for g in range(h.ranks)]
         common = {(a, b): common_order(r, streams, a, b) for a, b in pairs}
         if None not in common.values():
@@ -83,16 +83,17 @@ def first_reads(streams: Streams, a: int, b: int) -> list[int]:
 def common_order(r: random.Random, streams: Streams, a: int, b: int) -> list[Transfer] | None:
     """Return an order in which two ranks can post all transfers between them; None if there is none."""
     before: dict[Transfer, set[Transfer]] = {}
-    for here, there in ((a, b), (b, a)):
-        for k, place in enumerate(send_positions(streams, here, there)):
-            read = first_reads(streams, there, here)
-            before[here, k] = {(there, n) for n in range(len(read)) if read[n] < place} | ({(here, k - 1)} if k else set())
+    for sender, receiver in ((a, b), (b, a)):
+        for k, place in enumerate(send_positions(streams, sender, receiver)):
+            read = first_reads(streams, receiver, sender)
+            before[sender, k] = {(receiver, n) for n in range(len(read)) if read[n] < place}
+            before[sender, k] |= {(sender, k - 1)} if k else set()
     order: list[Transfer] = []
     while len(order) < len(before):
-        free = [x for x in before if x not in order and before[x] <= {*order}]
-        if not free:
+        available = [x for x in before if x not in order and before[x] <= {*order}]
+        if not available:
             return None
-        order.append(r.choice(free))
+        order.append(r.choice(available))
     return order
 
 

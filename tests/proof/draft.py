@@ -1,4 +1,4 @@
-"""Drafts: programs that a mutation may change. Also helpers of mutations."""
+"""Drafts: programs that a mutation may change, and functions that several mutations use."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Draft:
         return self.streams[place[0]][place[1]]
 
     def put(self, place: Place, i: Instruction) -> bool:
+        """Replace the instruction at a place. Return True, so that a mutation can end with `return d.put(...)`."""
         self.streams[place[0]][place[1]] = i
         return True
 
@@ -54,22 +55,24 @@ Mutation = Callable[[Draft, Place, random.Random], bool]  # changes the draft an
 
 
 def swap(stream: list[Instruction], a: int, b: int) -> bool:
+    """Swap two instructions of a stream. Return False if the stream stays the same."""
     if b >= len(stream) or stream[a] == stream[b]:
         return False
     stream[a], stream[b] = stream[b], stream[a]
     return True
 
 
-def swap_alike(d: Draft, at: Place, rng: random.Random, alike: Callable[[Instruction], bool]) -> bool:
+def swap_with_same_kind(d: Draft, at: Place, rng: random.Random, is_of_kind: Callable[[Instruction], bool]) -> bool:
+    """Swap the instruction at a place with another one of its stream. Both must be of a kind."""
     stream = d.streams[at[0]]
-    others = [n for n, i in enumerate(stream) if alike(i) and n != at[1]]
-    return alike(stream[at[1]]) and bool(others) and swap(stream, at[1], rng.choice(others))
+    others = [n for n, i in enumerate(stream) if is_of_kind(i) and n != at[1]]
+    return is_of_kind(stream[at[1]]) and bool(others) and swap(stream, at[1], rng.choice(others))
 
 
-def other(rng: random.Random, bound: int, than: int, likely: Sequence[int] = ()) -> int:
-    """Return a number other than `than`: usually one of `likely`, otherwise any below `bound`."""
-    candidates = [x for x in likely if x != than]
-    return rng.choice(candidates if candidates and rng.random() < 0.8 else [x for x in range(bound) if x != than])
+def different_number(rng: random.Random, bound: int, old: int, likely: Sequence[int] = ()) -> int:
+    """Return a number that is not `old`: usually one of `likely`, otherwise any below `bound`."""
+    candidates = [x for x in likely if x != old]
+    return rng.choice(candidates if candidates and rng.random() < 0.8 else [x for x in range(bound) if x != old])
 
 
 def mutants(p: Program, mutation: Mutation, count: int, seed: str) -> Iterator[Program]:

@@ -1,6 +1,6 @@
 """Random programs: placements, pipes, groups, pairs and orders are drawn, then the program is lowered as in the compiler.
 
-The compiler does not emit FREE and posts RECVs by one rule only, so FREEs are added here, and RECVs moved.
+The compiler does not emit FREE, and posts RECVs by one rule only. So FREEs are added here, and RECVs are moved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chimerac.compiler.lower.transfers import transfers
 from chimerac.compiler.lower.width import widen
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from chimerac.compiler.verify import verify
-from tests.helpers import Streams, moved, streams, with_streams
+from tests.helpers import Streams, streams, with_move, with_streams
 
 Cell = tuple[str, int, int]  # "F", "B", stage, micro-batch
 
@@ -46,7 +46,7 @@ class Sizes:
     kind: Literal["training", "evaluation"] = "training"
 
 
-def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
+def random_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
     """Return a program of tasks. The orders of all ranks come from one random order that respects all dependencies."""
     ranks, stages = r.randint(1, sizes.ranks), r.randint(1, sizes.stages)
     pipes, total = [], 0
@@ -56,8 +56,8 @@ def drawn_tasks(r: random.Random, sizes: Sizes = Sizes()) -> Program:
         pipes.append(Pipe(f"p{p}", placement, tuple(range(total, total + count))))
         total += count
     tied = (Tied("shared", (0, stages - 1)),) if sizes.tied and stages > 1 and r.random() < 0.15 else ()
-    forward, half, other = r.randint(1, 3), r.randint(1, 2), r.randint(1, 2)
-    costs = Costs(*((cost,) * stages for cost in (forward, half + other, half, other)))
+    forward, input_grad, weight_grad = r.randint(1, 3), r.randint(1, 2), r.randint(1, 2)
+    costs = Costs(*((cost,) * stages for cost in (forward, input_grad + weight_grad, input_grad, weight_grad)))
     window = r.randint(0, 3)
     header = Header("drawn", {}, ranks, stages, total, tuple(pipes), window=window, kind=sizes.kind, tied=tied)
     tasks = [task for p, pipe in enumerate(pipes) for task in tasks_of(r, p, pipe, stages)]
@@ -73,10 +73,10 @@ def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task
     grouped = r.random() < 0.3
     for stage in range(stages):
         for forward in (True, False):
-            todo = list(pipe.micro_batches)
-            while todo:
-                size = r.randint(1, len(todo)) if grouped else 1
-                batch, todo = tuple(todo[:size]), todo[size:]
+            remaining = list(pipe.micro_batches)
+            while remaining:
+                size = r.randint(1, len(remaining)) if grouped else 1
+                batch, remaining = tuple(remaining[:size]), remaining[size:]
                 if forward:
                     yield Fwd(p, stage, batch, recompute=r.random() < 0.2)
                 elif r.random() < 0.4:
@@ -115,20 +115,21 @@ def random_order(r: random.Random, tasks: list[Task], stages: int) -> list[Task]
 
 
 def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> None:
-    """Let some tasks overlap with the next task of their rank, which is moved next to them if its inputs exist by then."""
+    """Let some tasks overlap with the next task of their rank, which is moved next to them. Its inputs must exist by then."""
     at, last = 0, {rank: n for n, (rank, _) in enumerate(order)}
     while at < len(order):
         rank, first = order[at]
-        then = next((n for n in range(at + 1, len(order)) if order[n][0] == rank), None)
+        second = next((n for n in range(at + 1, len(order)) if order[n][0] == rank), None)
         done = set().union(*(outputs_and_inputs(i, stages)[0] for _, i in order[:at]))
-        if then is not None and last[rank] > at and outputs_and_inputs(order[then][1], stages)[1] <= done and r.random() < 0.5:
+        has_inputs = second is not None and outputs_and_inputs(order[second][1], stages)[1] <= done
+        if second is not None and last[rank] > at and has_inputs and r.random() < 0.5:
             order[at] = rank, replace(first, overlap=True)
-            order.insert(at + 1, order.pop(then))
+            order.insert(at + 1, order.pop(second))
             at += 1
         at += 1
 
 
-def lowered(tasks: Program, r: random.Random, width: int = 2) -> Program:
+def lower_tasks(tasks: Program, r: random.Random, width: int = 2) -> Program:
     """Return the verified program of these tasks, lowered as in the compiler, sometimes for machines with queues."""
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), 0))
     assert not timing.stuck
@@ -192,7 +193,7 @@ def with_moved_receives(r: random.Random, p: Program) -> Program:
             continue
         receives = [n for n, i in enumerate(stream) if isinstance(i, Recv)]
         for n in r.sample(receives, min(len(receives), 2)):
-            stream[:] = moved(stream, n, max(0, min(len(stream) - 1, n + r.randint(-3, 3))))
+            stream[:] = with_move(stream, n, max(0, min(len(stream) - 1, n + r.randint(-3, 3))))
     moved_program = with_streams(p, changed)
     return moved_program.with_header(window=r.randint(0, 1)) if delayed else moved_program
 

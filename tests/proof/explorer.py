@@ -19,28 +19,28 @@ from dataclasses import dataclass, field
 
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import executed, machines, waits_on
-from chimerac.compiler.verify.view import View
 from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
 from tests.proof import model, scheduler
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import MACHINES, Sizes, drawn_tasks, lowered, with_moved_receives
+from tests.proof.drawn import MACHINES, Sizes, lower_tasks, random_tasks, with_moved_receives
 from tests.proof.mutations import INSTRUCTIONS, codes, mutants
 from tests.proof.record import record, stamp, table
 
 PROGRAMS, SEED = 12_000, 1
 SIZES = Sizes(ranks=3, stages=4, pipes=2, micro_batches=2)
 MESSAGES = range(3, 13)  # SENDs of a program
-STATES = 500  # limit for loopback: it explores programs whose model has at most this number of states
-LARGE = 20_000  # limit for the model itself
+STATES = 500  # loopback explores the programs whose model has at most this number of states
+LARGE = 20_000  # programs whose model has more states are left out
 THOROUGH = 20  # every 20th program is explored without any reduction, if it is small
 ORDER = {"E440", "E453"}  # findings about the order of transfers and collectives only
 
 KINDS = {
     "as lowered": "valid, as the compiler lowers them, some with FREE",
     "receives moved": "the same with RECVs posted elsewhere",
-    "mutants": "the same with one instruction changed, where every value still flows",
-    "own orders": "every rank in an order of its own",
+    "mutants": "the same with one instruction changed, after which every value still reaches its readers",
+    "own orders": "every rank in its own random order",
 }
 
 WAITS = {
@@ -51,7 +51,7 @@ WAITS = {
     QUEUE: "a transfer or sum, for the one before it in a queue",
 }
 
-# The kinds of waits that are needed to find every deadlock on a machine. It has no others, or they follow from these.
+# The kinds of waits that are needed to find every deadlock on a machine. All other waits of the machine follow from these.
 NEEDED: dict[Machine, set[int]] = {
     "posted": {READ},
     "window": {READ, POST},
@@ -62,12 +62,12 @@ NEEDED: dict[Machine, set[int]] = {
 
 
 def candidates(seed: int) -> Iterator[tuple[str, Program]]:
-    """Yield (kind, random program), endlessly. The header names a random machine."""
+    """Yield (kind, random program), endlessly. The machine of the header is random."""
     r = random.Random(seed)
     while True:
         kind = r.choice([*KINDS, "own orders"])
-        tasks = drawn_tasks(r, SIZES)
-        p = with_own_orders(r, tasks) if kind == "own orders" else lowered(tasks, r)
+        tasks = random_tasks(r, SIZES)
+        p = with_own_orders(r, tasks) if kind == "own orders" else lower_tasks(tasks, r)
         if kind == "receives moved":
             p = with_moved_receives(r, p)
         if kind == "mutants":
@@ -76,9 +76,9 @@ def candidates(seed: int) -> Iterator[tuple[str, Program]]:
 
 
 def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
-    """Yield (kind, program, accepted by machine), endlessly; the last is the verdict of the verifier.
+    """Yield (kind, program, whether the verifier accepts it, by machine), endlessly.
 
-    All programs are different. At most the order of transfers or collectives is wrong with them.
+    All programs are different. Only the order of their transfers or collectives may be wrong.
     """
     seen = set()
     for kind, p in candidates(seed):
@@ -87,33 +87,33 @@ def programs(seed: int) -> Iterator[tuple[str, Program, dict[str, bool]]]:
         if messages not in MESSAGES or streams in seen or (found := codes(p)) - ORDER:
             continue
         seen.add(streams)
-        ends = machines(View(p))
+        ends = machines(ProgramIndex(p))
         assert "E453" in found or ("E440" in found) == (not ends[p.header.machine]), "verify and machines disagree"
         yield kind, p, {machine: ends[machine] and "E453" not in found for machine in MACHINES}
 
 
 def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
     """Yield each kind of wait without which the verifier would accept a program that deadlocks on a machine."""
-    view = View(p)
-    waits = waits_on(view, machine)
-    if executed(view, machine, waits).all():
+    index = ProgramIndex(p)
+    waits = waits_on(index, machine)
+    if executed(index, machine, waits).all():
         return
     for why in WAITS:
-        kept = waits.why != why
-        others = Waits(waits.nodes, waits.target[kept], waits.source[kept], waits.why[kept])
-        if executed(view, machine, others).all():
+        remaining = waits.why != why
+        others = Waits(waits.nodes, waits.target[remaining], waits.source[remaining], waits.why[remaining])
+        if executed(index, machine, others).all():
             yield why
 
 
 @dataclass
 class Tally:
-    """The results, by machine unless a comment says otherwise. limit, large: as STATES and LARGE."""
+    """The results, by machine unless a comment says otherwise. limit, large: the values of STATES and LARGE for this run."""
 
     limit: int = STATES
     large: int = LARGE
     kinds: Counter[str] = field(default_factory=Counter)  # programs of each kind
     thorough: int = 0  # programs explored without any reduction
-    model_only: int = 0
+    model_only: int = 0  # programs that loopback did not explore
     accepted: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)  # of loopback
@@ -134,17 +134,17 @@ class Tally:
         for machine, found in by_model.items():
             (self.accepted if verdicts[machine] else self.refused)[machine] += 1
             self.missed.update((why, machine) for why in needed_waits(p, machine))
-            opinions = {"model": found.finals, "verifier": (verdicts[machine],)}
+            finals = {"model": found.finals, "verifier": (verdicts[machine],)}
             self.model_states[machine] += found.states
             if largest <= self.limit:
                 explored = scheduler.explore(p, machine)
                 self.states[machine] += explored.states
-                opinions["loopback"] = explored.finals
+                finals["loopback"] = explored.finals
                 if thorough:
-                    opinions["loopback, thorough"] = scheduler.explore(p, machine, thorough=True).finals
-            if len({*opinions.values()}) > 1:
+                    finals["loopback, thorough"] = scheduler.explore(p, machine, thorough=True).finals
+            if len({*finals.values()}) > 1:
                 self.disagreements[machine] += 1
-                print(f"disagreement on {machine}: {opinions}\n{program_to_text(p)}")
+                print(f"disagreement on {machine}: {finals}\n{program_to_text(p)}")
 
     def text(self) -> str:
         """Return the text for docs/proof.md."""
@@ -157,9 +157,9 @@ class Tally:
             table(("programs", "number"), [*kinds, ("all, no two of them equal", self.kinds.total())])
             + table(head, [*rows, total])
             + f"{self.model_only:,} of them are large and were explored by the model alone. On {self.thorough:,} small ones "
-            + "loopback took\nevery choice of every state, and what its world held there was compared.\n\n"
+            + "loopback took\nevery choice in every state, and the contents of its transport were compared.\n\n"
             + table(
-                ("wait that is forgotten", *MACHINES),
+                ("wait that is left out", *MACHINES),
                 [(WAITS[k], *(self.missed[k, m] for m in MACHINES)) for k in WAITS],
             )
         )

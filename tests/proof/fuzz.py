@@ -26,13 +26,17 @@ from tests.proof.fuzz_engine import HANG, HEAD
 from tests.proof.fuzz_targets import ROOT, TARGETS
 from tests.proof.record import stamp, table
 
-ENGINE = "atheris" if find_spec("atheris") else "own"
-FOUND = Path("runs/fuzz")  # folder for the inputs that fail
+ENGINE = "atheris" if find_spec("atheris") else "builtin"
+FAILED_INPUTS = Path("runs/fuzz")  # folder for the inputs that fail
 
 
 @dataclass
 class Result:
-    """The results of all workers of one target. kept: size of the corpus; coverage: branches reached, 0 if unknown."""
+    """The results of all workers of one target.
+
+    size, first: the length and the beginning of the slowest input; kept: size of the corpus; coverage: branches reached, 0 if
+    unknown.
+    """
 
     target: str
     executions: int = 0
@@ -58,10 +62,10 @@ class Fuzzing:
     def run(self, target: str, seconds: float) -> Result:
         """Fuzz a target for some seconds; start a new worker if one dies."""
         result, end, number = Result(target), time.monotonic() + seconds, 0
-        while (left := end - time.monotonic()) > 1 and not self.stop.is_set() and number < 1000:
+        while (remaining := end - time.monotonic()) > 1 and not self.stop.is_set() and number < 1000:
             folder = self.folder / target.replace(" ", "-") / str(number)
             folder.mkdir(parents=True)
-            self.work(result, folder, left, number)
+            self.work(result, folder, remaining, number)
             number += 1
         return result
 
@@ -72,28 +76,28 @@ class Fuzzing:
             worker = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
             end = time.monotonic() + seconds + 10
             while worker.poll() is None:
-                began, _ = _running(folder)
-                if self.stop.wait(0.5) or time.monotonic() > end or time.time() - began > 2 * HANG:
+                start_time, _ = _running(folder)
+                if self.stop.wait(0.5) or time.monotonic() > end or time.time() - start_time > 2 * HANG:
                     worker.kill()
                     break
         worker.wait()
         _collect(result, folder)
-        began, data = _running(folder)
+        start_time, data = _running(folder)
         if worker.returncode and not self.stop.is_set() and time.monotonic() < end:
-            what = "no answer" if time.time() - began > 2 * HANG else f"the process died with {worker.returncode}"
+            failure = "no answer" if time.time() - start_time > 2 * HANG else f"the process died with {worker.returncode}"
             path = folder / "fail-process"
             path.write_bytes(data)
-            result.failures[f"{what} {number}"] = (f"{what}; see {folder / 'output'}", path)
+            result.failures[f"{failure} {number}"] = (f"{failure}; see {folder / 'output'}", path)
 
 
 def _running(folder: Path) -> tuple[float, bytes]:
-    """Return the current input of a worker, and the time at which it was started."""
+    """Return the time at which a worker started its current input, and this input."""
     try:
         data = (folder / "running").read_bytes()
     except OSError:
         return time.time(), b""
-    began, length = HEAD.unpack_from(data)
-    return began or time.time(), data[HEAD.size : HEAD.size + length]
+    start_time, length = HEAD.unpack_from(data)
+    return start_time or time.time(), data[HEAD.size : HEAD.size + length]
 
 
 def _collect(result: Result, folder: Path) -> None:
@@ -103,7 +107,7 @@ def _collect(result: Result, folder: Path) -> None:
     except OSError:
         return
     result.executions += log["executions"]
-    result.failures |= {name: (what, folder / f"fail-{name}") for name, what in log["failures"].items()}
+    result.failures |= {name: (failure, folder / f"fail-{name}") for name, failure in log["failures"].items()}
     if log["slowest"] > result.slowest:
         result.slowest, result.size, result.first = log["slowest"], log["size"], log["first"]
     progress = re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)", (folder / "output").read_text(errors="replace"))
@@ -113,8 +117,10 @@ def _collect(result: Result, folder: Path) -> None:
 
 def report(results: Sequence[Result], seconds: float, seed: int) -> str:
     """Return the text for docs/proof.md."""
-    engine = "atheris, guided by coverage," if ENGINE == "atheris" else "an engine of its own (atheris has no wheel here)"
-    head = ("target", "executions", "failures", "slowest, s", "its bytes", "its first words", "corpus", "branches reached")
+    builtin = "the built-in engine, because this Python has no wheel of atheris,"
+    engine = "atheris, guided by coverage," if ENGINE == "atheris" else builtin
+    slowest = ("slowest, s", "size of that input, bytes", "first words of that input")
+    head = ("target", "executions", "failures", *slowest, "corpus", "branches reached")
     rows = [
         (r.target, r.executions, len(r.failures), f"{r.slowest:.2f}", r.size, quoted(r.first), r.kept, r.coverage or "unknown")
         for r in results
@@ -122,14 +128,14 @@ def report(results: Sequence[Result], seconds: float, seed: int) -> str:
     packages = ("lark", "numpy", "pydantic", *(["atheris"] if ENGINE == "atheris" else []))
     text = stamp(seconds, seed, packages) + f"Inputs are made by {engine} word by word and byte by byte.\n\n"
     text += table(head, rows)
-    failures = ((r.target, what) for r in results for what, _ in r.failures.values())
+    failures = ((r.target, failure) for r in results for failure, _ in r.failures.values())
     return text + failure_list(failures, "No input failed.")
 
 
 def fuzz(targets: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
     """Fuzz each target for some seconds; copy the inputs that fail to FOUND."""
-    if ENGINE == "own":
-        print("atheris is not installed (it has no wheel for every Python): fuzzing with an engine of its own only")
+    if ENGINE == "builtin":
+        print("atheris is not installed (it has no wheel for some Pythons): fuzzing with the built-in engine only")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         fuzzing = Fuzzing(seed, Path(folder))
         futures = [pool.submit(fuzzing.run, target, seconds) for target in targets]
@@ -142,8 +148,8 @@ def fuzz(targets: Sequence[str], seconds: float, seed: int, jobs: int) -> list[R
             raise
         for r in results:
             for name, (_, path) in r.failures.items():
-                FOUND.mkdir(parents=True, exist_ok=True)
-                print("saved", shutil.copy(path, FOUND / f"{r.target}-{name}".replace(" ", "-")))
+                FAILED_INPUTS.mkdir(parents=True, exist_ok=True)
+                print("saved", shutil.copy(path, FAILED_INPUTS / f"{r.target}-{name}".replace(" ", "-")))
     return results
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.proof.fuzz_engine TARGET ENGINE SECONDS SEED FOLDER
 
-The engine `atheris` is guided by coverage. The engine `own`, for Pythons without a wheel of atheris, keeps an input if the
-target has a new answer for it.
+The engine `atheris` is guided by coverage. The engine `builtin` is for Pythons without a wheel of atheris. It keeps an input
+if the target has a new answer for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SLOW = 5.0  # seconds of processor time that an input of at most LARGE bytes may
 LARGE = 100_000
 HANG = 30  # seconds after which an input is aborted
 LONGEST = 20_000  # bytes of an input at most
-HEAD = struct.Struct("<dQ")  # of the file with the current input: its start time, its length
+HEAD = struct.Struct("<dQ")  # the head of the file with the current input: its start time and its length
+UNLIMITED = 2**62  # executions
 
 _WORD = re.compile(rb"[A-Za-z_]\w*|\d+|\s+|\.\.|[^\w\s]")
 
@@ -164,17 +165,19 @@ class Runner:
         return answer
 
 
-def run_own(runner: Runner, seed: int, seconds: float, executions: int = 2**62) -> None:
-    """Fuzz without atheris for some seconds or executions. An input with a new answer is added to the corpus."""
+def run_builtin(runner: Runner, seed: int, seconds: float, executions: int = UNLIMITED) -> None:
+    """Fuzz without atheris for some seconds or executions. An input with a new answer is added to the corpus.
+
+    Without a limit on executions, all seeds are run first.
+    """
     rng, corpus, seen = random.Random(seed), runner.target.seeds(), set[str]()
     known = known_words(runner)
     end = time.monotonic() + seconds
     for k in range(executions):
         if time.monotonic() > end:
             break
-        data = (
-            corpus[k] if k < len(corpus) and executions > 2**32 else mutated(rng.choice(corpus), known, rng.choice(corpus), rng)
-        )
+        is_seed = k < len(corpus) and executions == UNLIMITED
+        data = corpus[k] if is_seed else mutated(rng.choice(corpus), known, rng.choice(corpus), rng)
         answer = runner(data)
         if answer not in seen and len(corpus) < 5000:
             seen.add(answer)
@@ -215,7 +218,7 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
 
 
 def run_worker(target: str, engine: str, seconds: float, seed: int, folder: Path) -> None:
-    """Run the worker."""
+    """Fuzz a target with an engine for some seconds."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     if engine == "atheris":
         import atheris
@@ -224,7 +227,7 @@ def run_worker(target: str, engine: str, seconds: float, seed: int, folder: Path
             import tests.proof.fuzz_targets  # noqa: F401
         run_atheris(Runner(target, folder), seed, seconds)
     else:
-        run_own(Runner(target, folder), seed, seconds)
+        run_builtin(Runner(target, folder), seed, seconds)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Failure(AssertionError):  # noqa: N818
 
 @contextmanager
 def low_limits() -> Iterator[None]:
-    """Lower the limits on sizes. The fuzzing then tests that they are checked, and does not compile large programs."""
+    """Lower the limits on sizes, so that the fuzzing tests their checks but compiles no large programs."""
     before = {name: getattr(limits, name) for name in LOW}
     for name, value in LOW.items():
         setattr(limits, name, value)
@@ -62,9 +62,9 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def require(fact: bool, what: str) -> None:
-    if not fact:
-        raise Failure(what)
+def require(holds: bool, failure: str) -> None:
+    if not holds:
+        raise Failure(failure)
 
 
 def check_printable(shown: str) -> None:
@@ -94,14 +94,14 @@ def schedule_text(data: bytes) -> str:
 
 
 def schedule(data: bytes) -> str:
-    """Compile a schedule under low limits. The first byte selects machine and width."""
+    """Compile a schedule under low limits. The first byte selects machine, width and `arrange`."""
     options, text = (data[0] if data else 0), text_of(data[1:])
     machine: Machine = get_args(Machine)[options % 5]
     with low_limits():
         compiled = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
         program = compiled.program
-        again = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
-        require(again.program == program, "compiling twice gives different programs")
+        second = compile_source(Source("a.sched", text), {}, 1 + options // 5 % 2, machine, arrange=options // 10 % 2 == 1)
+        require(second.program == program, "compiling twice gives different programs")
         check_products(program)
         verify(evaluation_of(program))
     return f"program {type(compiled.spec.order).__name__} {options % 20} {len(program.header.pipes) > 1}"
@@ -112,7 +112,7 @@ def check_products(program: Program) -> None:
     require(program_from_json(program_to_json(program)) == program, "the JSON form reads as another program")
     require(program_from_text(program_to_text(program)) == program, "the text form reads as another program")
     simulation = simulate(program)
-    require(simulation.makespan >= max(simulation.busy), "a rank is busier than the makespan is long")
+    require(simulation.makespan >= max(simulation.busy), "a rank is busy for longer than the makespan")
     check_printable(report(program, simulation, None))
     check_printable(draw_timeline(program, simulation.timeline, columns=80, colour=False))
 
@@ -134,12 +134,12 @@ def program_text(data: bytes) -> str:
 
 
 def model(data: bytes) -> str:
-    """Read a model description, cut it, and sum its stages."""
+    """Read a model description, partition it, and sum its stages."""
     found = model_from_json(text_of(data), "model.json")
     require(model_from_json(model_to_json(found)) == found, "the JSON form reads as another model")
     for stages in {1, min(3, len(found.layers)), len(found.layers)}:
         sums = found.stage_sums(balanced(found, stages).layers)
-        require(sum(len(s.layers) for s in sums) == len(found.layers), "a cut loses layers")
+        require(sum(len(s.layers) for s in sums) == len(found.layers), "a partition loses layers")
     return f"model {len(found.layers) > 1} {bool(found.tied)}"
 
 

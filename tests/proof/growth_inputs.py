@@ -21,7 +21,7 @@ LETTER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 @dataclass(frozen=True)
 class Part:
-    """A repeated piece. copy: (k, number of copies) -> text of copy k; closing: follows all copies, repeated as often."""
+    """A repeated piece. copy: (k, number of copies) -> text of copy k; closing: follows the last copy, once per copy."""
 
     place: int
     copy: Callable[[int, int], str]
@@ -45,9 +45,11 @@ class Recipe:
         return "".join([*result, self.text[at:]])
 
     def of_length(self, length: int) -> str:
-        """Return a text of about this length."""
-        one, more = len(self.build(8)), len(self.build(16))
-        return self.build(max(1, round(8 * (length - 2 * one + more) / max(1, more - one))))
+        """Return a text of about this length. Every copy adds about the same length, measured with 8 and with 16 copies."""
+        length_8, length_16 = len(self.build(8)), len(self.build(16))
+        per_copy = max(1, length_16 - length_8) / 8
+        length_0 = 2 * length_8 - length_16
+        return self.build(max(1, round((length - length_0) / per_copy)))
 
     @property
     def description(self) -> str:
@@ -202,16 +204,15 @@ def colliding(count: int) -> Iterator[tuple[int, ...]]:
             a, b, state = _block(state)
             blocks.append((a, b))
     for k in range(count):
-        yield tuple(x for j, either in enumerate(blocks) for x in either[k >> j & 1])
+        yield tuple(x for j, choices in enumerate(blocks) for x in choices[k >> j & 1])
 
 
 def _block(state: np.uint64) -> tuple[tuple[int, ...], tuple[int, ...], np.uint64]:
     """Return two triples of numbers that lead from `state` to the same next state, and that state."""
     drawn = np.random.default_rng(1).integers(0, 2**31, (2, 2**19), dtype=np.uint64)
     second = _step(_step(state, drawn[0]), drawn[1])
-    reached = second * np.uint64(
-        pow(int(_P2), -1, 2**64)
-    )  # the third number must compensate for the difference of two of these
+    # The third number of a triple must compensate for the difference of two of these.
+    reached = second * np.uint64(pow(int(_P2), -1, 2**64))
     order = np.argsort(reached)
     k = int(np.argmin(np.diff(reached[order])))
     low, high = order[k], order[k + 1]

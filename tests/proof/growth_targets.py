@@ -36,9 +36,9 @@ def program(text: str) -> None:
 
 
 def model(text: str) -> None:
-    """Read a model description and cut it."""
+    """Read a model description and partition it."""
     found = model_from_json(text, "model.json")
-    stages = (len(found.layers) + 1) // 2  # for which the cut is slowest
+    stages = (len(found.layers) + 1) // 2  # the number of stages for which the partition takes longest
     found.stage_sums(balanced(found, stages).layers)
 
 

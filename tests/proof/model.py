@@ -68,13 +68,13 @@ def ends_on(program: Program, machine: str) -> bool:
         for g, actions in enumerate(ranks):
             while positions[g] < len(actions) and is_enabled(actions[positions[g]], positions, complete):
                 positions[g], moved = positions[g] + 1, True
-        left = []
+        incomplete = []
         for k, operation in pending:
             if is_enabled(operation, positions, complete):
                 complete, moved = complete | 1 << k, True
             else:
-                left.append((k, operation))
-        pending = left
+                incomplete.append((k, operation))
+        pending = incomplete
     return not pending and all(n == len(actions) for n, actions in zip(positions, ranks, strict=True))
 
 

@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 from chimerac.chimera_ir.instructions import AllReduce, Free, Recv, Send, Task, stage_group
-from tests.helpers import moved
-from tests.proof.draft import Draft, Mutation, Place, codes, mutants, other, swap, swap_alike
+from tests.helpers import with_move
+from tests.proof.draft import Draft, Mutation, Place, codes, different_number, mutants, swap, swap_with_same_kind
 from tests.proof.mutations_header import HEADER
 from tests.proof.mutations_streams import STREAMS
 
@@ -39,13 +39,13 @@ def redirect_peer(d: Draft, at: Place, rng: random.Random) -> bool:
         return False
     first = at[0] - at[0] % d.header.ranks
     likely = [g for g in range(first, first + d.header.ranks) if g != at[0]]
-    return d.put(at, replace(i, peer=other(rng, d.world + 1, i.peer, likely)))
+    return d.put(at, replace(i, peer=different_number(rng, d.world + 1, i.peer, likely)))
 
 
 def change_stage(d: Draft, at: Place, rng: random.Random) -> bool:
     i = d.at(at)
     likely = [x.stage for x in d.streams[at[0]] if isinstance(x, Recv if isinstance(i, Free) else type(i))]
-    stage = other(rng, d.header.stages + 1, i.stage, likely)
+    stage = different_number(rng, d.header.stages + 1, i.stage, likely)
     return d.put(at, replace(i, stage=stage, **({"group": stage_group(stage)} if isinstance(i, AllReduce) else {})))
 
 
@@ -54,41 +54,41 @@ def change_micro_batch(d: Draft, at: Place, rng: random.Random) -> bool:
     if isinstance(i, AllReduce) or i.pipe >= len(d.header.pipes):
         return False
     n = rng.randrange(len(i.micro_batches))
-    changed = other(rng, d.header.micro_batches + 1, i.micro_batches[n], d.header.pipes[i.pipe].micro_batches)
+    changed = different_number(rng, d.header.micro_batches + 1, i.micro_batches[n], d.header.pipes[i.pipe].micro_batches)
     return d.put(at, replace(i, micro_batches=(*i.micro_batches[:n], changed, *i.micro_batches[n + 1 :])))
 
 
 def change_pipe(d: Draft, at: Place, rng: random.Random) -> bool:
     i = d.at(at)
-    return not isinstance(i, AllReduce) and d.put(at, replace(i, pipe=other(rng, len(d.header.pipes) + 1, i.pipe)))
+    return not isinstance(i, AllReduce) and d.put(at, replace(i, pipe=different_number(rng, len(d.header.pipes) + 1, i.pipe)))
 
 
 def sum_earlier(d: Draft, at: Place, rng: random.Random) -> bool:
     if not isinstance(d.at(at), AllReduce) or at[1] == 0:
         return False
-    d.streams[at[0]][:] = moved(d.streams[at[0]], at[1], rng.randrange(at[1]))
+    d.streams[at[0]][:] = with_move(d.streams[at[0]], at[1], rng.randrange(at[1]))
     return True
 
 
-def sum_without_one(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Drop one ALLREDUCE, or one rank from its members."""
+def drop_sum_member(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Drop the ALLREDUCE of one rank, or one rank from the members that it names."""
     i = d.at(at)
     if not isinstance(i, AllReduce):
         return False
     if rng.random() < 0.5 or len(i.ranks) == 1:
         del d.streams[at[0]][at[1]]
         return True
-    gone = rng.choice(i.ranks)
-    return d.put(at, replace(i, ranks=tuple(r for r in i.ranks if r != gone)))
+    removed = rng.choice(i.ranks)
+    return d.put(at, replace(i, ranks=tuple(r for r in i.ranks if r != removed)))
 
 
 def swap_sums(d: Draft, at: Place, rng: random.Random) -> bool:
-    return swap_alike(d, at, rng, lambda i: isinstance(i, AllReduce))
+    return swap_with_same_kind(d, at, rng, lambda i: isinstance(i, AllReduce))
 
 
 def swap_receives(d: Draft, at: Place, rng: random.Random) -> bool:
     i = d.at(at)
-    return isinstance(i, Recv) and swap_alike(d, at, rng, lambda x: isinstance(x, Recv) and x.peer == i.peer)
+    return isinstance(i, Recv) and swap_with_same_kind(d, at, rng, lambda x: isinstance(x, Recv) and x.peer == i.peer)
 
 
 def delay_send(d: Draft, at: Place, rng: random.Random) -> bool:
@@ -97,7 +97,7 @@ def delay_send(d: Draft, at: Place, rng: random.Random) -> bool:
     task = next((n for n in range(at[1], len(stream)) if isinstance(stream[n], Task)), len(stream))
     if not isinstance(stream[at[1]], Send) or task == len(stream):
         return False
-    stream[:] = moved(stream, at[1], rng.choice([task, rng.randrange(task, len(stream))]))
+    stream[:] = with_move(stream, at[1], rng.choice([task, rng.randrange(task, len(stream))]))
     return True
 
 
@@ -106,7 +106,7 @@ def pair_with_next(d: Draft, at: Place, __: random.Random) -> bool:
     return isinstance(i, Task) and d.put(at, replace(i, overlap=not i.overlap))
 
 
-def give_back(d: Draft, at: Place, rng: random.Random) -> bool:
+def insert_free(d: Draft, at: Place, rng: random.Random) -> bool:
     """Insert a FREE of a value that this rank receives, at a random position."""
     i = d.at(at)
     if not isinstance(i, Recv):
@@ -116,28 +116,28 @@ def give_back(d: Draft, at: Place, rng: random.Random) -> bool:
 
 
 def two_changes(d: Draft, at: Place, rng: random.Random) -> bool:
-    """Make two changes of any classes, the one of a stream first, because it relies on the header."""
-    every = [*INSTRUCTIONS, *STREAMS, *HEADER]
-    first, second = sorted(rng.choices(every, k=2), key=every.index)
+    """Make two changes of any classes. A change of a stream is made before a change of the header, on which it relies."""
+    classes = [*INSTRUCTIONS, *STREAMS, *HEADER]
+    first, second = sorted(rng.choices(classes, k=2), key=classes.index)
     return first(d, at, rng) and any(d.streams) and second(d, d.place(rng), rng)
 
 
-# By class: its name, and the reason if all of its mutants are wrong, or none is.
+# By class: its name, and the reason if all of its mutants are wrong, or if all are correct.
 INSTRUCTIONS: dict[Mutation, tuple[str, str]] = {
     drop: ("drop an instruction", ""),
-    duplicate: ("duplicate an instruction", "every instruction is there once"),
+    duplicate: ("duplicate an instruction", "every instruction must occur exactly once"),
     swap_neighbours: ("swap neighbours", ""),
     swap_far: ("swap two instructions of a rank", ""),
-    redirect_peer: ("redirect a peer", "a value has one maker, and its reader one rank"),
+    redirect_peer: ("redirect a peer", "one rank computes a value, and one rank reads it"),
     change_stage: ("change a stage", ""),
     change_micro_batch: ("change a micro-batch", ""),
-    change_pipe: ("change a pipe", "a micro-batch is of one pipe"),
+    change_pipe: ("change a pipe", "a micro-batch belongs to one pipe"),
     sum_earlier: ("move an ALLREDUCE early", ""),
-    sum_without_one: ("drop one member of a sum", "every holder has a part of the gradient"),
+    drop_sum_member: ("drop one member of a collective", "every holder has a part of the gradient"),
     swap_sums: ("swap two collectives on one member", ""),
     swap_receives: ("swap two RECVs of one channel", "a channel is first in, first out"),
     delay_send: ("delay a SEND past a task", ""),
     pair_with_next: ("begin or end an overlapped pair", ""),
-    give_back: ("give a buffer back somewhere", ""),
+    insert_free: ("insert a FREE", ""),
 }
 MUTATIONS = INSTRUCTIONS | STREAMS | {two_changes: ("two changes at once", "")} | HEADER

@@ -15,7 +15,7 @@ Change = Callable[[Header, random.Random], Any]  # the field's new value
 
 
 def number(name: str, least: int = 1) -> Change:
-    """Return a change that adds a little to a number, or doubles or halves it."""
+    """Return a change of a field that is a number: by 1 or 2, doubled, or halved."""
 
     def change(h: Header, rng: random.Random) -> int:
         n: int = getattr(h, name)
@@ -30,36 +30,36 @@ def parameters(h: Header, rng: random.Random) -> dict[str, int]:
 
 
 def pipes(h: Header, rng: random.Random) -> tuple[Pipe, ...]:
-    every = list(h.pipes)
-    a, b = rng.randrange(len(every)), rng.randrange(len(every))
-    one, two = every[a], every[b]
-    stage = rng.randrange(len(one.placement))
+    changed = list(h.pipes)
+    a, b = rng.randrange(len(changed)), rng.randrange(len(changed))
+    first, second = changed[a], changed[b]
+    stage = rng.randrange(len(first.placement))
     match rng.randrange(11):
         case 0:
-            every[a] = replace(one, name="other")
+            changed[a] = replace(first, name="other")
         case 1:
-            every[a] = replace(one, name=two.name)
+            changed[a] = replace(first, name=second.name)
         case 2:
-            every[a] = replace(one, placement=replaced(one.placement, stage, rng.randrange(h.ranks + 1)))
+            changed[a] = replace(first, placement=replaced(first.placement, stage, rng.randrange(h.ranks + 1)))
         case 3:
-            every[a] = replace(one, placement=replaced(one.placement, stage, two.placement[-1]))
+            changed[a] = replace(first, placement=replaced(first.placement, stage, second.placement[-1]))
         case 4:
-            every[a], every[b] = replace(one, placement=two.placement), replace(two, placement=one.placement)
+            changed[a], changed[b] = replace(first, placement=second.placement), replace(second, placement=first.placement)
         case 5:
-            every[a], every[b] = two, one
-        case 6 if one.micro_batches:
-            m = rng.choice(one.micro_batches)
-            every[a] = replace(one, micro_batches=tuple(x for x in one.micro_batches if x != m))
-            every[b] = replace(every[b], micro_batches=(*every[b].micro_batches, m))
+            changed[a], changed[b] = second, first
+        case 6 if first.micro_batches:
+            m = rng.choice(first.micro_batches)
+            changed[a] = replace(first, micro_batches=tuple(x for x in first.micro_batches if x != m))
+            changed[b] = replace(changed[b], micro_batches=(*changed[b].micro_batches, m))
         case 7:
-            every[a] = replace(one, micro_batches=one.micro_batches[::-1])
-        case 8 if len(every) > 1:
-            del every[a]
+            changed[a] = replace(first, micro_batches=first.micro_batches[::-1])
+        case 8 if len(changed) > 1:
+            del changed[a]
         case 9:
-            every[a] = replace(one, micro_batches=(*one.micro_batches, rng.randrange(h.micro_batches + 1)))
+            changed[a] = replace(first, micro_batches=(*first.micro_batches, rng.randrange(h.micro_batches + 1)))
         case _:
-            every.append(Pipe("more", tuple(rng.choice([r, rng.randrange(h.ranks)]) for r in one.placement), ()))
-    return tuple(every)
+            changed.append(Pipe("more", tuple(rng.choice([r, rng.randrange(h.ranks)]) for r in first.placement), ()))
+    return tuple(changed)
 
 
 def replaced(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:
@@ -86,18 +86,18 @@ def micro_batch_size(_: Header, rng: random.Random) -> tuple[int, int]:
 
 
 def tied(h: Header, rng: random.Random) -> tuple[Tied, ...]:
-    every = list(h.tied)
+    changed = list(h.tied)
     match rng.randrange(4):
-        case 0 if every:
-            every.pop(rng.randrange(len(every)))
-        case 1 if every:
-            every.append(every[0])
-        case 2 if every:
-            every[0] = replace(every[0], stages=(*every[0].stages, rng.randrange(h.stages + 1)))
+        case 0 if changed:
+            changed.pop(rng.randrange(len(changed)))
+        case 1 if changed:
+            changed.append(changed[0])
+        case 2 if changed:
+            changed[0] = replace(changed[0], stages=(*changed[0].stages, rng.randrange(h.stages + 1)))
         case _:
             stages = rng.sample(range(h.stages + 1), rng.randint(1, min(2, h.stages)))
-            every.append(Tied(f"more{len(every)}", tuple(stages)))
-    return tuple(every)
+            changed.append(Tied(f"more{len(changed)}", tuple(stages)))
+    return tuple(changed)
 
 
 def limits(h: Header, rng: random.Random) -> dict[str, int]:
@@ -120,15 +120,15 @@ CHANGES: dict[str, Change] = {
     "tied": tied,
     "limits": limits,
 }
-SIZES = "each has one stream, or task, for each of them"
-WHY = {  # the reason, where all mutants are wrong, or none is
+SIZES = "the streams no longer match the number in the header"
+WHY = {  # the reason, if all mutants of a field are wrong, or if all are correct
     "ranks": SIZES,
     "stages": SIZES,
     "micro_batches": SIZES,
     "width": SIZES,
-    "kind": "one has backwards, the other has none",
+    "kind": "a training program has backwards, an evaluation has none",
     "schedule": "it is a name",
-    "parameters": "they are what the schedule was given",
+    "parameters": "they only record how the program was compiled",
     "micro_batch_size": "it changes no order and no value",
 }
 

@@ -38,9 +38,9 @@ def add_transfer(d: Draft, at: Place, rng: random.Random) -> bool:
         return False
     source, target = rng.sample(range(d.world), 2)
     value = "act" if rng.random() < 0.6 else "grad"
-    what = operands(d, at, rng)
-    d.insert(rng, source, Send(value, *what, target))  # type: ignore[arg-type]
-    d.insert(rng, target, Recv(value, *what, source))  # type: ignore[arg-type]
+    fields = operands(d, at, rng)
+    d.insert(rng, source, Send(value, *fields, target))  # type: ignore[arg-type]
+    d.insert(rng, target, Recv(value, *fields, source))  # type: ignore[arg-type]
     return True
 
 
@@ -66,7 +66,7 @@ def change_value(d: Draft, at: Place, _: random.Random) -> bool:
     return isinstance(i, Send | Recv | Free) and d.put(at, replace(i, value="grad" if i.value == "act" else "act"))
 
 
-def run_again(d: Draft, at: Place, _: random.Random) -> bool:
+def toggle_recompute(d: Draft, at: Place, _: random.Random) -> bool:
     i = d.at(at)
     return i.op == "FWD" and d.put(at, replace(i, recompute=not i.recompute))
 
@@ -76,15 +76,15 @@ def permute_streams(d: Draft, at: Place, rng: random.Random) -> bool:
     h = d.header
     if h.ranks == 1:
         return False
-    now = list(range(h.ranks))  # local rank -> the rank whose stream it gets
+    source = list(range(h.ranks))  # local rank -> the rank whose stream it gets
     if rng.random() < 0.5:
-        rng.shuffle(now)
+        rng.shuffle(source)
     else:
-        a, b = rng.sample(now, 2)
-        now[a], now[b] = b, a
-    new = {old: k for k, old in enumerate(now)}
+        a, b = rng.sample(source, 2)
+        source[a], source[b] = b, a
+    new = {old: k for k, old in enumerate(source)}
     renumbered = rng.choice(["nothing", "peers", "placements"])
-    streams = [d.streams[g - g % h.ranks + now[g % h.ranks]] for g in range(d.world)]
+    streams = [d.streams[g - g % h.ranks + source[g % h.ranks]] for g in range(d.world)]
     if renumbered != "nothing":
         streams = [[renamed(i, h.ranks, new) for i in stream] for stream in streams]
     if renumbered == "placements":
@@ -106,7 +106,7 @@ def renamed(i: Instruction, ranks: int, new: dict[int, int]) -> Instruction:
             return i
 
 
-def partner(d: Draft, at: Place) -> Place | None:
+def other_end(d: Draft, at: Place) -> Place | None:
     """Return the place of a transfer's other end."""
     i = d.at(at)
     if not isinstance(i, Send | Recv) or i.peer >= d.world:
@@ -115,10 +115,10 @@ def partner(d: Draft, at: Place) -> Place | None:
     return (i.peer, d.streams[i.peer].index(end)) if end in d.streams[i.peer] else None
 
 
-def with_partner(d: Draft, at: Place, rng: random.Random) -> Iterator[Place]:
+def with_other_end(d: Draft, at: Place, rng: random.Random) -> Iterator[Place]:
     """Yield a place and usually, for a transfer, the place of its other end."""
     yield at
-    end = partner(d, at)
+    end = other_end(d, at)
     if end is not None and rng.random() < 0.7:
         yield end
 
@@ -129,7 +129,7 @@ def split_group(d: Draft, at: Place, rng: random.Random) -> bool:
     if isinstance(i, AllReduce) or len(i.micro_batches) < 2:
         return False
     size = rng.randrange(1, len(i.micro_batches))
-    for g, k in [*with_partner(d, at, rng)]:
+    for g, k in [*with_other_end(d, at, rng)]:
         whole = d.streams[g][k]
         assert not isinstance(whole, AllReduce)
         batch = whole.micro_batches
@@ -142,35 +142,35 @@ def merge_groups(d: Draft, at: Place, rng: random.Random) -> bool:
     i = d.at(at)
     if isinstance(i, AllReduce):
         return False
-    alike = [
+    candidates = [
         n
         for n, x in enumerate(d.streams[at[0]])
         if n != at[1] and not isinstance(x, AllReduce) and replace(x, micro_batches=i.micro_batches) == i
     ]
-    if not alike:
+    if not candidates:
         return False
-    near = min(alike, key=lambda n: abs(n - at[1]))
-    other = (at[0], near if rng.random() < 0.7 else rng.choice(alike))
-    pairs = [(at, other)]
-    ends = partner(d, at), partner(d, other)
+    nearest = min(candidates, key=lambda n: abs(n - at[1]))
+    partner = (at[0], nearest if rng.random() < 0.7 else rng.choice(candidates))
+    pairs = [(at, partner)]
+    ends = other_end(d, at), other_end(d, partner)
     if ends[0] is not None and ends[1] is not None and ends[0] != ends[1] and rng.random() < 0.7:
         pairs.append(ends)  # type: ignore[arg-type]
-    first = rng.random() < 0.5
-    for one, two in pairs:
-        a, b = d.at(one), d.at(two)
+    keep_first = rng.random() < 0.5
+    for first, second in pairs:
+        a, b = d.at(first), d.at(second)
         assert isinstance(a, Task | Send | Recv | Free) and isinstance(b, Task | Send | Recv | Free)
-        both = replace(a, micro_batches=a.micro_batches + b.micro_batches)
-        d.put(one if first else two, both)  # type: ignore[arg-type]
-        gone = two if first else one
-        del d.streams[gone[0]][gone[1]]
+        merged = replace(a, micro_batches=a.micro_batches + b.micro_batches)
+        d.put(first if keep_first else second, merged)  # type: ignore[arg-type]
+        removed = second if keep_first else first
+        del d.streams[removed[0]][removed[1]]
     return True
 
 
 STREAMS: dict[Mutation, tuple[str, str]] = {
     add_instruction: ("add an instruction", ""),
-    add_transfer: ("add a transfer", "what crosses is sent once already, and the rest stays"),
-    change_value: ("take an activation for a gradient", ""),
-    run_again: ("recompute a forward, or no longer", "a backward finds the same, kept or made again"),
+    add_transfer: ("add a transfer", "every value that another rank reads already has its one transfer"),
+    change_value: ("replace act by grad, or grad by act", ""),
+    toggle_recompute: ("begin or stop recomputing a forward", "the backward reads the same values, kept or recomputed"),
     permute_streams: ("exchange the streams of ranks", ""),
     split_group: ("split a group", ""),
     merge_groups: ("merge two groups", ""),

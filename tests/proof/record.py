@@ -44,7 +44,7 @@ def rows(name: str, page: Path = PAGE) -> list[list[dict[str, str]]]:
 
 
 def record(name: str, body: str, page: Path = PAGE) -> None:
-    """Rewrite the block of a part. A lock allows other parts to do so at the same time."""
+    """Rewrite the block of a part. The file is locked, because other parts may do so at the same time."""
     with page.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         text, count = block(name).subn(lambda m: f"{m[1]}\n{body.strip()}\n\n{m[3]}", file.read())

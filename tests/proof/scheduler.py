@@ -72,7 +72,7 @@ class ChosenTurns(Turns):
 
 
 class CountingWorld(World):
-    """A world that counts what is posted in it."""
+    """A world that counts the sends, receives and sums that are posted in it."""
 
     launched = 0
 
@@ -107,15 +107,15 @@ class Exploration:
         return Explored(len(self.seen), tuple(self.finals.values()))
 
     def repeat(self, calls: list[Calls], path: Path) -> None:
-        """Run the program along a path of choices, and then on while it reaches new states."""
-        positions, taken = [0] * len(calls), list(path)
+        """Run the program along a path of choices, and then further while it reaches new states."""
+        positions, choices = [0] * len(calls), list(path)
         cut, before = False, 0
-        turn: tuple[int, int] | None = None
+        last_choice: tuple[int, int] | None = None
 
         def choose(ready: Sequence[int]) -> int | None:
-            nonlocal cut, turn, before
-            if turn is not None and world.posts() == before:
-                self.silent.add(turn)
+            nonlocal cut, last_choice, before
+            if last_choice is not None and world.posts() == before:
+                self.silent.add(last_choice)
             depth = sum(positions)
             if depth < len(path):
                 chosen = path[depth]
@@ -123,17 +123,17 @@ class Exploration:
                 state = tuple(positions)
                 known = state in self.seen
                 self.visit(state, contents(world, buffers) if self.thorough else None)
-                following = [
+                successors = [
                     (k, (*positions[:k], positions[k] + 1, *positions[k + 1 :])) for k in self.to_explore(ready, positions)
                 ]
-                fresh = [] if known else [(k, s) for k, s in following if self.thorough or s not in self.seen]
-                if not fresh:
+                unseen = [] if known else [(k, s) for k, s in successors if self.thorough or s not in self.seen]
+                if not unseen:
                     cut = True
                     return None
-                chosen = fresh[0][0]
-                self.pending += [((*taken, k), s) for k, s in fresh[1:]]
-                taken.append(chosen)
-            turn, before = (chosen, positions[chosen]), world.posts()
+                chosen = unseen[0][0]
+                self.pending += [((*choices, k), s) for k, s in unseen[1:]]
+                choices.append(chosen)
+            last_choice, before = (chosen, positions[chosen]), world.posts()
             positions[chosen] += 1
             return chosen
 

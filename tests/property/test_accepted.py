@@ -17,8 +17,8 @@ from chimerac.chimera_ir.textform import program_from_text
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import verify
-from tests.helpers import Streams, moved, program, streams, with_streams
-from tests.helpers_reference import wrong
+from tests.helpers import Streams, program, streams, with_move, with_streams
+from tests.helpers_reference import find_error
 
 PROGRAMS = {
     "chimera": program("chimera", D=4),
@@ -36,7 +36,7 @@ costs FWD=1 BWD=2 BWD_INPUT=1 BWD_WEIGHT=1 hop=0
 pipe main on 0 1 micro_batches 0 1
 """
 BY_HAND = {
-    "as late and as early as can be": """
+    "SENDs as late and RECVs as early as possible": """
 rank 0:
   RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1
   FWD main s0 m0
@@ -71,7 +71,7 @@ rank 1:
 def test_programs_written_by_hand_are_accepted(name: str) -> None:
     p = program_from_text(HEADER + BY_HAND[name])
     assert verify(p) is p
-    assert not wrong(p)
+    assert not find_error(p)
     simulate(p)
 
 
@@ -95,7 +95,7 @@ def later_sends(s: Streams) -> Iterator[Streams]:
                 for to in range(k + 1, len(stream)):
                     if channel(g, stream[to]) == channel(g, i):
                         break
-                    yield [*s[:g], moved(stream, k, to), *s[g + 1 :]]
+                    yield [*s[:g], with_move(stream, k, to), *s[g + 1 :]]
 
 
 def earlier_receives(s: Streams) -> Iterator[Streams]:
@@ -105,7 +105,7 @@ def earlier_receives(s: Streams) -> Iterator[Streams]:
                 for to in range(k - 1, -1, -1):
                     if channel(g, stream[to]) == channel(g, i):
                         break
-                    yield [*s[:g], moved(stream, k, to), *s[g + 1 :]]
+                    yield [*s[:g], with_move(stream, k, to), *s[g + 1 :]]
 
 
 def exchanged_tasks(s: Streams) -> Iterator[Streams]:
@@ -115,7 +115,7 @@ def exchanged_tasks(s: Streams) -> Iterator[Streams]:
         for a, b, end in zip(places, places[1:], [*places[2:], len(stream)], strict=False):
             if stream[a].micro_batches != stream[b].micro_batches:  # type: ignore[union-attr]
                 yield [*s[:g], stream[:a] + stream[b:end] + stream[a:b] + stream[end:], *s[g + 1 :]]
-                yield [*s[:g], moved(stream, b, a), *s[g + 1 :]]
+                yield [*s[:g], with_move(stream, b, a), *s[g + 1 :]]
 
 
 def in_order(p: Program, s: Streams) -> bool:
@@ -128,18 +128,18 @@ def in_order(p: Program, s: Streams) -> bool:
             c = channel(g, i)
             if isinstance(i, Send | Recv) and c:
                 ends.setdefault(c, []).append((i.value, i.stage, i.micro_batches))
-    whole = [[i.group for i in p.stream(g) if isinstance(i, AllReduce)] for g in range(p.world)]
-    return sums == whole and all(ends.get(("recv", *c[1:])) == v for c, v in ends.items() if c[0] == "send")  # type: ignore[index]
+    original = [[i.group for i in p.stream(g) if isinstance(i, AllReduce)] for g in range(p.world)]
+    return sums == original and all(ends.get(("recv", *c[1:])) == v for c, v in ends.items() if c[0] == "send")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("changes", [later_sends, earlier_receives, exchanged_tasks])
-def test_right_changes_are_accepted(name: str, changes: Callable[[Streams], Iterator[Streams]]) -> None:
+def test_correct_changes_are_accepted(name: str, changes: Callable[[Streams], Iterator[Streams]]) -> None:
     p = PROGRAMS[name]
     accepted = 0
     for changed in list(changes(streams(p)))[:: 1 if changes is exchanged_tasks else 3]:
         other = with_streams(p, changed)
-        if in_order(p, changed) and not wrong(other, range(2)):
+        if in_order(p, changed) and not find_error(other, range(2)):
             assert verify(other) is other
             assert other.digest != p.digest
             accepted += 1

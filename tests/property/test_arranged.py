@@ -15,10 +15,10 @@ from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.verify import verify
 from tests.effort import examples
-from tests.helpers import moved, streams, with_streams
+from tests.helpers import streams, with_move, with_streams
 from tests.helpers_orders import costed_listings, greedy_schedules
 from tests.helpers_random import schedules
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 
 ALL_AT_ONCE = """schedule all_at_once  ranks 2  stages 3    # every sum is launched at time 0, and waits for other tasks
 sync eager
@@ -31,7 +31,7 @@ order listing for rank r {
 }
 """
 
-texts = costed_listings() | costed_listings() | schedules() | greedy_schedules(roomy=True).map(lambda case: case.text)
+texts = costed_listings() | costed_listings() | schedules() | greedy_schedules(never_stuck=True).map(lambda case: case.text)
 
 
 @given(texts, st.sampled_from(get_args(Machine)), st.integers(1, 3))
@@ -40,7 +40,7 @@ texts = costed_listings() | costed_listings() | schedules() | greedy_schedules(r
 def test_from_its_text(text: str, machine: Machine, width: int) -> None:
     p = compile_source(Source("drawn", text), {}, width, machine, arrange=True).program
     assert p.header.machine == machine
-    assert not wrong(p, range(1))
+    assert not find_error(p, range(1))
 
 
 @given(texts, st.sampled_from(["paired", "serial"]), st.integers(1, 3))
@@ -55,6 +55,6 @@ def test_from_a_file_whose_sums_are_early() -> None:
     p = compile_text(ALL_AT_ONCE).program
     first = streams(p)[0]
     all_reduce, backward = (next(k for k, i in enumerate(first) if i.op == op) for op in ("ALLREDUCE", "BWD"))
-    early = with_streams(p, [moved(first, all_reduce, backward + 1), streams(p)[1]])
+    early = with_streams(p, [with_move(first, all_reduce, backward + 1), streams(p)[1]])
     rearranged = arranged(early, "serial")
     assert rearranged is not None and verify(rearranged).header.machine == "serial"

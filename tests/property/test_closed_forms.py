@@ -94,8 +94,8 @@ def test_chimera(schedule: str, D: int, N: int, f: int) -> None:
     # Equal costs: ratio (D - 2f) / (2fN + D - 2f), Li and Hoefler, SC'21, table 3 (paper).
     assert simulate(p, {"F": 1, "B": 1}).bubble_ratio == pytest.approx((D - 2 * f) / (2 * f * N + D - 2 * f))
     # Between D - D/(2f) + 1 and D activations (paper, table 3), 2f copies of weights.
-    alive = peaks(p).activations
-    assert (min(alive), max(alive)) == (D - D // (2 * f) + 1, D)
+    activations = peaks(p).activations
+    assert (min(activations), max(activations)) == (D - D // (2 * f) + 1, D)
     assert peaks(p).weight_copies == (2 * f,) * D
     assert {len(pipe.micro_batches) for pipe in p.header.pipes} == {N // (2 * f)}
 
@@ -126,9 +126,9 @@ def test_interleaved(D: int, N: int, v: int) -> None:
     # (D - 1)(F + B) / v for a rank's share; a stage costs one v-th of it. Narayanan et al., SC'21, section 2.2 (paper).
     check(p, lambda F, B: (D - 1) * (F + B), lambda F, B: N * v * (F + B), COSTS[:2])
     # D (1 + (D - 1) / (Dv)) shares on rank 0: Dv + D - 1 stages' activations, if there are that many.
-    alive = peaks(p).activations
-    assert alive == tuple(min(v * D + D - 1 - 2 * r, N * v) for r in range(D))
-    assert max(alive) == min(D * v + D - 1, N * v)
+    activations = peaks(p).activations
+    assert activations == tuple(min(v * D + D - 1 - 2 * r, N * v) for r in range(D))
+    assert max(activations) == min(D * v + D - 1, N * v)
     assert peaks(p).weight_copies == (v,) * D
 
 
@@ -154,9 +154,9 @@ MAKESPANS = [  # schedule, parameters, F, B, makespan
 ]
 
 
-@pytest.mark.parametrize(("schedule", "parameters", "F", "B", "pinned"), MAKESPANS)
-def test_pinned_makespans(schedule: str, parameters: dict[str, int], F: int, B: int, pinned: int) -> None:
-    assert measure(program(schedule, **parameters), F, B).makespan == pinned
+@pytest.mark.parametrize(("schedule", "parameters", "F", "B", "expected"), MAKESPANS)
+def test_known_makespans(schedule: str, parameters: dict[str, int], F: int, B: int, expected: int) -> None:
+    assert measure(program(schedule, **parameters), F, B).makespan == expected
 
 
 BUBBLES = {16: {2: 36.8, 4: 20.0, 8: 7.7, 16: 0.0}, 32: {2: 38.5, 4: 22.6, 8: 11.1, 16: 4.0, 32: 0.0}}  # D = N: pipes: %
@@ -168,7 +168,7 @@ def test_more_pipes_leave_less_bubble(D: int, pipes: int) -> None:
     assert round(100 * s.bubble_ratio, 1) == BUBBLES[D][pipes]
 
 
-# By D = N and stage: the time. At D = 8 the ticks run another backward first, so stage 6 is done at 24; see below.
+# By D = N and stage: the time at which both copies of the stage have their gradient.
 SYNCED = {4: {3: 9, 2: 12, 1: 14, 0: 16}, 8: {7: 19, 6: 24, 5: 26, 4: 28, 3: 30, 2: 32, 1: 34, 0: 36}}
 
 
@@ -186,7 +186,7 @@ def test_when_gradients_are_done(D: int) -> None:
 
 
 def test_when_gradients_are_done_if_a_late_stage_goes_first() -> None:
-    """If ranks 1 and 6 run the last backward of stage 6 before the first of stage 1, stage 6 is done at 21."""
+    """Stage 6 is done at 21 if ranks 1 and 6 run its last backward before the first backward of stage 1, instead of at 24."""
     p = program("chimera", D=8)
     changed = streams(p)
     for rank, late in ((6, "down[0] s6 m3"), (1, "up[0] s6 m7")):
@@ -200,7 +200,7 @@ def test_when_gradients_are_done_if_a_late_stage_goes_first() -> None:
     assert simulate(exchanged).makespan == 36
 
 
-def test_chimera_loses_to_1f1b_at_four_units() -> None:
-    """D = 8, N = 32: 126 against 117; at one unit it wins."""
-    chimera, plain = (simulate(program(x, D=8, N=32), {"F": 1, "B": 2}).makespan for x in ("chimera", "1f1b"))
-    assert (chimera, plain) == (126, 117)
+def test_chimera_is_slower_than_1f1b_at_four_units() -> None:
+    """At D = 8 and N = 32 the makespan of Chimera is 126, and that of 1F1B is 117. With one unit Chimera is faster."""
+    chimera, one_f_one_b = (simulate(program(x, D=8, N=32), {"F": 1, "B": 2}).makespan for x in ("chimera", "1f1b"))
+    assert (chimera, one_f_one_b) == (126, 117)

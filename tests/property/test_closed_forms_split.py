@@ -40,7 +40,7 @@ def wall(s: Simulation) -> Fraction:
     return Fraction(s.wall_bubbles[0], s.scale)
 
 
-def alive(p: Program) -> tuple[int, int]:
+def activation_range(p: Program) -> tuple[int, int]:
     """Return the minimum and the maximum over ranks of the peak number of activations."""
     return min(peaks(p).activations), max(peaks(p).activations)
 
@@ -53,7 +53,7 @@ def test_zb_h1(D: int, N: int) -> None:
     p = program("zb_h1", D=D, N=N)
     for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
         assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I - W)
-    assert alive(p) == (D, D)
+    assert activation_range(p) == (D, D)
     assert peaks(p).weight_copies == (1,) * D
 
 
@@ -63,7 +63,7 @@ def test_zb_h2(D: int, N: int) -> None:
     for F, I, W in (UNIT, (2, 2, 1), (3, 4, 2), (2, 3, 2)):
         assert max(measure(p, (F, I, W)).own_bubbles) == (D - 1) * (F + I - 2 * W)
     assert wall(measure(p)) == wall(measure(program("zb_h1", D=D, N=N))) == D - 1
-    assert alive(p) == (2 * D - 1, 2 * D - 1)
+    assert activation_range(p) == (2 * D - 1, 2 * D - 1)
 
 
 @pytest.mark.parametrize(("D", "N"), LONG)
@@ -73,7 +73,7 @@ def test_zb_v(D: int, N: int) -> None:
     s = measure(p)
     assert set(s.own_bubbles) == {0}
     assert wall(s) == D - 1
-    assert alive(p) == (2 * D, 2 * D)
+    assert activation_range(p) == (2 * D, 2 * D)
     assert peaks(p).weight_copies == (2,) * D
 
 
@@ -122,7 +122,7 @@ def test_chimera_forward_doubling(D: int, k: int) -> None:
     """N = 2kD: the bubble is 2(D - 2)F at B = 2F for every k. D = 4, N = 8: makespan 28."""
     p = program("chimera_doubling", D=D, N=2 * k * D)
     assert wall(measure(p)) == 2 * (D - 2)
-    assert alive(p) == (D + 2, 2 * D)
+    assert activation_range(p) == (D + 2, 2 * D)
     assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "FWD"} == {2}
     assert {len(i.micro_batches) for g in range(D) for i in p.stream(g) if i.op == "BWD"} == {1}
     if (D, k) == (4, 1):
@@ -144,7 +144,7 @@ def test_chimera_backward_halving(D: int, k: int) -> None:
     p = program("chimera_halving", D=D, N=2 * k * D)
     s = measure(p)  # in half units
     assert wall(s) / 2 == D - 2
-    assert alive(p) == (D + 2, 2 * D)  # halves
+    assert activation_range(p) == (D + 2, 2 * D)  # halves
     assert p.header.micro_batch_size == (1, 2)
     if (D, k) == (4, 2):
         assert s.makespan == 52
@@ -155,9 +155,9 @@ def test_gems(D: int, N: int) -> None:
     """The bubble ratio decreases to (D - 1)/(D + 1/2) at B = 2F as N grows. The difference is less than 1/(2N)."""
     p = program("gems", D=D, N=N)
     s = measure(p)
-    about = Fraction(D - 1) / (D + HALF)
-    assert about < Fraction(s.wall_bubbles[0], s.makespan) < about + Fraction(1, 2 * N)
-    assert alive(p) == (1, 1)
+    limit = Fraction(D - 1) / (D + HALF)
+    assert limit < Fraction(s.wall_bubbles[0], s.makespan) < limit + Fraction(1, 2 * N)
+    assert activation_range(p) == (1, 1)
     assert peaks(p).weight_copies == (2,) * D
 
 
@@ -171,7 +171,7 @@ def test_looped_bfs(D: int, N: int, v: int) -> None:
     p = program("looped_bfs", D=D, N=N, v=v)
     for F, I, W in (UNIT, (2, 3, 2)):
         assert wall(measure(p, (F, I, W))) == (D - 1) * (F + I + W)
-    assert alive(p) == (N * v, N * v)
+    assert activation_range(p) == (N * v, N * v)
 
 
 HANAYO = {
@@ -214,12 +214,12 @@ def lower_bound(p: Program, costs: tuple[int, int, int] = UNIT) -> int:
     return max(bounds)
 
 
-def reached(D: int, N: int, f: int) -> bool:
+def is_known_to_reach_the_bound(D: int, N: int, f: int) -> bool:
     """Return whether a plain greedy order is known to reach the bound."""
     return N == D or (D in (4, 6, 8, 16) if f == 1 else D <= 16)
 
 
-# Where it does not reach the bound: how much later it ends.
+# The sizes (D, N, f) at which it does not reach the bound, and by how much its makespan exceeds the bound.
 MISSED = {
     (10, 20, 1): 1, (10, 40, 1): 1, (12, 24, 1): 2, (12, 48, 1): 2,
     (32, 64, 1): 4, (32, 128, 1): 4, (32, 64, 2): 2, (32, 128, 2): 4,
@@ -233,9 +233,9 @@ def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
     p = program("chimera_zb", D=D, N=N, f=f)
     s = measure(p) if D < 32 else simulate(p)
     assert lower_bound(p) == 3 * N + D // (2 * f) - 1
-    over = MISSED.get((D, N, f), 0)
-    assert s.makespan - lower_bound(p) == over
-    assert not (over and reached(D, N, f))
+    excess = MISSED.get((D, N, f), 0)
+    assert s.makespan - lower_bound(p) == excess
+    assert not (excess and is_known_to_reach_the_bound(D, N, f))
     assert max(peaks(p).activations) == D
     assert peaks(p).weight_copies == (2 * f,) * D
 
@@ -243,9 +243,9 @@ def test_bidirectional_with_split_backward(D: int, N: int, f: int) -> None:
 @pytest.mark.parametrize("D", [4, 8, 16])
 def test_half_of_dualpipe(D: int) -> None:
     """At hop 0 and N = 2D the bubble is half of that of DualPipe, with one activation less."""
-    ours, theirs = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
-    assert 2 * wall(measure(ours)) == wall(measure(theirs))
-    assert max(peaks(ours).activations) == max(peaks(theirs).activations) - 1
+    half, dualpipe = (program(name, D=D, N=2 * D) for name in ("chimera_zb", "dualpipe"))
+    assert 2 * wall(measure(half)) == wall(measure(dualpipe))
+    assert max(peaks(half).activations) == max(peaks(dualpipe).activations) - 1
 
 
 TENTH = Fraction(1, 10)
@@ -259,17 +259,17 @@ RANKING = [  # D = 8, F = I = W = 1: schedule, N, bubble at hop 0, 0.1 F, 0.3 F
 ]
 
 
-@pytest.mark.parametrize(("schedule", "N", "free", "tenth", "three"), RANKING)
-def test_transfers_change_the_ranking(schedule: str, N: int, free: int, tenth: Fraction, three: Fraction) -> None:
-    """Orders that are optimized for hop 0 are simulated with other hops: the best of four becomes the third."""
+@pytest.mark.parametrize(("schedule", "N", "bubble_0", "bubble_01", "bubble_03"), RANKING)
+def test_transfers_change_the_ranking(schedule: str, N: int, bubble_0: int, bubble_01: Fraction, bubble_03: Fraction) -> None:
+    """Orders that are optimized for hop 0 are simulated with other hops. The fastest of the four at hop 0 is then the third."""
     p = program(schedule, D=8, N=N)
-    for hop, bubble in ((0, free), (TENTH, tenth), (3 * TENTH, three)):
+    for hop, bubble in ((0, bubble_0), (TENTH, bubble_01), (3 * TENTH, bubble_03)):
         s = measure(p, hop=hop)
         assert Fraction(max(s.wall_bubbles), s.scale) == bubble
 
 
 def test_an_order_planned_for_a_hop_differs() -> None:
-    """The scheduler uses the hop: at hop F its order for F is faster than its order for 0, and at hop 0 it is slower."""
-    free, far = program("chimera_zb", D=8, N=32), program("chimera_zb", D=8, N=32, hop=1)
-    assert measure(far, hop=1).makespan < measure(free, hop=1).makespan
-    assert measure(free).makespan < measure(far).makespan
+    """The scheduler plans for the given hop: its order for hop 1 is the faster one at hop 1, and the slower one at hop 0."""
+    for_hop_0, for_hop_1 = program("chimera_zb", D=8, N=32), program("chimera_zb", D=8, N=32, hop=1)
+    assert measure(for_hop_1, hop=1).makespan < measure(for_hop_0, hop=1).makespan
+    assert measure(for_hop_0).makespan < measure(for_hop_1).makespan

@@ -11,7 +11,7 @@ from chimerac.chimera_ir.program import Ints
 from chimerac.compiler.diagnose.cycle import consecutive_pairs, shortest_cycle
 
 
-def drawn_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
+def random_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
     """Return waits (target, source) that can never be satisfied, and the lane of each node."""
     lane = np.repeat(np.arange(5), [r.randint(1, 5) for _ in range(5)])
     waits = [(r.randrange(len(lane)), r.randrange(len(lane))) for _ in range(r.randint(1, 9))]
@@ -25,8 +25,8 @@ def drawn_waits(r: random.Random) -> tuple[Ints, Ints, Ints]:
         if not ready:
             break
         done |= ready
-    left = [(t, s) for t, s in waits if s not in done]
-    return np.array([t for t, _ in left], np.int64), np.array([s for _, s in left], np.int64), lane
+    unsatisfied = [(t, s) for t, s in waits if s not in done]
+    return np.array([t for t, _ in unsatisfied], np.int64), np.array([s for _, s in unsatisfied], np.int64), lane
 
 
 def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
@@ -39,14 +39,14 @@ def fewest_waits(target: Ints, source: Ints, lane: Ints) -> int:
 
 
 def test_the_cycle_is_the_shortest() -> None:
-    seen = []
+    lengths = []
     for seed in range(3000):
-        target, source, lane = drawn_waits(random.Random(seed))
+        target, source, lane = random_waits(random.Random(seed))
         if not len(target):
             continue
         cycle = shortest_cycle(target, source, lane)
-        for wait, following in consecutive_pairs(cycle):
-            assert lane[source[wait]] == lane[target[following]] and target[following] <= source[wait]
+        for wait, next_wait in consecutive_pairs(cycle):
+            assert lane[source[wait]] == lane[target[next_wait]] and target[next_wait] <= source[wait]
         assert len(cycle) == fewest_waits(target, source, lane)
-        seen.append(len(cycle))
-    assert {1, 2, 3} <= set(seen)
+        lengths.append(len(cycle))
+    assert {1, 2, 3} <= set(lengths)

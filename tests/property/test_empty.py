@@ -88,13 +88,14 @@ counts = st.sampled_from(["0", "0", "Z", "1", "2", "N", "if i == 0 then 0 else 2
 @st.composite
 def schedules(draw: st.DrawFn) -> str:
     """Draw a small schedule in which pipes, clauses and families may be empty."""
+    # By names: expressions that use these names.
     e = {names: draw(st.lists(formulas(names), min_size=6, max_size=6)) for names in ("", "s", "sm", "sg", "smpr", "r", "rp")}
     pipes = []
     for name in draw(st.sampled_from(["a", "ab", "abc"])):
         family = draw(st.sampled_from(["[i in 0 .. 1]", "[i in 1 .. 0]", "[i in Z .. 2]"]))
         extra = draw(st.sampled_from(["", f"stage s in 1 .. Z on rank {e['s'][0]}", f"stage s in 2 .. 1 on rank {e['s'][1]}"]))
-        again = draw(st.sampled_from(["", "recompute", f"recompute when {e['s'][2]} > 0"]))
-        pipes.append(f"pipe {name}{family} {{ {extra} stage s on rank s {again} micro_batches {draw(counts)} }}")
+        recompute = draw(st.sampled_from(["", "recompute", f"recompute when {e['s'][2]} > 0"]))
+        pipes.append(f"pipe {name}{family} {{ {extra} stage s on rank s {recompute} micro_batches {draw(counts)} }}")
     pipes += draw(st.sampled_from([["pipe z { stage s on rank s micro_batches 2 }"]] * 3 + [[]]))
     sums = draw(
         st.sampled_from(["", f"cost F(s) = {e['s'][3]}", f"cost hop = {e[''][1]}", "tied t on stages 0, 1", "window Z"])

@@ -62,9 +62,9 @@ def test_a_wrong_verdict_is_detected() -> None:
     assert tally.disagreements == {"rendezvous": 1, "paired": 1, "serial": 1}
 
 
-def circle() -> Program:
-    """Return a program of three ranks in a circle. Each first computes the task whose input the rank before it sends."""
-    text = """schedule circle ranks 3 stages 2
+def ring() -> Program:
+    """Return a program of three ranks in a ring. Each first computes the task whose input the rank before it sends."""
+    text = """schedule ring ranks 3 stages 2
     pipe p[i in 0 .. 2] { stage k on rank (i + k) % 3   micro_batches 1 }
     order listing for rank r { F p[r]  F p[(r + 2) % 3]  B p[(r + 2) % 3]  B p[r] }"""
     p = compile_text(text).program
@@ -92,18 +92,16 @@ def triangle() -> Program:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "machine", "needed"),
+    ("make", "machine", "needed"),
     [
-        (circle, "window", {READ}),
-        (circle, "paired", {READ, END}),
+        (ring, "window", {READ}),
+        (ring, "paired", {READ, END}),
         (triangle, "rendezvous", {READ, POST}),
         (triangle, "paired", {READ, WINDOW, END}),
     ],
 )
-def test_every_kind_of_wait_is_needed_for_some_program(
-    drawn: Callable[[], Program], machine: Machine, needed: set[int]
-) -> None:
-    p = drawn()
+def test_every_kind_of_wait_is_needed_for_some_program(make: Callable[[], Program], machine: Machine, needed: set[int]) -> None:
+    p = make()
     assert {*needed_waits(p, machine)} == needed
     assert model.explore(p, machine).finals == scheduler.explore(p, machine).finals == (False,)
 
@@ -111,9 +109,9 @@ def test_every_kind_of_wait_is_needed_for_some_program(
 def test_a_channel_that_is_not_first_in_first_out_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def received(self: Channel, buffer: Tensor, queue: Queue | None) -> Operation:
         self.waiting = deque(reversed(self.waiting))
-        return right(self, buffer, queue)
+        return original(self, buffer, queue)
 
-    right = Channel.received
+    original = Channel.received
     p = program("gpipe", D=2, N=3)
     assert scheduler.explore(p, "posted").finals == (True,)
     monkeypatch.setattr(Channel, "received", received)

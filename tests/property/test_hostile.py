@@ -18,7 +18,7 @@ from chimerac.compiler import compile_text, is_program, read_program, verify
 from chimerac.compiler.format import format_schedule
 from tests.helpers import program
 from tests.proof import campaign, fuzz, fuzz_engine
-from tests.proof.fuzz_engine import Runner, mutated, run_own
+from tests.proof.fuzz_engine import Runner, mutated, run_builtin
 from tests.proof.fuzz_targets import TARGETS, Failure, Target, check_printable, codes_of, low_limits
 from tests.proof.growth_inputs import colliding
 
@@ -50,7 +50,7 @@ def family(last: int) -> str:
     return changed(SMALL, "pipe p {", f"pipe p[i in 0 .. {last}] {{")
 
 
-def wide(text: str) -> str:
+def with_large_n(text: str) -> str:
     return changed(text, "N = 2", "N = 400000")
 
 
@@ -75,12 +75,15 @@ SCHEDULES = {
     "micro-batches of many pipes": (family(999).replace("N = 2", "N = 500000"), "E211"),
     "pipes x clauses": (changed(family(999), "{", "{ " + "stage s in 1 .. 0 on rank s " * 99), "E211"),
     "pipes x rules": (changed(family(99), "ticks {", "ticks { " + "F(s, m) at m " * 999), "E211"),
-    "groups of groups": (wide(SMALL).replace("m) at s", "m = 0 .. g) at s"), "E211"),
+    "groups of groups": (with_large_n(SMALL).replace("m) at s", "m = 0 .. g) at s"), "E211"),
     "rules that repeat": (SMALL.replace("ticks {", "ticks { " + "F(s, m) at m " * 999), "E301 E302"),
-    "a formula of many terms": (wide(SMALL).replace("at s", "at s " + "+ m - m " * 999), "E211"),
+    "a formula of many terms": (with_large_n(SMALL).replace("at s", "at s " + "+ m - m " * 999), "E211"),
     "loops that do nothing": (listing("repeat 1000 { repeat 1000 { repeat 1000 { } } }"), "E306"),
     "loops over names": (listing("".join(f"let y{k} = 1 " for k in range(999)) + "repeat 99999 { repeat 2 { } }"), "E211"),
-    "costs that no integer holds": (wide(before("order", f"cost F = {2**40}, B = {2**40}, hop = {2**40} ")), "E211"),
+    "costs that no integer holds": (
+        with_large_n(before("order", f"cost F = {2**40}, B = {2**40}, hop = {2**40} ")),
+        "E211",
+    ),
     "no micro-batches": (SMALL.replace("N = 2", "N = 0"), "E211"),
     "a byte order mark within": (SMALL.replace("param", "\ufeffparam"), "E101"),
     "a lone surrogate": (SMALL.replace("param", "\udc80"), "E101"),
@@ -89,9 +92,9 @@ SCHEDULES = {
 }
 
 TUPLES = [",".join(map(str, ids)) for ids in colliding(2**13)]
-SAME = [f'{{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{ids}]}}' for ids in TUPLES]
-WORDS = [f"  FWD main s0 m{ids}" for ids in TUPLES]
-PRODUCT = changed(
+JSON_OF_ONE_HASH = [f'{{"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{ids}]}}' for ids in TUPLES]
+TEXT_OF_ONE_HASH = [f"  FWD main s0 m{ids}" for ids in TUPLES]
+TIED_SETS_TIMES_PIPES = changed(
     changed(STREAMS, "\nrank 0:", "".join(f"pipe q{k} on 0 1 micro_batches\n" for k in range(4000)) + "\nrank 0:"),
     "\nrank 0:",
     "".join(f"tied t{k} stages 0 1\n" for k in range(20_000)) + "\nrank 0:",
@@ -124,18 +127,18 @@ FILES = {
     "a line twice": (changed(STREAMS, "costs", "schedule again\ncosts"), "E605"),
     "digits in a line": (changed(STREAMS, "width=1", "width=" + "1" * 5000), "E605"),
     "digits in an instruction": (changed(STREAMS, "FWD main s0", "FWD main s" + "1" * 5000), "E605"),
-    "digits of elsewhere": (changed(STREAMS, "width=1", "width=１"), "E603"),
+    "digits of another script": (changed(STREAMS, "width=1", "width=１"), "E603"),
     "pipes": (changed(STREAMS, "rank 0:", "pipe q on 0 1 micro_batches\n" * 5000 + "rank 0:"), "E604"),
     "stray quotes": (changed(JSON, '"width": 1', '"width": 1, "width": 2' + '\\" "' * 1_000_000), "E601 E603"),
     "quotes that are escaped": (changed(JSON, '"width": 1', '"width": "' + '\\"' * 2_000_000), "E601"),
-    "numbers of one hash": (changed(JSON, "[\n", "[\n [" + ", ".join(SAME) + "],\n"), "E401"),
-    "lists of one hash": (changed(STREAMS, "rank 0:", "rank 0:\n" + ";".join(WORDS)), "E402"),
+    "numbers of one hash": (changed(JSON, "[\n", "[\n [" + ", ".join(JSON_OF_ONE_HASH) + "],\n"), "E401"),
+    "lists of one hash": (changed(STREAMS, "rank 0:", "rank 0:\n" + ";".join(TEXT_OF_ONE_HASH)), "E402"),
     "findings": (STREAMS + "  ALLREDUCE s1 over 0;" * 200_000 + "ALLREDUCE s1 over 0", "E403 E450 E604"),
     "findings about the header": (
         changed(STREAMS, "  FWD main s0 m0", "  FWD main s0 m9999999999;" * 200_000 + "FWD main s0 m0"),
         "E603",
     ),
-    "tied sets times pipes": (PRODUCT, "E604"),
+    "tied sets times pipes": (TIED_SETS_TIMES_PIPES, "E604"),
     "a field that directs the terminal": (changed(STREAMS, "costs", "\u061c\x9b costs"), "E605"),
 }
 
@@ -209,7 +212,7 @@ EXECUTIONS = {"schedule text": 40, "schedule": 40, "program json": 60, "program 
 def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
     """The inputs are the same every time; `make proof` draws more."""
     runner = Runner(target, tmp_path)
-    run_own(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
+    run_builtin(runner, seed=7, seconds=100, executions=EXECUTIONS[target])
     assert runner.log.executions == EXECUTIONS[target] and not runner.log.failures
 
 
@@ -217,18 +220,18 @@ def test_a_short_fuzzing_run(target: str, tmp_path: Path) -> None:
 def test_seeds_have_different_answers(target: str) -> None:
     """If a target refused all of its seeds, the fuzzing would test its first lines only."""
     seeds = TARGETS[target].seeds()
-    said = set()
+    answers = set()
     for data in (*seeds[:3], *seeds[-5:]):
         try:
-            said.add(TARGETS[target].run(data))
+            answers.add(TARGETS[target].run(data))
         except ChimeraError as error:
-            said.add(codes_of(error))
-    assert len(said) > 1 and any(not x.startswith("E") for x in said)
+            answers.add(codes_of(error))
+    assert len(answers) > 1 and any(not x.startswith("E") for x in answers)
 
 
-def broken(data: bytes) -> str:
-    if b"fall" in data:
-        raise Failure("it fell")
+def failing_target(data: bytes) -> str:
+    if b"fail" in data:
+        raise Failure("it failed")
     if b"hang" in data:
         time.sleep(60)
     if b"raise" in data:
@@ -236,35 +239,37 @@ def broken(data: bytes) -> str:
     return "fine"
 
 
-def test_the_engine_notices_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TARGETS, "broken", Target(broken, lambda: [b"fall over"], ("hang",)))
+def test_the_engine_records_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TARGETS, "broken", Target(failing_target, lambda: [b"fail over"], ("hang",)))
     monkeypatch.setattr(fuzz_engine, "HANG", 1)
     runner = Runner("broken", tmp_path)
-    for data in (b"fine", b"fall over there", b"fall", b"raise", b"hang"):
+    for data in (b"fine", b"fail over there", b"fail", b"raise", b"hang"):
         runner(data)
     assert sorted(what.split()[0] for what in runner.log.failures.values()) == ["Failure", "KeyError", "aborted"]
     saved = {path.read_bytes() for path in tmp_path.glob("fail-*")}
-    assert saved == {b"fall", b"raise", b"hang"}  # the shortest input for each failure
+    assert saved == {b"fail", b"raise", b"hang"}  # the shortest input for each failure
     assert signal.alarm(0) == 0
 
 
-@pytest.mark.parametrize(("death", "what"), [("os.kill(os.getpid(), 9)", "died with -9"), ("sys.exit(3)", "died with 3")])
+@pytest.mark.parametrize(
+    ("statement", "message"), [("os.kill(os.getpid(), 9)", "died with -9"), ("sys.exit(3)", "died with 3")]
+)
 def test_a_process_that_dies_is_a_failure_with_its_input(
-    death: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    statement: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = f"""
 import os, sys, time
 from pathlib import Path
 from tests.proof.fuzz_engine import HEAD
 Path(sys.argv[1], "running").write_bytes(HEAD.pack(time.time(), 3) + b"bad")
-{death}
+{statement}
 """
     monkeypatch.setattr(fuzz, "command", lambda target, seconds, seed, folder: [sys.executable, "-c", code, str(folder)])
     result = fuzz.Result("model")
     fuzz.Fuzzing(1, tmp_path).work(result, tmp_path, 5, 0)
-    ((said, path),) = result.failures.values()
-    assert what in said and path.read_bytes() == b"bad"
-    assert "1 |" in fuzz.report([result], 60, 1) and what in fuzz.report([result], 60, 1)
+    ((failure, path),) = result.failures.values()
+    assert message in failure and path.read_bytes() == b"bad"
+    assert "1 |" in fuzz.report([result], 60, 1) and message in fuzz.report([result], 60, 1)
 
 
 def test_an_interrupted_run_records_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,5 +291,5 @@ def test_low_limits_are_restored() -> None:
 
 def test_mutations_differ_and_stay_short() -> None:
     rng = random.Random(5)
-    made = {mutated(SMALL.encode(), [b"let"], b"other words", rng) for _ in range(100)}
-    assert len(made) > 80 and all(len(x) <= fuzz_engine.LONGEST for x in made)
+    inputs = {mutated(SMALL.encode(), [b"let"], b"other words", rng) for _ in range(100)}
+    assert len(inputs) > 80 and all(len(x) <= fuzz_engine.LONGEST for x in inputs)

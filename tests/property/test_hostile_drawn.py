@@ -34,7 +34,7 @@ def answer(target: str, data: bytes) -> str:
         return codes_of(error)
 
 
-def written(text: str) -> bytes:
+def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -53,13 +53,13 @@ def test_arbitrary_trees(options: bytes, tree: n.Schedule) -> None:
 @given(st.binary(min_size=1, max_size=1), st.lists(words, max_size=60).map(" ".join))
 def test_words_in_any_order(options: bytes, text: str) -> None:
     for beginning in ("schedule x ", ""):
-        answer("schedule text", written(beginning + text))
-        answer("schedule", options + written(beginning + text))
+        answer("schedule text", encoded(beginning + text))
+        answer("schedule", options + encoded(beginning + text))
 
 
 @examples(60)
 @given(schedules(), st.data())
-def test_schedules_with_a_piece_cut_out_or_doubled(text: str, data: st.DataObject) -> None:
+def test_schedules_with_a_piece_removed_or_repeated(text: str, data: st.DataObject) -> None:
     a, b = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
     answer("schedule", b"\0" + (text[:a] + text[b:]).encode())
     answer("schedule", b"\0" + (text[:b] + text[a:]).encode())
@@ -95,9 +95,9 @@ def test_json_programs_with_another_value_somewhere(data: st.DataObject) -> None
             break
         part = part[key]
     part[key] = data.draw(values)
-    answer("program json", written(json.dumps(changed)))
-    answer("program json", written(json.dumps(data.draw(values))))
-    answer("model", written(json.dumps(data.draw(values))))
+    answer("program json", encoded(json.dumps(changed)))
+    answer("program json", encoded(json.dumps(data.draw(values))))
+    answer("model", encoded(json.dumps(data.draw(values))))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -30,14 +30,14 @@ def growth(spent: list[int], lengths: list[int]) -> float:
 
 @pytest.mark.parametrize("name", names())
 def test_compiling_and_verifying_are_linear(name: str) -> None:
-    def compiled(size: tuple[int, int]) -> Program:
+    def compile_size(size: tuple[int, int]) -> Program:
         return compile_schedule(name, dict(zip("DN", size, strict=True))).program
 
-    programs = [compiled(size) for size in SIZES]  # so that caches are filled before the measurements
+    programs = [compile_size(size) for size in SIZES]  # so that caches are filled before the measurements
     lengths = [len(p) for p in programs]
     for measure in (lines, peak):
         for what, spent in {
-            "compiling": [measure(lambda size=size: compiled(size)) for size in SIZES],  # type: ignore[misc]
+            "compiling": [measure(lambda size=size: compile_size(size)) for size in SIZES],  # type: ignore[misc]
             "verifying": [measure(lambda p=p: verify(p)) for p in programs],  # type: ignore[misc]
         }.items():
             message = f"{what} {name} takes {spent} {measure.__name__} for {lengths} instructions"
@@ -89,11 +89,11 @@ def test_quadratic_growth_is_detected() -> None:
     """A reader that is worse than linear in lines or bytes is detected; a linear one is not."""
 
     recipe = Recipe("schedule x", (Part(10, lambda k, n: "x " * 4, description="x"),))
-    quick = [
+    quadratic = [
         ("lines", lambda t: [sum(1 for _ in range(len(t) // 9)) for _ in range(len(t) // 90)]),
         ("bytes", lambda t: bytearray(len(t) ** 2 // 400)),
     ]
-    for cost, run in quick:
+    for cost, run in quadratic:
         for name, reader in ((cost, run), ("", lambda t: [t.count("y"), bytearray(9 * len(t)), [1 for _ in range(len(t))]])):
             measurement = Measurement("x", Reader(reader, lambda: ["x"], (), lambda: iter(()), 2**17))  # type: ignore[arg-type]
             measure = {"lines": measurement.count_lines, "bytes": measurement.count_bytes}[cost]

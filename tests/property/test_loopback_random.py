@@ -7,28 +7,28 @@ import random
 import pytest
 
 from chimerac.chimera_ir.program import Program
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from chimerac.interpreter.errors import StuckError
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from tests.helpers_loopback import deep_model, equal_to_one_process, rank_of
-from tests.proof.drawn import Sizes, drawn_tasks, lowered, with_moved_receives
+from tests.helpers_loopback import deep_model, rank_of, run_and_compare
+from tests.proof.drawn import Sizes, lower_tasks, random_tasks, with_moved_receives
 from tests.proof.mutations import codes
 
 MODEL = deep_model(4)
 SIZES = Sizes(tied=False)  # the model has no tied parameters
 
 
-@pytest.mark.parametrize("ten", range(6))
-def test_drawn_schedules_have_the_gradients_of_one_process(ten: int) -> None:
-    for seed in range(10 * ten, 10 * ten + 10):
+@pytest.mark.parametrize("first_seed", range(0, 60, 10))
+def test_drawn_schedules_have_the_gradients_of_one_process(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 10):
         r = random.Random(seed)
-        p = lowered(drawn_tasks(r, SIZES), r)
-        equal_to_one_process(p, MODEL, seed, every_post=True, iterations=2)
+        p = lower_tasks(random_tasks(r, SIZES), r)
+        run_and_compare(p, MODEL, seed, every_post=True, iterations=2)
 
 
 def test_drawn_schedules_are_of_many_shapes() -> None:
-    drawn = [drawn_tasks(random.Random(seed), SIZES) for seed in range(60)]
+    drawn = [random_tasks(random.Random(seed), SIZES) for seed in range(60)]
     assert len({(p.header.ranks, p.header.stages, len(p.header.pipes)) for p in drawn}) > 25
     several = [p for p in drawn if any(len(set(pipe.placement)) < p.header.stages for pipe in p.header.pipes)]
     assert len(several) > 30
@@ -36,8 +36,8 @@ def test_drawn_schedules_are_of_many_shapes() -> None:
 
 def maybe_deadlocking(r: random.Random) -> Program | None:
     """Return a random program with its RECVs moved, if the verifier accepts it or finds a deadlock only."""
-    bad = with_moved_receives(r, lowered(drawn_tasks(r, SIZES), r))
-    return bad if codes(bad) <= {"E440"} else None
+    p = with_moved_receives(r, lower_tasks(random_tasks(r, SIZES), r))
+    return p if codes(p) <= {"E440"} else None
 
 
 def test_a_program_hangs_in_loopback_exactly_where_the_verifier_says() -> None:
@@ -46,10 +46,10 @@ def test_a_program_hangs_in_loopback_exactly_where_the_verifier_says() -> None:
         p = maybe_deadlocking(random.Random(1000 + seed))
         if p is None:
             continue
-        for machine, ends in machines(View(p)).items():
+        for machine, ends in machines(ProgramIndex(p)).items():
             verdicts.append((machine, ends))
             if ends:
-                equal_to_one_process(p, MODEL, seed, machine, every_post=True)  # type: ignore[arg-type]
+                run_and_compare(p, MODEL, seed, machine, every_post=True)  # type: ignore[arg-type]
             else:
                 with pytest.raises(StuckError):
                     run_in_loopback(p, rank_of(p, MODEL), seed, machine, every_post=True)  # type: ignore[arg-type]

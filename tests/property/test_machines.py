@@ -20,22 +20,22 @@ from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw.timeline import draw_timeline
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.verify import verify
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from tests.effort import examples
-from tests.helpers import CASES, compiled, streams, with_streams
+from tests.helpers import CASES, library_program, streams, with_streams
 from tests.helpers_events import makespan
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import MACHINES, Sizes, delay_receives, drawn_tasks, lowered, with_moved_receives
+from tests.proof.drawn import MACHINES, Sizes, delay_receives, lower_tasks, random_tasks, with_moved_receives
 from tests.proof.mutations import codes
 
 SIZES = Sizes(ranks=4, stages=4, pipes=2, micro_batches=3)
 
 
-def drawn(r: random.Random) -> Iterator[Program]:
+def random_programs(r: random.Random) -> Iterator[Program]:
     """Yield a random program with each machine on which it ends, and some versions rearranged for a machine."""
-    tasks = drawn_tasks(r, SIZES)
-    p = lowered(tasks, r)
+    tasks = random_tasks(r, SIZES)
+    p = lower_tasks(tasks, r)
     p = r.choice(
         [
             lambda: p,
@@ -47,7 +47,7 @@ def drawn(r: random.Random) -> Iterator[Program]:
     p = replace(p, costs=replace(p.costs, hop=r.randint(0, 3)))
     if codes(p.with_header(machine="posted")):
         return
-    for machine, ends in machines(View(p)).items():
+    for machine, ends in machines(ProgramIndex(p)).items():
         named = p.with_header(machine=machine)
         other = arranged(named, machine)  # type: ignore[arg-type]
         yield from [named] * ends
@@ -77,7 +77,7 @@ def check_products(p: Program) -> None:
 @examples(60)
 def test_a_program_that_terminates_on_its_machine_has_times_on_it(seed: int) -> None:
     r = random.Random(seed)
-    for p in drawn(r):
+    for p in random_programs(r):
         check_products(p)
         if r.random() < 0.1:
             check_products(evaluation_of(p))
@@ -87,10 +87,10 @@ def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
     r = random.Random(1)
     found: Counter[object] = Counter()
     for _ in range(150):
-        for p in drawn(r):
+        for p in random_programs(r):
             found[p.header.machine] += 1
             found[p.header.machine, p.header.window == 0] += 1
-            found["posted alone"] += sum(machines(View(p)).values()) == 1
+            found["posted alone"] += sum(machines(ProgramIndex(p)).values()) == 1
     assert min(found[m] for m in MACHINES) > 20 and min(found[m, True] for m in MACHINES) > 3
     assert found["posted alone"] > 3
 
@@ -98,15 +98,15 @@ def test_the_draws_include_programs_that_only_one_machine_runs() -> None:
 @given(st.integers(0, 2**32))
 @examples(60)
 def test_a_program_that_terminates_on_a_machine_terminates_on_machines_with_fewer_waits(seed: int) -> None:
-    for p in drawn(random.Random(seed)):
-        ends = machines(View(p))
-        for more, less in (("serial", "paired"), ("paired", "window"), ("rendezvous", "window"), ("window", "posted")):
-            assert ends[less] or not ends[more]
+    for p in random_programs(random.Random(seed)):
+        ends = machines(ProgramIndex(p))
+        for stricter, looser in (("serial", "paired"), ("paired", "window"), ("rendezvous", "window"), ("window", "posted")):
+            assert ends[looser] or not ends[stricter]
 
 
 def test_the_library_on_every_machine() -> None:
     for name, parameters in CASES:
         for machine in MACHINES:
-            p = arranged(compiled(name, parameters, width=2), machine)
+            p = arranged(library_program(name, parameters, width=2), machine)
             assert p is not None
             check_products(verify(replace(p, costs=replace(p.costs, hop=1))))

@@ -12,44 +12,44 @@ import pytest
 
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.gpt import gpt
 from tests.distributed.integers import IntegerSamples
 from tests.helpers import SMALL, program
-from tests.helpers_layers import drawn_model
+from tests.helpers_layers import random_model
 from tests.helpers_memory import differences
-from tests.proof.drawn import drawn_tasks, lowered
+from tests.proof.drawn import lower_tasks, random_tasks
 
 PARTS, SAMPLES = 5, 2
-EACH = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
+PROGRAMS_OF_A_PART = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 
 
-def drawn(r: random.Random) -> tuple[Program, Model]:
+def random_case(r: random.Random) -> tuple[Program, Model]:
     """Return a random program with a machine on which it ends, and a random model for it."""
-    p = lowered(drawn_tasks(r), r)
-    p = p.with_header(machine=r.choice([machine for machine, ends in machines(View(p)).items() if ends]))
+    p = lower_tasks(random_tasks(r), r)
+    p = p.with_header(machine=r.choice([machine for machine, ends in machines(ProgramIndex(p)).items() if ends]))
     tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
-    return p, drawn_model(r, p.header.stages, tied)
+    return p, random_model(r, p.header.stages, tied)
 
 
-def wrong(p: Program, model: Model, seed: int, length: int = 2) -> list[str]:
-    live = differences(p, model, describe(model, SAMPLES), IntegerSamples(length))
-    return [found for of_rank in run_in_loopback(p, live, seed, every_post=True) for found in of_rank]
+def wrong_predictions(p: Program, model: Model, seed: int, length: int = 2) -> list[str]:
+    run_rank = differences(p, model, describe(model, SAMPLES), IntegerSamples(length))
+    return [found for of_rank in run_in_loopback(p, run_rank, seed, every_post=True) for found in of_rank]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_rank_holds_the_predicted_bytes_after_every_instruction(part: int) -> None:
-    for seed in range(part * EACH, (part + 1) * EACH):
-        p, model = drawn(random.Random(seed))
-        assert not wrong(p, model, seed), f"seed {seed}"
+    for seed in range(part * PROGRAMS_OF_A_PART, (part + 1) * PROGRAMS_OF_A_PART):
+        p, model = random_case(random.Random(seed))
+        assert not wrong_predictions(p, model, seed), f"seed {seed}"
 
 
 def test_all_kinds_of_layers_are_drawn() -> None:
-    found = [drawn(random.Random(seed))[0] for seed in range(24)]
+    found = [random_case(random.Random(seed))[0] for seed in range(24)]
     assert len({p.header.machine for p in found}) >= 4 and {p.header.window for p in found} == {0, 1, 2, 3}
     assert any(p.header.width > 1 for p in found) and any(p.header.tied for p in found)
 
@@ -58,5 +58,5 @@ def test_all_kinds_of_layers_are_drawn() -> None:
 def test_a_gpt_holds_the_predicted_bytes_after_every_instruction(name: str) -> None:
     p = program(name, **SMALL[name][0])
     model = gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1)
-    assert not wrong(p, model, 0, length=16)
+    assert not wrong_predictions(p, model, 0, length=16)
     assert all(m.peak > m.weights + m.gradients for m in memory(p, describe(model, SAMPLES)))

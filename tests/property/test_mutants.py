@@ -1,6 +1,6 @@
 """Mutants of correct programs: the verifier rejects a mutant, or the mutant still computes the same.
 
-A few mutants of every class are judged as in tests/proof/kills.py; `make proof` judges more. Whether a mutant computes the
+A few mutants of every class are checked as in tests/proof/kills.py; `make proof` checks more. Whether a mutant computes the
 same is decided by code that shares nothing with the verifier.
 """
 
@@ -13,19 +13,19 @@ import pytest
 
 from chimerac.chimera_ir.program import Program
 from tests.helpers import SMALL, program
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 from tests.proof.drawn import Sizes
-from tests.proof.kills import EVALUATION, TRAINING, Results, drawn, evaluations, judge_mutants, shipped
+from tests.proof.kills import EVALUATION, TRAINING, Results, check_mutants, evaluations_of, random_programs, shipped_programs
 from tests.proof.mutations import (
     MUTATIONS,
     Mutation,
     change_micro_batch,
     change_stage,
     drop,
+    drop_sum_member,
     mutants,
     redirect_peer,
     sum_earlier,
-    sum_without_one,
     swap_sums,
 )
 from tests.proof.mutations_streams import change_value
@@ -33,50 +33,52 @@ from tests.proof.mutations_streams import change_value
 PER_CLASS = 2  # mutants of one class and program
 
 
-def shipped_as(schedule: str) -> Iterator[tuple[str, Program]]:
-    return ((name, p) for name, p in shipped() if name.split(",")[0] == schedule)
+def programs_of(schedule: str) -> Iterator[tuple[str, Program]]:
+    return ((name, p) for name, p in shipped_programs() if name.split(",")[0] == schedule)
 
 
 def check(classes: dict[Mutation, Results]) -> None:
     for mutation, found in classes.items():
         words, why = MUTATIONS[mutation]
-        assert not found.fate["unexplained"] and not found.fate["refused for nothing"], words
-        assert not why or not (found.fate["equivalent"] and found.fate["rejected"]), f"{words}: two fates, although {why}"
+        assert not found.outcomes["wrongly accepted"] and not found.outcomes["wrongly rejected"], words
+        assert not why or not (found.outcomes["equivalent"] and found.outcomes["rejected"]), (
+            f"{words}: two outcomes, although {why}"
+        )
 
 
 @pytest.mark.parametrize("schedule", SMALL)
 def test_mutants_are_rejected_or_compute_the_same(schedule: str) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
-    judge_mutants(shipped_as(schedule), PER_CLASS, classes, run=False)
+    check_mutants(programs_of(schedule), PER_CLASS, classes, run=False)
     check(classes)
-    assert sum(c.fate["rejected"] for c in classes.values()) > len(MUTATIONS)
+    assert sum(c.outcomes["rejected"] for c in classes.values()) > len(MUTATIONS)
     # These programs have no FREE, so every instruction and each of its fields is needed.
-    assert not any(classes[m].fate["equivalent"] for m in (drop, change_stage, change_micro_batch))
+    assert not any(classes[m].outcomes["equivalent"] for m in (drop, change_stage, change_micro_batch))
 
 
 @pytest.mark.parametrize("schedule", SMALL)
-def test_mutants_of_evaluations_too(schedule: str) -> None:
+def test_mutants_of_evaluations(schedule: str) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
-    judge_mutants(evaluations(shipped_as(schedule)), PER_CLASS, classes, run=False)
+    check_mutants(evaluations_of(programs_of(schedule)), PER_CLASS, classes, run=False)
     check(classes)
-    assert classes[change_value].codes.keys() == {"E401"}, "nobody makes a gradient"
-    assert not any(classes[m].fate["equivalent"] for m in (drop, change_stage, change_micro_batch))
+    assert classes[change_value].codes.keys() == {"E401"}, "an evaluation computes no gradients"
+    assert not any(classes[m].outcomes["equivalent"] for m in (drop, change_stage, change_micro_batch))
 
 
 @pytest.mark.parametrize("sizes", [TRAINING, EVALUATION], ids=lambda sizes: sizes.kind)
-def test_mutants_of_drawn_schedules_too(sizes: Sizes) -> None:
+def test_mutants_of_random_programs(sizes: Sizes) -> None:
     classes: dict[Mutation, Results] = defaultdict(Results)
-    judge_mutants(drawn(2, 12, sizes), 2, classes)
+    check_mutants(random_programs(2, 12, sizes), 2, classes)
     check(classes)
-    sums = {sum_earlier, sum_without_one, swap_sums}
+    sums = {sum_earlier, drop_sum_member, swap_sums}
     assert {*classes} == {*MUTATIONS} - (sums if sizes is EVALUATION else set())
-    assert sum(c.fate["run"] for c in classes.values()) > 10
+    assert sum(c.outcomes["run"] for c in classes.values()) > 10
 
 
 @pytest.mark.parametrize("schedule", SMALL)
-def test_the_reference_rejects_what_the_verifier_rejects(schedule: str) -> None:
+def test_the_reference_rejects_the_mutants_that_the_verifier_rejects(schedule: str) -> None:
     """The reference itself finds nearly all mutants that change what is computed."""
     p = program(schedule, width=2, **SMALL[schedule][0])
     for mutation in (drop, redirect_peer, change_stage, change_micro_batch):
-        seen = [bool(wrong(mutant, seeds=range(1))) for mutant in mutants(p, mutation, 14, schedule)]
+        seen = [bool(find_error(mutant, seeds=range(1))) for mutant in mutants(p, mutation, 14, schedule)]
         assert sum(seen) >= 0.9 * len(seen), mutation.__name__

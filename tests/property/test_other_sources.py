@@ -16,14 +16,14 @@ import pytest
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
 from tests.helpers import program, tasks
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 
 # A task: kind, stage, micro-batch within the pipe; and whether it overlaps with the next one.
 Task = tuple[str, int, int]
 Line = tuple[Task, ...]  # one task, or a pair
 
 
-def computed(p: Program) -> list[list[tuple[object, ...]]]:
+def task_orders(p: Program) -> list[list[tuple[object, ...]]]:
     """Return the tasks of every rank in order: (operation, pipe, stage, numbers within the pipe, overlap)."""
     ids = [{m: k for k, m in enumerate(pipe.micro_batches)} for pipe in p.header.pipes]
     return [
@@ -32,7 +32,7 @@ def computed(p: Program) -> list[list[tuple[object, ...]]]:
     ]
 
 
-def listed(ranks: Sequence[Sequence[Line]], stages: int, micro_batches: int) -> str:
+def listing_of(ranks: Sequence[Sequence[Line]], stages: int, micro_batches: int) -> str:
     """Return a listing of every task of every rank, with the stages placed in a V."""
     D = len(ranks)
     lines = [f"schedule listed  ranks {D}  stages {stages}"]
@@ -52,38 +52,40 @@ def torch_order(schedule: str, D: int, N: int) -> list[list[Line]]:
     if method is None:
         pytest.skip(f"this torch has no {schedule} of the shape known here")
     # The attributes that the method reads. The constructor cannot be used: it needs stages with process groups.
-    it = SimpleNamespace(pp_group_size=D, num_stages=2 * D, _num_stages=2 * D, _n_microbatches=N)
+    attributes = SimpleNamespace(pp_group_size=D, num_stages=2 * D, _num_stages=2 * D, _n_microbatches=N)
     letters = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}
 
     def task(action) -> Task:  # type: ignore[no-untyped-def]
         return letters[action.computation_type.name], action.stage_index, action.microbatch_index
 
-    actions = [[a for a in method(it, rank) if a is not None] for rank in range(D)]
-    return [[tuple(map(task, a.sub_actions)) if a.sub_actions else (task(a),) for a in mine] for mine in actions]
+    actions = [[a for a in method(attributes, rank) if a is not None] for rank in range(D)]
+    return [
+        [tuple(map(task, a.sub_actions)) if a.sub_actions else (task(a),) for a in rank_actions] for rank_actions in actions
+    ]
 
 
 @pytest.mark.parametrize(("D", "N"), [(D, N) for D in (1, 2, 3, 4, 8) for N in (2 * D - 1, 2 * D, 2 * D + 1, 4 * D)])
-def test_zb_v_is_what_torch_generates(D: int, N: int) -> None:
+def test_zb_v_has_the_order_of_torch(D: int, N: int) -> None:
     order = torch_order("ScheduleZBVZeroBubble", D, N)
-    p = compile_text(listed(order, 2 * D, N)).program
-    assert computed(p) == computed(program("zb_v", D=D, N=N))
-    assert not wrong(p, range(1))
+    p = compile_text(listing_of(order, 2 * D, N)).program
+    assert task_orders(p) == task_orders(program("zb_v", D=D, N=N))
+    assert not find_error(p, range(1))
 
 
 @pytest.mark.parametrize(("D", "N"), [(2, 1), (2, 2), (4, 1), (4, 3), (4, 6), (5, 5)])
-def test_what_torch_generates_for_few_micro_batches_runs_too(D: int, N: int) -> None:
+def test_the_order_of_torch_for_few_micro_batches_runs(D: int, N: int) -> None:
     """For N < 2D - 1 torch uses the order for 2D - 1 without the tasks that do not exist; zb_v.sched excludes such N."""
-    p = compile_text(listed(torch_order("ScheduleZBVZeroBubble", D, N), 2 * D, N)).program
-    assert not wrong(p)
+    p = compile_text(listing_of(torch_order("ScheduleZBVZeroBubble", D, N), 2 * D, N)).program
+    assert not find_error(p)
 
 
 @pytest.mark.parametrize(("D", "N"), [(D, N) for D in (1, 2, 3, 4, 5, 8) for N in (2 * D, 2 * D + 1, 3 * D, 4 * D)])
-def test_dualpipev_is_what_torch_generates(D: int, N: int) -> None:
+def test_dualpipev_has_the_order_of_torch(D: int, N: int) -> None:
     order = torch_order("ScheduleDualPipeV", D, N)
     assert any(len(line) == 2 for rank in order for line in rank)
-    p = compile_text(listed(order, 2 * D, N)).program
-    assert computed(p) == computed(program("dualpipev", D=D, N=N))
-    assert not wrong(p, range(1))
+    p = compile_text(listing_of(order, 2 * D, N)).program
+    assert task_orders(p) == task_orders(program("dualpipev", D=D, N=N))
+    assert not find_error(p, range(1))
 
 
 class Published:
@@ -96,29 +98,29 @@ class Published:
         self.rank, self.D = rank, D
         self.second_half = rank >= D // 2
         self.half = min(rank, D - 1 - rank)
-        self.done: list[tuple[object, ...]] = []
+        self.tasks: list[tuple[object, ...]] = []
         self.forwards, self.backwards = [0, 0], [0, 0]
         self.weights: list[tuple[int, int]] = []  # first in, first out
         self.phases(N)
 
-    def note(self, op: str, pipe: int, m: int, overlap: bool = False) -> None:
+    def record(self, op: str, pipe: int, m: int, overlap: bool = False) -> None:
         stage = self.rank if pipe == 0 else self.D - 1 - self.rank
-        self.done.append((op, pipe, stage, (m,), overlap))
+        self.tasks.append((op, pipe, stage, (m,), overlap))
 
     def F(self, phase: int, overlap: bool = False) -> None:  # noqa: N802
         pipe = phase ^ self.second_half
-        self.note("FWD", pipe, self.forwards[pipe], overlap)
+        self.record("FWD", pipe, self.forwards[pipe], overlap)
         self.forwards[pipe] += 1
 
     def B(self, phase: int, zero_bubble: bool = False) -> None:  # noqa: N802
         pipe = phase ^ self.second_half
         m = self.backwards[pipe]
-        self.note("BWD_INPUT" if zero_bubble else "BWD", pipe, m)
+        self.record("BWD_INPUT" if zero_bubble else "BWD", pipe, m)
         self.weights += [(pipe, m)] * zero_bubble
         self.backwards[pipe] += 1
 
     def W(self) -> None:  # noqa: N802
-        self.note("BWD_WEIGHT", *self.weights.pop(0))
+        self.record("BWD_WEIGHT", *self.weights.pop(0))
 
     def FB(self, forward: int, backward: int) -> None:  # noqa: N802
         self.F(forward, overlap=True)
@@ -163,4 +165,4 @@ class Published:
 def test_dualpipe_is_its_eight_published_phases(D: int) -> None:
     for N in (2 * D, 2 * D + 2, 3 * D, 4 * D, 4 * D + 6, 6 * D):
         p = program("dualpipe", D=D, N=N)
-        assert computed(p) == [Published(rank, D, N).done for rank in range(D)]
+        assert task_orders(p) == [Published(rank, D, N).tasks for rank in range(D)]

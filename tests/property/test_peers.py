@@ -11,16 +11,16 @@ from chimerac.chimera_ir.instructions import Bwd, Recv, Send
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler.verify import findings, verify
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
-from tests.helpers import Streams, moved, program, streams, with_streams
-from tests.helpers_loopback import deep_model, equal_to_one_process
+from tests.helpers import Streams, program, streams, with_move, with_streams
+from tests.helpers_loopback import deep_model, run_and_compare
 from tests.proof.mutations import codes
 
 PIPED = program("1f1b", D=2, N=3)
 
 
-def changed(p: Program, at: int, stream: Streams) -> Program:
+def with_stream(p: Program, at: int, stream: Streams) -> Program:
     return with_streams(p, [stream[0] if g == at else s for g, s in enumerate(streams(p))])
 
 
@@ -29,7 +29,7 @@ def test_a_stage_on_two_ranks_is_accepted_and_trains() -> None:
     p = program("chimera", D=2, N=2)
     assert all(len(p.header.holders([s])) == 2 for s in range(p.header.stages))
     assert verify(p) is p
-    equal_to_one_process(p, deep_model(4), seed=0)
+    run_and_compare(p, deep_model(4), seed=0)
 
 
 def test_a_duplicate_task_is_refused() -> None:
@@ -37,10 +37,10 @@ def test_a_duplicate_task_is_refused() -> None:
     for n, i in enumerate(PIPED.stream(0)):
         if not isinstance(i, Send | Recv):
             stream = list(PIPED.stream(0))
-            assert codes(changed(PIPED, 0, [[*stream[: n + 1], i, *stream[n + 1 :]]])) == {"E411"}
+            assert codes(with_stream(PIPED, 0, [[*stream[: n + 1], i, *stream[n + 1 :]]])) == {"E411"}
 
 
-def test_the_right_number_of_tasks_with_one_missing_and_one_doubled_is_refused() -> None:
+def test_the_right_number_of_tasks_with_one_missing_and_one_repeated_is_refused() -> None:
     """Micro-batch 1 has no backward and micro-batch 0 has two. The counts are right, but the program is wrong."""
     p = program("1f1b", D=1, N=2)
     stream = [replace(i, micro_batches=(0,)) if isinstance(i, Bwd) else i for i in p.stream(0)]
@@ -75,7 +75,7 @@ def test_two_sends_that_cross_are_found_where_a_send_waits_for_its_receive() -> 
     """Two ranks that both send before they receive deadlock if a SEND waits for its RECV, otherwise not."""
     p = program_from_text(CROSSING)
     assert not codes(p)
-    assert machines(View(p)) == {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
+    assert machines(ProgramIndex(p)) == {"posted": True, "window": True, "rendezvous": False, "paired": False, "serial": False}
     assert codes(p.with_header(machine="rendezvous")) == {"E440"}
 
 
@@ -85,7 +85,7 @@ def test_a_program_without_its_receives_is_refused() -> None:
     assert "E421" in codes(with_streams(PIPED, without))
     for g, stream in enumerate(streams(PIPED)):
         for n in [n for n, i in enumerate(stream) if isinstance(i, Recv)]:
-            assert "E421" in codes(changed(PIPED, g, [[*stream[:n], *stream[n + 1 :]]]))
+            assert "E421" in codes(with_stream(PIPED, g, [[*stream[:n], *stream[n + 1 :]]]))
 
 
 def test_two_receives_in_the_wrong_order_are_refused() -> None:
@@ -94,7 +94,7 @@ def test_two_receives_in_the_wrong_order_are_refused() -> None:
         for a, b in [
             (n, n + 1) for n in range(len(stream) - 1) if isinstance(stream[n], Recv) and isinstance(stream[n + 1], Recv)
         ]:
-            assert codes(changed(PIPED, g, [moved(stream, a, b)])) == {"E430"}
+            assert codes(with_stream(PIPED, g, [with_move(stream, a, b)])) == {"E430"}
             break
         else:
             pytest.fail("this rank has no two consecutive RECVs")

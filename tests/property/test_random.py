@@ -25,7 +25,7 @@ from tests.effort import examples
 from tests.helpers import SMALL, chimera_pairs, program, streams, tasks, with_streams
 from tests.helpers_events import makespan
 from tests.helpers_random import programs, schedules, trees
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 
 
 def check_exactly_once(p: Program) -> None:
@@ -38,9 +38,9 @@ def check_exactly_once(p: Program) -> None:
             for m in i.micro_batches:
                 assert m in h.pipes[i.pipe].micro_batches
                 counted[i.op][g // h.ranks, i.stage, m] += 1
-    wanted = [(w, s, m) for w in range(h.width) for s in range(h.stages) for m in range(h.micro_batches)]
-    assert counted["FWD"] == Counter(wanted)
-    assert counted["BWD"] + counted["BWD_INPUT"] == Counter(wanted)
+    expected = [(w, s, m) for w in range(h.width) for s in range(h.stages) for m in range(h.micro_batches)]
+    assert counted["FWD"] == Counter(expected)
+    assert counted["BWD"] + counted["BWD_INPUT"] == Counter(expected)
     assert counted["BWD_INPUT"] == counted["BWD_WEIGHT"]
 
 
@@ -54,13 +54,13 @@ def test_a_printed_tree_parses_to_itself(tree: n.Schedule) -> None:
 
 @given(programs())
 @examples(150)
-def test_every_program_survives_both_forms(p: Program) -> None:
-    for there, back in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
-        again = back(there(p))
+def test_every_program_is_equal_after_writing_and_reading(p: Program) -> None:
+    for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
+        reread = read(write(p))
         # Programs compare by their JSON text. What it might lose is visible only in the values.
-        assert (again.header, streams(again)) == (p.header, streams(p))
-        assert again == p and again.digest == p.digest
-        assert there(again) == there(p)
+        assert (reread.header, streams(reread)) == (p.header, streams(p))
+        assert reread == p and reread.digest == p.digest
+        assert write(reread) == write(p)
     assert with_streams(p, streams(p)) == p
 
 
@@ -72,7 +72,7 @@ def test_random_schedules(text: str, width: int) -> None:
     assert parse(Source("printed", print_schedule(tree))) == tree
     p = compile_text(text, width=width).program
     check_exactly_once(p)
-    assert not wrong(p)
+    assert not find_error(p)
     assert compile_text(print_schedule(tree), width=width).program == p  # compiling again gives the same program
     assert verify(program_from_json(program_to_json(p))) == p
     assert program_from_text(program_to_text(p)) == p
@@ -114,7 +114,7 @@ def library(draw: st.DrawFn) -> Program:
 @examples(60)
 def test_the_library_at_any_size(p: Program) -> None:
     check_exactly_once(p)
-    assert not wrong(p, range(1))
+    assert not find_error(p, range(1))
     assert program_from_text(program_to_text(p)) == p
     assert simulate(p).makespan == makespan(p)
     costs = {"FWD": 2, "BWD": 3, "BWD_INPUT": 1, "BWD_WEIGHT": 4}
@@ -146,7 +146,7 @@ def test_the_same_bytes_under_two_hash_seeds() -> None:
     outputs = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        ran = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, check=True)
-        outputs.append(ran.stdout)
+        completed = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, capture_output=True, check=True)
+        outputs.append(completed.stdout)
     assert len(outputs[0]) > 100_000
     assert outputs[0] == outputs[1]

@@ -22,14 +22,14 @@ from chimerac.compiler.syntax.printer import print_schedule
 from chimerac.compiler.verify import verify
 from tests.effort import examples
 from tests.helpers_events import makespan
-from tests.helpers_orders import GreedyCase, ListingCase, computed, greedy_schedules, listings, shuffled_listings
-from tests.helpers_reference import wrong
+from tests.helpers_orders import GreedyCase, ListingCase, greedy_schedules, listings, shuffled_listings, task_orders
+from tests.helpers_reference import find_error
 
 
-def right(text: str) -> Program:
+def compile_and_check(text: str) -> Program:
     """Return the program of a schedule that must compile, after checking it in several independent ways."""
     p = compile_text(text).program
-    assert not wrong(p)
+    assert not find_error(p)
     assert simulate(p).makespan == makespan(p)
     printed = print_schedule(parse(Source("drawn", text)))
     assert compile_text(printed).program == p
@@ -38,11 +38,11 @@ def right(text: str) -> Program:
     return p
 
 
-@given(greedy_schedules(roomy=True))
+@given(greedy_schedules(never_stuck=True))
 @examples(100)
 def test_a_scheduler_with_room_for_every_stage_is_never_stuck(case: GreedyCase) -> None:
     """Every limit is on F - W or F - B, and allows at least one group of forwards for each (pipe, stage) that it counts."""
-    case.check(right(case.text))
+    case.check(compile_and_check(case.text))
 
 
 def with_limits(text: str, help: str) -> str:
@@ -56,24 +56,24 @@ def with_limits(text: str, help: str) -> str:
     return "\n".join(lines)
 
 
-@given(greedy_schedules(roomy=False))
+@given(greedy_schedules(never_stuck=False))
 @examples(100)
-def test_a_scheduler_with_any_limits_works_or_says_that_it_is_stuck(case: GreedyCase) -> None:
+def test_a_scheduler_with_any_limits_ends_or_has_a_finding(case: GreedyCase) -> None:
     try:
         p = compile_text(case.text).program
     except ChimeraError as error:
         [d] = error.diagnostics
         assert d.code == "E305" and d.notes
-        right(with_limits(case.text, d.help))
+        compile_and_check(with_limits(case.text, d.help))
     else:
         case.check(p)
-        assert not wrong(p, range(1))
+        assert not find_error(p, range(1))
 
 
 @given(listings())
 @examples(100)
-def test_a_listing_runs_what_it_lists(case: ListingCase) -> None:
-    assert computed(right(case.text())) == case.orders
+def test_a_listing_runs_the_tasks_that_it_lists(case: ListingCase) -> None:
+    assert task_orders(compile_and_check(case.text())) == case.orders
 
 
 @given(shuffled_listings())
@@ -84,7 +84,7 @@ def test_any_listing_works_or_is_refused_with_a_finding(text: str) -> None:
     except ChimeraError as error:
         assert all(d.code.startswith("E30") and d.message and d.span for d in error.diagnostics)
     else:
-        assert not wrong(p, range(1))
+        assert not find_error(p, range(1))
 
 
 ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W")
@@ -110,8 +110,8 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
     listed = Counter(a[:3] for a in named) + Counter(a[:3] for times, body in blocks for a in times * body)
     listed["F(0"] += "F(0, 0 .. 1)" in named
     for s in (0, 1):  # the remaining tasks, so that many of the listings are complete
-        listed[f"I({s}"] += (left := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
-        blocks += [(count - listed[f"F({s}"], [f"F({s})"]), (left, [f"I({s})"])]
+        listed[f"I({s}"] += (missing := max(count - listed[f"B({s}"] - listed[f"I({s}"], 0))
+        blocks += [(count - listed[f"F({s}"], [f"F({s})"]), (missing, [f"I({s})"])]
     blocks.append((listed["I(0"] + listed["I(1"] - listed["W(0"] - listed["W(1"] - listed["W"], ["W"]))
     return looped_and_unrolled(count, named, blocks)
 

@@ -49,7 +49,7 @@ def renamed(source: Source) -> str:
 def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
     """Return the streams with the names of pipes, and the numbers of micro-batches within their pipe."""
 
-    def described(i: Instruction) -> tuple[object, ...]:
+    def with_names(i: Instruction) -> tuple[object, ...]:
         if isinstance(i, AllReduce):
             return (i,)
         pipe = p.header.pipes[i.pipe]
@@ -57,7 +57,7 @@ def by_name(p: Program, rename: bool) -> list[list[tuple[object, ...]]]:
         ids = tuple(pipe.micro_batches.index(m) for m in i.micro_batches)
         return (replace(i, pipe=0, micro_batches=(0,)), name, ids)
 
-    return [[described(i) for i in p.stream(g)] for g in range(p.world)]
+    return [[with_names(i) for i in p.stream(g)] for g in range(p.world)]
 
 
 def test_every_schedule_of_the_library_is_tried() -> None:

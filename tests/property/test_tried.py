@@ -22,18 +22,18 @@ from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.lower.width import tasks_only
 from chimerac.compiler.pipeline import compile_source, verify_program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import hang_on
-from chimerac.compiler.verify.view import View
-from tests.helpers import SMALL, moved, program, streams, with_streams
+from tests.helpers import SMALL, program, streams, with_move, with_streams
 from tests.helpers_events import makespan as makespan_of
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import drawn_tasks
+from tests.proof.drawn import random_tasks
 from tests.proof.explorer import candidates
 
 MACHINES = ("posted", "window", "rendezvous", "paired", "serial")
 
 
-def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
+def code_and_help(text: str, parameters: dict[str, int]) -> tuple[str, str]:
     """Return the code and the help of the first finding for a schedule; empty if there is none."""
     try:
         compile_text(text, parameters, name="broken.sched")
@@ -42,7 +42,7 @@ def refused(text: str, parameters: dict[str, int]) -> tuple[str, str]:
     return "", ""
 
 
-def mended(text: str, help: str) -> str:
+def with_edits(text: str, help: str) -> str:
     """Return the text after the edits that a help describes; empty if it describes none."""
     edits, tried, _ = help.partition("; tried with ")
     lines = text.split("\n")
@@ -69,10 +69,10 @@ def test_the_suggested_formula_corrects_the_order(name: str) -> None:
     for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
         for change in (" - 40", " - 9*s", " + 2*s", " + 40 - 7*m"):
             broken = text[:end] + change + text[end:]
-            code, help = refused(broken, parameters)
-            if code == "E304" and mended(broken, help):
+            code, help = code_and_help(broken, parameters)
+            if code == "E304" and with_edits(broken, help):
                 for size in sizes_tried(help):
-                    assert refused(mended(broken, help), size) == ("", "")
+                    assert code_and_help(with_edits(broken, help), size) == ("", "")
                 suggested += 1
     assert suggested >= 2
 
@@ -97,16 +97,16 @@ order ticks {{
     B(s, m) at {backward}
 }}
 """
-    code, help = refused(text, {})
+    code, help = code_and_help(text, {})
     assert code in ("E303", "E304")
     assert help.endswith(f"; tried with D=4 N=8 and with D=8 N=16: it then runs, makespan {makespan}, activations 4"), help
-    assert makespan_of(compile_text(mended(text, help)).program) == makespan
+    assert makespan_of(compile_text(with_edits(text, help)).program) == makespan
 
 
 def test_a_suggestion_respects_the_limits_of_the_schedule() -> None:
     text = find("1f1b").text.replace("2*D - 1 - s + 2*m", "2*D - 1 - s - 2*m") + "limit activations <= 4\n"
-    code, help = refused(text, {"D": 4, "N": 8})
-    assert code == "E304" and compile_text(mended(text, help), {"D": 4, "N": 8})
+    code, help = code_and_help(text, {"D": 4, "N": 8})
+    assert code == "E304" and compile_text(with_edits(text, help), {"D": 4, "N": 8})
 
 
 @pytest.mark.parametrize("name", ["1f1b", "dapple", "chimera", "zb_h1"])
@@ -115,10 +115,10 @@ def test_the_suggested_shift_separates_two_tasks(name: str) -> None:
     for end in [m.end() for m in re.finditer(r"(?<= at )[^\n#]+?(?= *(#.*)?$)", text, re.MULTILINE)]:
         for change in (" - 1", " + 1", " + s"):
             broken = text[:end] + change + text[end:]
-            code, help = refused(broken, SMALL[name][1])
+            code, help = code_and_help(broken, SMALL[name][1])
             if code == "E303":
                 for size in sizes_tried(help):
-                    assert refused(mended(broken, help), size) == ("", ""), help
+                    assert code_and_help(with_edits(broken, help), size) == ("", ""), help
                 return
     pytest.fail("no change puts two tasks on one tick")
 
@@ -141,19 +141,19 @@ order listing for rank r {
 def test_the_suggested_count_corrects_a_listing(wrong: str) -> None:
     right = compile_text(LISTING)
     broken = LISTING.replace("min(N, D - r)", wrong)
-    code, help = refused(broken, {})
+    code, help = code_and_help(broken, {})
     assert code in ("E304", "")
     if code:
         for size in sizes_tried(help):
-            assert refused(mended(broken, help), size) == ("", "")
-        assert makespan_of(compile_text(mended(broken, help)).program) == makespan_of(right.program)
+            assert code_and_help(with_edits(broken, help), size) == ("", "")
+        assert makespan_of(compile_text(with_edits(broken, help)).program) == makespan_of(right.program)
 
 
 def test_a_rank_counted_from_the_wrong_end_is_corrected_everywhere() -> None:
     broken = LISTING.replace("    let warm_up = min(N, D - r)\n", "").replace("warm_up", "r")
-    code, help = refused(broken, {})
+    code, help = code_and_help(broken, {})
     assert code == "E304" and help.count("write ") == 3
-    assert refused(mended(broken, help), {"D": 5, "N": 7}) == ("", "")
+    assert code_and_help(with_edits(broken, help), {"D": 5, "N": 7}) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ order listing for rank r {{
     if r == 0 {{ {first} }} else {{ {second} }}
 }}
 """
-    code, help = refused(text, {})
+    code, help = code_and_help(text, {})
     assert code == "E304" and len(help.split("\n")) == edits
-    assert refused(mended(text, help), {"N": 7}) == ("", "")
-    assert makespan_of(compile_text(mended(text, help)).program) == makespan
+    assert code_and_help(with_edits(text, help), {"N": 7}) == ("", "")
+    assert makespan_of(compile_text(with_edits(text, help)).program) == makespan
 
 
 def test_a_stage_counted_up_instead_of_down_is_corrected() -> None:
@@ -191,9 +191,9 @@ order listing for rank r {
     repeat k in 0 .. 1 { repeat N { B(2*k + r) } }
 }
 """
-    code, help = refused(text, {})
+    code, help = code_and_help(text, {})
     assert code == "E304" and "write '2*(1 - k) + r' instead of '2*k + r'" in help
-    assert refused(mended(text, help), {"N": 7}) == ("", "")
+    assert code_and_help(with_edits(text, help), {"N": 7}) == ("", "")
 
 
 @pytest.mark.parametrize("machine", ["paired", "serial"])
@@ -203,22 +203,22 @@ def test_suggestions_run_on_the_machine_of_the_program(machine: Machine) -> None
         compile_source(Source("broken.sched", broken), {}, 1, machine)
     help = caught.value.diagnostics[0].help
     assert f": it then runs with --for {machine}, makespan" in help
-    assert compile_source(Source("broken.sched", mended(broken, help)), {}, 1, machine, arrange=True)
+    assert compile_source(Source("broken.sched", with_edits(broken, help)), {}, 1, machine, arrange=True)
 
 
-def test_a_suggestion_says_if_it_exceeds_limits_at_a_larger_size() -> None:
+def test_a_suggestion_names_the_size_at_which_it_exceeds_the_limits() -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
-    code, help = refused(broken, {})
+    code, help = code_and_help(broken, {})
     assert code == "E304" and "and with D=6 N=8, there without the limits: it then runs" in help
-    assert refused(mended(broken, help), {}) == ("", "")
+    assert code_and_help(with_edits(broken, help), {}) == ("", "")
 
 
 def test_moving_the_suggested_tasks_earlier_makes_any_order_run() -> None:
     """Every rank has a random order. The moves are made one by one, and no task is lost."""
-    mended = many = 0
+    corrected = orders_with_many_moves = 0
     for seed in range(300):
         r = random.Random(seed)
-        tasks = tasks_only(with_own_orders(r, drawn_tasks(r)))
+        tasks = tasks_only(with_own_orders(r, random_tasks(r)))
         found = repair_order(tasks)
         assert found is not None
         changed, moves = found
@@ -230,18 +230,18 @@ def test_moving_the_suggested_tasks_earlier_makes_any_order_run() -> None:
         assert [tasks.text(row) for row in rows] == [changed.text(row) for row in range(len(changed))]
         timings = [earliest(p, task_costs(p), data_edges(p, TaskIndex.of(p), 0)) for p in (tasks, changed)]
         assert bool(timings[0].stuck) == bool(moves) and not timings[1].stuck
-        mended += bool(moves)
-        many += len(moves) > 2
-        said = moves_help(tasks, moves, "the order then runs").count("let rank")
-        assert said == min(len(moves), 8)
-    assert mended > 100 and many > 50
+        corrected += bool(moves)
+        orders_with_many_moves += len(moves) > 2
+        count = moves_help(tasks, moves, "the order then runs").count("let rank")
+        assert count == min(len(moves), 8)
+    assert corrected > 100 and orders_with_many_moves > 50
 
 
 def test_the_finding_for_a_program_with_such_an_order() -> None:
     explained = 0
     for seed in range(40):
         r = random.Random(seed)
-        p = with_own_orders(r, drawn_tasks(r))
+        p = with_own_orders(r, random_tasks(r))
         try:
             verify_program(p)
         except ChimeraError as error:
@@ -283,10 +283,10 @@ order listing for rank r {
     }
 }
 """
-    code, help = refused(text, {})
+    code, help = code_and_help(text, {})
     assert code == "E304"
     assert help == "let rank 1 run FWD p s1 m1 before BWD p s1 m1; tried: the order then runs"
-    assert refused(text.replace("B p(1, 1)\n        F p(1, 1)", "F p(1, 1)\n        B p(1, 1)"), {}) == ("", "")
+    assert code_and_help(text.replace("B p(1, 1)\n        F p(1, 1)", "F p(1, 1)\n        B p(1, 1)"), {}) == ("", "")
 
 
 def test_pairs_that_wait_for_pairs_are_separated() -> None:
@@ -299,8 +299,8 @@ order listing for rank r {
     B p[1 - r]  B p[r]
 }
 """
-    assert refused(text, {}) == ("E304", "overlap no tasks; tried: the order then runs")
-    assert refused(text.replace(" &", ""), {}) == ("", "")
+    assert code_and_help(text, {}) == ("E304", "overlap no tasks; tried: the order then runs")
+    assert code_and_help(text.replace(" &", ""), {}) == ("", "")
 
 
 def with_moves(p: Program, help: str) -> Program:
@@ -310,12 +310,12 @@ def with_moves(p: Program, help: str) -> Program:
         stream = changed[int(rank)]
         (to,) = (k for k, i in enumerate(stream) if instruction_text(i, p.pipe_names) == text)
         assert (int(number) < to) == (side == "after")
-        changed[int(rank)] = moved(stream, int(number), to)
+        changed[int(rank)] = with_move(stream, int(number), to)
         p = with_streams(p, changed)
     return p
 
 
-def disturbed(p: Program, r: random.Random) -> Program:
+def with_late_receives(p: Program, r: random.Random) -> Program:
     """Return the program with many RECVs moved back, each before its reader and in the order of its channel."""
     changed = streams(p)
     for stream in changed:
@@ -326,8 +326,8 @@ def disturbed(p: Program, r: random.Random) -> Program:
             reads = (Fwd,) if i.value == "act" else (Bwd, BwdInput)
             while k + 1 < len(stream) and r.random() < 0.95:
                 after = stream[k + 1]
-                mine = isinstance(after, reads) and (after.pipe, after.stage) == (i.pipe, i.stage)
-                if mine or (isinstance(after, Recv) and after.peer == i.peer):
+                is_reader = isinstance(after, reads) and (after.pipe, after.stage) == (i.pipe, i.stage)
+                if is_reader or (isinstance(after, Recv) and after.peer == i.peer):
                     break
                 stream[k], stream[k + 1], k = after, i, k + 1
     return with_streams(p, changed)
@@ -335,28 +335,28 @@ def disturbed(p: Program, r: random.Random) -> Program:
 
 @pytest.mark.parametrize("machine", MACHINES[1:])
 def test_the_suggested_moves_correct_the_program(machine: str) -> None:
-    mended = hung = 0
+    corrected = deadlocks = 0
     for name in SMALL:
         for seed in range(6):
             r = random.Random(f"{name} {seed} {machine}")
             p = arranged(program(name, **SMALL[name][1]), machine)  # type: ignore[arg-type]
             assert p is not None
-            p = disturbed(p, r).with_header(window=r.randint(0, 1) if machine == "window" else 2)
+            p = with_late_receives(p, r).with_header(window=r.randint(0, 1) if machine == "window" else 2)
             try:
                 verify(p)
             except ChimeraError as error:
                 (found, *_) = error.diagnostics
                 if found.code == "E440":
-                    hung += 1
+                    deadlocks += 1
                     assert (
                         f"deadlock on the {'window(' + str(p.header.window) + ')' if machine == 'window' else machine}"
                         in found.message
                     )
                     if "move" in found.help:
-                        mended += 1
+                        corrected += 1
                         assert verify(with_moves(p, found.help))
     # On machines with queues usually all transfers must be rearranged: then chimerac suggests --for instead of moves.
-    assert hung >= 5 and mended >= (5 if machine in ("paired", "serial") else 0.5 * hung)
+    assert deadlocks >= 5 and corrected >= (5 if machine in ("paired", "serial") else 0.5 * deadlocks)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -365,4 +365,4 @@ def test_programs_are_arranged_as_schedules_are(machine: str) -> None:
         p = compile_schedule(name, sizes[1], width=2).program
         other = arranged(p, machine)  # type: ignore[arg-type]
         assert other is not None and verify(other).header.machine == machine
-        assert hang_on(View(p.with_header(machine=machine)), machine) is None or other != p  # type: ignore[arg-type]
+        assert hang_on(ProgramIndex(p.with_header(machine=machine)), machine) is None or other != p  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Operations that can block a rank: for each of them some program is refused because a rank stops at it for ever."""
+"""Operations that can block a rank: for each of them the verifier refuses a program because a rank never gets past it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCKING = [op for op in Op if blocks(op)]
 
 
 @cache
-def stopped() -> frozenset[int]:
+def operations_where_ranks_stop() -> frozenset[int]:
     """Return the operations at which ranks stop, over all programs with one instruction moved, on `rendezvous`."""
     ops: set[int] = set()
     for name, size in (("1f1b", 3), ("zb_h1", 2)):
@@ -34,8 +34,8 @@ def stopped() -> frozenset[int]:
 
 @pytest.mark.parametrize("op", BLOCKING, ids=lambda op: op.name)
 def test_a_rank_can_stop_at_every_operation_that_blocks(op: Op) -> None:
-    assert op in stopped()
+    assert op in operations_where_ranks_stop()
 
 
 def test_no_rank_stops_at_an_operation_that_does_not_block() -> None:
-    assert stopped() <= set(BLOCKING)
+    assert operations_where_ranks_stop() <= set(BLOCKING)

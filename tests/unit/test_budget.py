@@ -21,7 +21,7 @@ LATE = TICKS.format("F(s, m) at s + m  B(s, m) at 2 - s + 2*m")  # deadlocks or 
 UNMET = "schedule x param N = 3 require N % 4 == 0 " + RIGHT.removeprefix("schedule x")
 
 
-def outcome(source: Source, **given: int) -> tuple[str, int]:
+def compile_and_count(source: Source, **given: int) -> tuple[str, int]:
     """Return the digest of the program, or its findings, and the operations that the compilation took."""
     budget = Budget()
     try:
@@ -32,12 +32,12 @@ def outcome(source: Source, **given: int) -> tuple[str, int]:
 
 
 CASES: list[Callable[[], tuple[str, int]]] = [
-    lambda: outcome(find("chimera"), D=4, N=8),
-    lambda: outcome(find("zb_v"), D=4, N=12),
-    lambda: outcome(find("hanayo"), D=4, N=8),
-    lambda: outcome(Source("right", RIGHT)),
-    lambda: outcome(Source("late", LATE)),
-    lambda: outcome(Source("unmet", UNMET)),
+    lambda: compile_and_count(find("chimera"), D=4, N=8),
+    lambda: compile_and_count(find("zb_v"), D=4, N=12),
+    lambda: compile_and_count(find("hanayo"), D=4, N=8),
+    lambda: compile_and_count(Source("right", RIGHT)),
+    lambda: compile_and_count(Source("late", LATE)),
+    lambda: compile_and_count(Source("unmet", UNMET)),
 ]
 
 
@@ -50,7 +50,7 @@ def _fast_switches() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_fast_switches")
-def test_compilations_in_threads_take_what_they_take_alone() -> None:
+def test_compilations_in_threads_count_the_same_operations_as_alone() -> None:
     alone = [case() for case in CASES]
     assert all(spent > 0 for _, spent in alone)
     with ThreadPoolExecutor(len(CASES)) as pool:
@@ -60,30 +60,30 @@ def test_compilations_in_threads_take_what_they_take_alone() -> None:
 
 def test_a_compilation_inside_another_leaves_its_budget_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a trial, which is where one pass calls others."""
-    alone = outcome(Source("late", LATE))
-    costs, nested = Trials.compiled, []
+    alone = compile_and_count(Source("late", LATE))
+    compiled_by_trials, nested = Trials.compiled, []
 
     def compiling_meanwhile(self: Trials, *given: object) -> object:
-        nested.append(outcome(find("chimera"), D=4, N=8))
-        return costs(self, *given)  # type: ignore[arg-type]
+        nested.append(compile_and_count(find("chimera"), D=4, N=8))
+        return compiled_by_trials(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Trials, "compiled", compiling_meanwhile)
-    assert outcome(Source("late", LATE)) == alone
+    assert compile_and_count(Source("late", LATE)) == alone
     assert nested and set(nested) == {CASES[0]()}
 
 
-def test_trials_take_nothing_of_the_budget() -> None:
+def test_trials_are_not_counted_in_the_budget() -> None:
     """The text whose changes are tried takes as many operations as its own order does."""
-    said, spent = outcome(Source("late", LATE))
-    assert "tried" in said
-    assert spent <= 1.1 * outcome(Source("right", RIGHT))[1]
+    result, spent = compile_and_count(Source("late", LATE))
+    assert "tried" in result
+    assert spent <= 1.1 * compile_and_count(Source("right", RIGHT))[1]
 
 
 def test_two_compilations_of_one_budget_share_it() -> None:
-    budget, (_, each) = Budget(), CASES[3]()
+    budget, (_, spent_once) = Budget(), CASES[3]()
     for _ in range(2):
         compile_source(Source("right", RIGHT), {}, budget=budget)
-    assert budget.spent == 2 * each
+    assert budget.spent == 2 * spent_once
 
 
 @pytest.mark.parametrize("name", ["chimera", "zb_v", "hanayo"])  # ticks, listing, greedy
@@ -101,7 +101,7 @@ def test_a_budget_that_is_used_up_is_a_finding(name: str) -> None:
         assert d.help == "take smaller sizes, or fewer and simpler formulas"
 
 
-def test_a_share_is_part_of_what_is_left() -> None:
+def test_a_share_is_taken_from_the_remaining_operations() -> None:
     budget = Budget(100, 20)
     assert (budget.share(4).left, budget.share().left, budget.left) == (20, 80, 80)
     assert Budget(100, 120).share().left == 0

@@ -17,16 +17,16 @@ from chimerac.chimera_ir.diagnostics import (
 TEXT = "first line\n\tlet x =\tN // 0 # tabs\nlast line without end"
 
 
-def at(line: int, column: int, end_column: int, end_line: int | None = None, text: str = TEXT) -> Span:
+def span_at(line: int, column: int, end_column: int, end_line: int | None = None, text: str = TEXT) -> Span:
     return Span(Source("a.sched", text), line, column, end_line or line, end_column)
 
 
-def shown(span: Span | None, label: str = "here", **more: object) -> list[str]:
+def rendered_lines(span: Span | None, label: str = "here", **more: object) -> list[str]:
     return render([Diagnostic("E123", "a fact", span, label, **more)]).splitlines()  # type: ignore[arg-type]
 
 
 def test_a_finding_in_full() -> None:
-    found = shown(at(1, 7, 11), notes=("how it came about", "another\n    drawing"), help="one change")
+    found = rendered_lines(span_at(1, 7, 11), notes=("how it came about", "another\n    drawing"), help="one change")
     assert found == [
         "error[E123]: a fact",
         " --> a.sched:1:7",
@@ -41,45 +41,45 @@ def test_a_finding_in_full() -> None:
 
 
 def test_tabs_are_kept_so_that_the_caret_is_under_its_word() -> None:
-    found = shown(at(2, 10, 16))
+    found = rendered_lines(span_at(2, 10, 16))
     assert found[3] == "2 | \tlet x =\tN // 0 # tabs"
     assert found[4] == "  | \t       \t^^^^^^ here"
 
 
 def test_a_long_line_is_cut_around_its_caret() -> None:
     text = "x" * 1000 + "WRONG" + "y" * 1000
-    found = shown(at(1, 1001, 1006, text=text), label="")
+    found = rendered_lines(span_at(1, 1001, 1006, text=text), label="")
     line, caret = found[3].removeprefix("1 | "), found[4].removeprefix("  | ")
     assert len(line) == MAX_WIDTH
     assert line[caret.index("^") : caret.rindex("^") + 1] == "WRONG"
     assert caret.count("^") == 5
     # A line just short enough is shown whole.
     whole = "z" * (MAX_WIDTH - 1) + "W"
-    assert shown(at(1, MAX_WIDTH, MAX_WIDTH + 1, text=whole))[3] == f"1 | {whole}"
+    assert rendered_lines(span_at(1, MAX_WIDTH, MAX_WIDTH + 1, text=whole))[3] == f"1 | {whole}"
 
 
 def test_a_span_of_several_lines_marks_the_rest_of_its_first() -> None:
-    found = shown(at(1, 7, 5, end_line=3))
+    found = rendered_lines(span_at(1, 7, 5, end_line=3))
     assert found[4] == "  |       ^^^^ here"
 
 
 def test_a_place_just_past_the_end_has_one_caret() -> None:
-    found = shown(at(3, 22, 23))
+    found = rendered_lines(span_at(3, 22, 23))
     assert found[3:5] == ["3 | last line without end", "  |                      ^ here"]
-    assert shown(at(9, 1, 2))[3:5] == ["9 |", "  | ^ here"]  # a line that does not exist
+    assert rendered_lines(span_at(9, 1, 2))[3:5] == ["9 |", "  | ^ here"]  # a line that does not exist
 
 
 def test_carriage_returns_are_not_shown() -> None:
-    assert shown(at(1, 1, 4, text="abc\r\ndef\r\n"))[3] == "1 | abc"
+    assert rendered_lines(span_at(1, 1, 4, text="abc\r\ndef\r\n"))[3] == "1 | abc"
 
 
 def test_the_margin_has_the_width_of_the_line_number() -> None:
-    found = shown(at(10, 1, 2, text="\n" * 9 + "x"))
+    found = rendered_lines(span_at(10, 1, 2, text="\n" * 9 + "x"))
     assert found[1:5] == ["  --> a.sched:10:1", "   |", "10 | x", "   | ^ here"]
 
 
 def test_a_finding_without_a_place() -> None:
-    assert shown(None, notes=("n",), help="h") == ["error[E123]: a fact", " = note: n", " = help: h"]
+    assert rendered_lines(None, notes=("n",), help="h") == ["error[E123]: a fact", " = note: n", " = help: h"]
 
 
 def test_many_findings_are_counted() -> None:
@@ -89,18 +89,18 @@ def test_many_findings_are_counted() -> None:
     assert "more findings" not in render([Diagnostic("E123", "fact")] * MAX_SHOWN)
 
 
-def test_colour_changes_nothing_but_colour() -> None:
+def test_colour_changes_no_text_of_a_finding() -> None:
     import re
 
-    d = Diagnostic("E123", "a fact", at(2, 10, 16), "label", ("note",), "help")
+    d = Diagnostic("E123", "a fact", span_at(2, 10, 16), "label", ("note",), "help")
     coloured = render([d], colour=True)
     assert "\x1b[31;1m" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == render([d])
 
 
 def test_spans_join() -> None:
-    a, b = at(1, 7, 11), at(2, 10, 16)
-    assert a.to(b) == at(1, 7, 16, end_line=2)
+    a, b = span_at(1, 7, 11), span_at(2, 10, 16)
+    assert a.to(b) == span_at(1, 7, 16, end_line=2)
     assert str(a.to(b)) == "a.sched:1:7"
 
 

@@ -17,16 +17,16 @@ from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw.timeline import MAX_WIDTH, draw_timeline
 from chimerac.compiler.library import entries, find, names
 from chimerac.interpreter.runtime.times import times_of
-from tests.helpers import CASES, compiled, program
+from tests.helpers import CASES, library_program, program
 
 
-def drawn(p: Program, columns: int | None = None, colour: bool = False, **costs: int | Fraction) -> list[str]:
+def draw_lines(p: Program, columns: int | None = None, colour: bool = False, **costs: int | Fraction) -> list[str]:
     s = simulate(p, costs)
     return draw_timeline(p, s.timeline, columns=columns, colour=colour).splitlines()
 
 
 def test_chimera_as_its_paper_draws_it() -> None:
-    assert drawn(program("chimera", D=4), F=1, B=2) == [
+    assert draw_lines(program("chimera", D=4), F=1, B=2) == [
         "        0              5              10             15",
         "rank 0 |F0 F1 .. F2 B2--- F3 B3--- .. B0--- ..... B1--- |",
         "rank 1 |.. F0 F2 F1 F3 .. B2--- B0--- B3--- B1--- ..... |",
@@ -37,7 +37,7 @@ def test_chimera_as_its_paper_draws_it() -> None:
 
 
 def test_stages_are_named_where_a_rank_has_several() -> None:
-    lines = drawn(program("interleaved", D=2, N=2, v=2), F=1, B=1)
+    lines = draw_lines(program("interleaved", D=2, N=2, v=2), F=1, B=1)
     assert "F0.0 F1.0 F0.2" in lines[1]
     assert lines[-1].endswith("numbers are micro-batches, then the stage")
 
@@ -56,7 +56,7 @@ rank 1:
 
 
 def test_micro_batches_that_are_not_consecutive_are_listed() -> None:
-    lines = drawn(program_from_text(APART))
+    lines = draw_lines(program_from_text(APART))
     assert lines[1].startswith("rank 0 |F3,0-1.0")
     assert lines[-1].endswith("then the stage; a 0-1,3, b 2")
 
@@ -64,7 +64,7 @@ def test_micro_batches_that_are_not_consecutive_are_listed() -> None:
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
 def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
     """Read the drawing back: the column and width of each label give its start and cost."""
-    p = compiled(schedule, parameters)
+    p = library_program(schedule, parameters)
     s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
     lines = draw_timeline(p, s.timeline).splitlines()[1:-1]
     end = max(len(line) for line in lines) - len("rank 0 |") - 1
@@ -83,9 +83,9 @@ def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[
 
 def test_a_long_timeline_continues_below() -> None:
     p = program("1f1b", D=2, N=8)
-    lines = drawn(p, columns=40, F=1, B=2)
+    lines = draw_lines(p, columns=40, F=1, B=2)
     assert all(len(line) <= 40 for line in lines[:-1])
-    whole = drawn(p, F=1, B=2)
+    whole = draw_lines(p, F=1, B=2)
     for g in range(2):
         parts = [line.removeprefix(f"rank {g} |")[:-1] for line in lines if line.startswith(f"rank {g}")]
         assert "".join(parts) == whole[g + 1].removeprefix(f"rank {g} |")[:-1]
@@ -93,15 +93,15 @@ def test_a_long_timeline_continues_below() -> None:
 
 def test_colour_changes_no_text() -> None:
     p = program("chimera", D=2)
-    plain, coloured = drawn(p), drawn(p, colour=True)
-    bare = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured]
-    assert [re.sub(r"[-.]", " ", line) for line in plain[:-1]] == bare[:-1]
+    plain, coloured = draw_lines(p), draw_lines(p, colour=True)
+    without_colour = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured]
+    assert [re.sub(r"[-.]", " ", line) for line in plain[:-1]] == without_colour[:-1]
     assert coloured[1].count("\x1b[0m") == 4
 
 
 def test_tasks_that_take_no_time_can_be_drawn() -> None:
-    assert len(drawn(program("1f1b", D=2, N=2), F=0, B=0)) == 4
-    assert len(drawn(program("1f1b", D=2, N=2), F=0, B=2)) == 4
+    assert len(draw_lines(program("1f1b", D=2, N=2), F=0, B=0)) == 4
+    assert len(draw_lines(program("1f1b", D=2, N=2), F=0, B=2)) == 4
 
 
 def test_the_library_names_the_source_of_each_scheme() -> None:
@@ -115,10 +115,10 @@ def test_the_library_names_the_source_of_each_scheme() -> None:
 def test_schedules_are_found_by_name_and_by_path(tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
     assert find("chimera") == find("chimera.sched") == find("schedules/chimera.sched")
-    for wanted in ("other/chimera.sched", "chimera.txt", "", "CHIMERA"):
-        if wanted:
+    for name in ("other/chimera.sched", "chimera.txt", "", "CHIMERA"):
+        if name:
             with pytest.raises(ChimeraError) as caught:
-                find(wanted)
+                find(name)
             assert caught.value.diagnostics[0].code == "E001"
 
 
@@ -126,9 +126,9 @@ def test_costs_without_a_common_unit_are_rounded() -> None:
     """1000 and 1999 have no common divisor but 1, so an exact drawing would need one character per unit."""
     p = program("1f1b", D=4, N=8)
     exact, rounded = simulate(p, {"F": 1000, "B": 2000}), simulate(p, {"F": 1000, "B": 1999})
-    one, other = (draw_timeline(p, s.timeline).split("\n")[1] for s in (exact, rounded))
-    assert abs(len(one) - len(other)) < 10
-    assert other.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in other
+    exact_line, rounded_line = (draw_timeline(p, s.timeline).split("\n")[1] for s in (exact, rounded))
+    assert abs(len(exact_line) - len(rounded_line)) < 10
+    assert rounded_line.startswith("rank 0 |F0 F1 F2 F3 ") and "B7--" in rounded_line
 
 
 def test_a_timeline_has_a_maximal_width() -> None:
@@ -164,5 +164,5 @@ def test_an_overlapped_pair_that_was_measured_is_two_bars() -> None:
     end = predicted.end.copy()
     start = predicted.start.copy()
     end[first] = start[first + 1] = start[first] + 1
-    one, two = (draw_timeline(p, t) for t in (predicted, replace(predicted, start=start, end=end)))
-    assert one.count("&") == two.count("&") + 1
+    exact_line, measured_drawing = (draw_timeline(p, t) for t in (predicted, replace(predicted, start=start, end=end)))
+    assert exact_line.count("&") == measured_drawing.count("&") + 1

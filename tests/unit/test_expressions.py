@@ -35,7 +35,7 @@ def finding(text: str, **env: object) -> Diagnostic:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("1 + 2 * 3", 7),
         ("(1 + 2) * 3", 9),
@@ -62,8 +62,8 @@ def finding(text: str, **env: object) -> Diagnostic:
         ("1 != 2 and not 3 >= 4", True),
     ],
 )
-def test_values(text: str, wanted: object) -> None:
-    assert value(text) == wanted
+def test_values(text: str, expected: object) -> None:
+    assert value(text) == expected
 
 
 def test_only_the_branch_taken_is_computed() -> None:
@@ -111,13 +111,13 @@ def test_evaluating_at_many_points_equals_evaluating_at_each(a: int, points: lis
             ]
         )
     )
-    many = np.broadcast_to(np.asarray(value(text, m=np.array(points), a=a)), len(points)).tolist()
-    assert many == [value(text, m=m, a=a) for m in points]
+    at_all_points = np.broadcast_to(np.asarray(value(text, m=np.array(points), a=a)), len(points)).tolist()
+    assert at_all_points == [value(text, m=m, a=a) for m in points]
 
 
-def findings(text: str, wanted: str, **scope: str) -> list[tuple[str, str]]:
+def findings(text: str, expected: str, **scope: str) -> list[tuple[str, str]]:
     found: list[Diagnostic] = []
-    check(expression(text), scope, wanted, found)  # type: ignore[arg-type]
+    check(expression(text), scope, expected, found)  # type: ignore[arg-type]
     return [(d.code, d.message) for d in found]
 
 

@@ -114,10 +114,10 @@ def test_all_hard_links_lead_to_the_new_content(here: Path) -> None:
 
 
 def test_a_file_in_a_folder_that_is_not_writable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: str, *rest: int) -> int:
+    def deny(path: str, *rest: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(os, "open", deny)
     write("new\n", "file")
     assert Path("file").read_text() == "new\n"
 
@@ -175,16 +175,16 @@ def test_characters_that_stdout_cannot_encode(here: Path) -> None:
     for argv in (["fmt", "-"], ["fmt", "--check", "é.sched"], ["fmt", "é.sched"]):
         env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])}
         command = [sys.executable, "-m", "chimerac", *argv]
-        ran = subprocess.run(command, env=env, input=Path("é.sched").read_bytes(), capture_output=True)
-        assert "é" in ran.stdout.decode() and ran.stderr == b""
+        completed = subprocess.run(command, env=env, input=Path("é.sched").read_bytes(), capture_output=True)
+        assert "é" in completed.stdout.decode() and completed.stderr == b""
 
 
 def test_a_model_description_on_a_full_disk(here: Path) -> None:
     pytest.importorskip("torch")
     command = f"{sys.executable} -m chimerac.models describe --model gpt-nano"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    ran = subprocess.run(f"{command} > /dev/full", shell=True, env=env, capture_output=True, text=True)
-    assert ran.returncode == 1 and "error[E003]" in ran.stderr and "Traceback" not in ran.stderr
+    completed = subprocess.run(f"{command} > /dev/full", shell=True, env=env, capture_output=True, text=True)
+    assert completed.returncode == 1 and "error[E003]" in completed.stderr and "Traceback" not in completed.stderr
 
 
 def test_a_log_on_a_full_disk_is_a_finding() -> None:

@@ -1,4 +1,4 @@
-"""chimerac fmt: what it changes, what it keeps, and that it loses nothing."""
+"""chimerac fmt: the layout that it writes, and that it keeps the syntax tree and all comments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_library_is_formatted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("given", "expected"),
     [
         ("let a=2 * m+s", "let a = 2*m + s"),
         ("let a = D//2", "let a = D // 2"),
@@ -71,12 +71,12 @@ def test_the_library_is_formatted(name: str) -> None:
         ("order ticks { # why\n# and why\n}", "order ticks {  # why\n    # and why\n}"),
     ],
 )  # fmt: skip
-def test_spelling(given: str, wanted: str) -> None:
-    assert formatted(f"schedule x\n{given}") == f"schedule x\n{wanted}\n"
+def test_spelling(given: str, expected: str) -> None:
+    assert formatted(f"schedule x\n{given}") == f"schedule x\n{expected}\n"
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("given", "expected"),
     [
         ("F main ( 0,1..2 )&B F W", "    F main(0, 1 .. 2) & B  F  W\n"),
         ("if r<1{F}\nelse\n{B}", "    if r < 1 { F } else { B }\n"),
@@ -88,8 +88,8 @@ def test_spelling(given: str, wanted: str) -> None:
         ("F p[ 1-a ] let x = 1", "    F p[1-a]   let x = 1\n"),
     ],
 )
-def test_spelling_of_actions(given: str, wanted: str) -> None:
-    assert inside(given) == wanted
+def test_spelling_of_actions(given: str, expected: str) -> None:
+    assert inside(given) == expected
 
 
 def test_a_part_that_does_not_fit_has_a_line_of_its_own() -> None:
@@ -109,7 +109,7 @@ GAPS = ["", " ", " ", " ", "   ", "         ", "\n", "\n\n\n", "\t", " # a, { \n
 
 
 @st.composite
-def mangled(draw: DrawFn, text: str) -> str:
+def with_another_layout(draw: DrawFn, text: str) -> str:
     """Return the text with other spaces, line breaks and comments between its tokens."""
     result = ""
     for token in TOKEN.findall(text):
@@ -131,13 +131,13 @@ def check(text: str) -> None:
 @given(data=st.data())
 @examples(40)
 def test_any_tree(data: st.DataObject) -> None:
-    check(data.draw(mangled(print_schedule(data.draw(trees)))))
+    check(data.draw(with_another_layout(print_schedule(data.draw(trees)))))
 
 
 @given(data=st.data(), name=st.sampled_from(names()))
 @examples(50)
 def test_any_layout_of_the_library(data: st.DataObject, name: str) -> None:
-    check(data.draw(mangled(find(name).text)))
+    check(data.draw(with_another_layout(find(name).text)))
 
 
 def test_a_schedule_that_does_not_parse_is_a_finding() -> None:
@@ -148,47 +148,51 @@ def test_a_schedule_that_does_not_parse_is_a_finding() -> None:
 
 # --- the command --------------------------------------------------------------------------------------------------------
 
-UGLY, PRETTY = "schedule x\nranks  2\n", "schedule x\nranks 2\n"
+UNFORMATTED, FORMATTED = "schedule x\nranks  2\n", "schedule x\nranks 2\n"
 
 
 def test_files_are_formatted_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ugly, pretty = tmp_path / "ugly.sched", tmp_path / "pretty.sched"
-    ugly.write_text(UGLY)
-    pretty.write_text(PRETTY)
-    ugly.chmod(0o640)
-    before = pretty.stat().st_mtime_ns
-    assert main(["fmt", "--check", str(ugly), str(pretty)]) == 1
-    assert capsys.readouterr().out == f"{ugly} is not formatted\n"
-    assert ugly.read_text() == UGLY
-    assert main(["fmt", str(ugly), str(pretty)]) == 0
-    assert capsys.readouterr().out == f"formatted {ugly}\n"
-    assert (ugly.read_text(), pretty.stat().st_mtime_ns, ugly.stat().st_mode & 0o777) == (PRETTY, before, 0o640)
-    assert main(["fmt", "--check", str(ugly), str(pretty)]) == 0
-    assert sorted(tmp_path.iterdir()) == [pretty, ugly]
+    unformatted, formatted_file = tmp_path / "unformatted.sched", tmp_path / "formatted.sched"
+    unformatted.write_text(UNFORMATTED)
+    formatted_file.write_text(FORMATTED)
+    unformatted.chmod(0o640)
+    before = formatted_file.stat().st_mtime_ns
+    assert main(["fmt", "--check", str(unformatted), str(formatted_file)]) == 1
+    assert capsys.readouterr().out == f"{unformatted} is not formatted\n"
+    assert unformatted.read_text() == UNFORMATTED
+    assert main(["fmt", str(unformatted), str(formatted_file)]) == 0
+    assert capsys.readouterr().out == f"formatted {unformatted}\n"
+    assert (unformatted.read_text(), formatted_file.stat().st_mtime_ns, unformatted.stat().st_mode & 0o777) == (
+        FORMATTED,
+        before,
+        0o640,
+    )
+    assert main(["fmt", "--check", str(unformatted), str(formatted_file)]) == 0
+    assert sorted(tmp_path.iterdir()) == [formatted_file, unformatted]
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real.sched").write_text(UGLY)
+    (tmp_path / "real.sched").write_text(UNFORMATTED)
     link = tmp_path / "link.sched"
     link.symlink_to("real.sched")
     assert main(["fmt", str(link)]) == 0
-    assert link.is_symlink() and (tmp_path / "real.sched").read_text() == PRETTY
+    assert link.is_symlink() and (tmp_path / "real.sched").read_text() == FORMATTED
 
 
 def test_a_dash_is_stdin_and_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for options, out, status in (([], PRETTY, 0), (["--check"], "<stdin> is not formatted\n", 1)):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(UGLY.encode())))
+    for options, out, status in (([], FORMATTED, 0), (["--check"], "<stdin> is not formatted\n", 1)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(UNFORMATTED.encode())))
         assert main(["fmt", *options, "-"]) == status
         assert capsys.readouterr().out == out
 
 
 def test_findings_and_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wrong, ugly = tmp_path / "wrong.sched", tmp_path / "ugly.sched"
+    wrong, unformatted = tmp_path / "wrong.sched", tmp_path / "unformatted.sched"
     wrong.write_text("schedule x\nparam = 4\n")
-    ugly.write_text(UGLY)
-    assert main(["fmt", str(wrong), str(ugly)]) == 1  # the other files are formatted anyway
+    unformatted.write_text(UNFORMATTED)
+    assert main(["fmt", str(wrong), str(unformatted)]) == 1  # the other files are formatted anyway
     assert f"{wrong}:2:7" in capsys.readouterr().err
-    assert (wrong.read_text(), ugly.read_text()) == ("schedule x\nparam = 4\n", PRETTY)
+    assert (wrong.read_text(), unformatted.read_text()) == ("schedule x\nparam = 4\n", FORMATTED)
     assert main(["fmt", str(tmp_path / "none")]) == 2
     assert "E001" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stop:
@@ -205,7 +209,7 @@ def test_a_schedule_may_be_called_fmt(
     assert capsys.readouterr().out.startswith("chimera-program 1")
 
 
-def test_tokens_are_those_of_thegrammar() -> None:
+def test_tokens_are_those_of_the_grammar() -> None:
     for name in names():
         text = find(name).text
         assert [t for t in TOKEN.findall(text) if t[0] != "#"] == [

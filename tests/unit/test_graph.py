@@ -10,7 +10,7 @@ import pytest
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.graph import critical_path, dependency_graph, dot, graphml, names
 from chimerac.compiler.analyze.simulate import simulate
-from tests.helpers import CASES, compiled, program
+from tests.helpers import CASES, library_program, program
 from tests.helpers import tasks as tasks_in
 from tests.helpers_events import makespan
 from tests.helpers_text import small
@@ -24,16 +24,16 @@ def graph_of(p: Program) -> nx.DiGraph[str]:
 
 
 @pytest.mark.parametrize(("schedule", "parameters"), CASES)
-def test_the_graph_s_critical_path_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
+def test_the_critical_path_of_the_graph_is_the_makespan(schedule: str, parameters: tuple[tuple[str, int], ...]) -> None:
     """At hop 0 only tasks take time, so all ways to compute the makespan must agree."""
-    p = compiled(schedule, parameters)
+    p = library_program(schedule, parameters)
     graph = graph_of(p)
     assert nx.is_directed_acyclic_graph(graph)
     path, length = critical_path(dependency_graph(p))
-    named = names(p, path)
+    node_names = names(p, path)
     assert length == simulate(p).makespan == makespan(p) == longest(graph)
-    assert sum(graph.nodes[node]["cost"] for node in named) == length
-    assert all(graph.has_edge(a, b) for a, b in pairwise(named))
+    assert sum(graph.nodes[node]["cost"] for node in node_names) == length
+    assert all(graph.has_edge(a, b) for a, b in pairwise(node_names))
     tasks = p.header.stages * p.header.micro_batches
     assert len(graph) == sum(1 for g in range(p.world) for _ in tasks_in(p.stream(g)))
     # Data: S - 1 values in each direction, and from each forward to its backward.
@@ -49,7 +49,7 @@ def longest(graph: nx.DiGraph[str]) -> int:
     return max(end.values())
 
 
-def test_a_pair_that_reads_from_a_pair_begins_when_that_ends() -> None:
+def test_a_pair_that_reads_from_a_pair_begins_when_the_other_pair_ends() -> None:
     """One pair of rank 0 computes two values that a pair of rank 1 reads, each task a value of the other position."""
     order = "if r == 0 { F(0, 0) & F(0, 1) B(0) B(0) } else { F(1, 1) & F(1, 0) B(1) B(1) }"
     p = small({"N": 2}, order=f"order listing for rank r {{ {order} ", F="", B="")
@@ -62,9 +62,9 @@ def test_a_pair_that_reads_from_a_pair_begins_when_that_ends() -> None:
 
 def test_the_graph_as_text_is_the_graph() -> None:
     graph = dependency_graph(RIGHT)
-    again = graph_of(RIGHT)
-    assert list(again) == graph.names and len(again.edges) == len(graph.source)
-    assert again.nodes["FWD down[0] s0 m0 of replica 1"] == {
+    reread = graph_of(RIGHT)
+    assert list(reread) == graph.names and len(reread.edges) == len(graph.source)
+    assert reread.nodes["FWD down[0] s0 m0 of replica 1"] == {
         "row": int(graph.rows[graph.names.index("FWD down[0] s0 m0 of replica 1")]),
         "rank": 2,
         "op": "FWD",
@@ -74,5 +74,5 @@ def test_the_graph_as_text_is_the_graph() -> None:
         "cost": 1,
     }
     assert dot(graph).count(" -> ") == len(graph.source)
-    assert dot(graph).count("[style=dotted]") == sum(kind == "order" for *_, kind in again.edges(data="kind"))
+    assert dot(graph).count("[style=dotted]") == sum(kind == "order" for *_, kind in reread.edges(data="kind"))
     assert dot(graph).count("subgraph") == 4

@@ -19,7 +19,7 @@ def greedy(*lines: str, pipes: str = PIPE, D: int = 2, N: int = 3, stages: str =
     return compile_text(f"schedule g param D = {D} param N = {N} ranks D stages {stages}\n{pipes}\n{order}\n").program
 
 
-def stuck(*lines: str, **where: object) -> Diagnostic:
+def stuck_finding(*lines: str, **where: object) -> Diagnostic:
     with pytest.raises(ChimeraError) as caught:
         greedy(*lines, **where)  # type: ignore[arg-type]
     [d] = caught.value.diagnostics
@@ -27,7 +27,7 @@ def stuck(*lines: str, **where: object) -> Diagnostic:
     return d
 
 
-def test_what_is_preferred_starts_first() -> None:
+def test_the_preferred_task_starts_first() -> None:
     #                                                rank 0  F0 F1 F2 B0 B1 B2       with B = 2: F0 F1 F2 .. B0 ..
     #                                                rank 1  .. F0 B0 F1 B1 F2 B2
     p = greedy("prefer B, F")
@@ -40,7 +40,7 @@ def test_what_is_preferred_starts_first() -> None:
     assert tasks_of(p, 1) == "F0 I0 W0 F1 I1 W1 F2 I2 W2"
 
 
-def test_it_never_waits_for_what_is_preferred() -> None:
+def test_a_rank_never_waits_for_a_preferred_task() -> None:
     """A free rank starts a ready task, even if a preferred one becomes ready shortly after."""
     p = greedy("cost F = 2, B = 2, hop = 1", "prefer B, F", N=4)
     assert tasks_of(p, 0) == "F0 F1 F2 F3 B0 B1 B2 B3"
@@ -58,15 +58,15 @@ def test_keys_decide_between_tasks_of_one_kind() -> None:
 
 
 def test_ties_go_to_the_lower_pipe_then_stage_then_micro_batch() -> None:
-    everything = "pipe a { stage k on rank 0 micro_batches 2 }   pipe b { stage k on rank 0 micro_batches 2 }"
-    p = greedy("prefer F, B", pipes=everything, D=1, stages="2")
+    pipes_of_rank_0 = "pipe a { stage k on rank 0 micro_batches 2 }   pipe b { stage k on rank 0 micro_batches 2 }"
+    p = greedy("prefer F, B", pipes=pipes_of_rank_0, D=1, stages="2")
     # F a s0 m0, m1 are ready; then, always the lowest ready: pipe, stage, micro-batch.
     assert tasks_of(p, 0).startswith("F0.0 F1.0 F0.1 F1.1 F2.0 F3.0 F2.1 F3.1 B0.1 B0.0 B1.1 B1.0 B2.1")
-    late = greedy("prefer F, B", "then larger p", pipes=everything, D=1, stages="2")
+    late = greedy("prefer F, B", "then larger p", pipes=pipes_of_rank_0, D=1, stages="2")
     assert tasks_of(late, 0).startswith("F2.0 F3.0 F2.1 F3.1 F0.0")
 
 
-def test_a_limit_bounds_what_has_started() -> None:
+def test_a_limit_bounds_the_tasks_that_have_started() -> None:
     assert tasks_of(greedy("prefer F, B", "limit F - B <= 1", N=3), 0) == "F0 B0 F1 B1 F2 B2"
     assert tasks_of(greedy("prefer F, B", "limit F - B <= D - r", N=3), 1) == "F0 B0 F1 B1 F2 B2"
     assert tasks_of(greedy("prefer F, I, W", "limit F - W <= 1", N=2), 0) == "F0 I0 W0 F1 I1 W1"
@@ -89,7 +89,7 @@ def test_a_place_is_kept_for_the_other_direction() -> None:
     """Two directions at a limit of two: each rank would reach it with its own micro-batches, and deadlock."""
     p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO, N=3)
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
-    d = stuck("prefer F, B", "limit F - B <= 1", pipes=TWO)
+    d = stuck_finding("prefer F, B", "limit F - B <= 1", pipes=TWO)
     assert d.notes[0] == "rank 0 has 0 of 1, 1 kept for other stages: F a s0 m0 may not start"
     assert d.help == "line 5: write 'limit F - B <= 2'; tried: the scheduler then ends"
 
@@ -100,24 +100,24 @@ def test_no_place_is_kept_for_a_pipe_without_micro_batches() -> None:
 
 
 def test_stuck_names_the_limit_that_refuses() -> None:
-    d = stuck("prefer B, F", "limit F - B <= 9", "limit F <= 2", N=3)
+    d = stuck_finding("prefer B, F", "limit F - B <= 9", "limit F <= 2", N=3)
     assert d.message == "the scheduler is stuck after 8 of 12 tasks: limits forbid every task that is ready"
     assert d.notes == ("rank 0 has 2 of 2: F main s0 m2 may not start",)
     assert d.span is not None and d.span.source.text.split("\n")[d.span.line - 1].strip() == "limit F <= 2"
 
 
 def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> None:
-    three = TWO.replace("D - 1 - k", "2 - k")
-    d = stuck("prefer B, F", "limit F - B <= 1 per stage", pipes=three, D=3, N=2)  # rank 1 counts two pipes as one stage
+    three = TWO.replace("D - 1 - k", "2 - k")  # rank 1 has a stage of both pipes, which count as one
+    d = stuck_finding("prefer B, F", "limit F - B <= 1 per stage", pipes=three, D=3, N=2)
     assert d.help == "line 5: write 'limit F - B <= 2 per stage'; tried: the scheduler then ends"
-    d = stuck("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO, N=2)
+    d = stuck_finding("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO, N=2)
     assert d.help == "line 5: write 'limit F - B <= r + 1 - D + 3'; tried: the scheduler then ends"
-    d = stuck("prefer B, F", "limit F <= 1", "limit F - B <= 0", N=3)
+    d = stuck_finding("prefer B, F", "limit F <= 1", "limit F - B <= 0", N=3)
     assert d.help.startswith("line 5: write 'limit F <= 3'; line 6: write 'limit F - B <= 2'; tried: the scheduler then ends")
 
 
-def test_what_cannot_be_tried_within_bounds_gets_the_rule() -> None:
-    d = stuck("prefer B, F", "limit F <= 1", D=10, N=26_000)
+def test_the_help_is_the_rule_if_no_limit_can_be_tried_in_time() -> None:
+    d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)
     assert d.help.startswith("bound F - B, which every micro-batch gives back, with room for a forward of every pipe and stage")
 
 
@@ -128,7 +128,7 @@ def test_groups_of_forwards() -> None:
     assert [i.micro_batches for i in p.stream(1) if i.op == "BWD"] == [(m,) for m in range(5)]
     assert [i.micro_batches for i in p.stream(0) if i.op == "SEND"] == ids  # one message for a group
     assert [i.micro_batches for i in p.stream(1) if i.op == "SEND"] == [(m,) for m in range(5)]
-    d = stuck("prefer B, F", "group F by 2", "limit F - B <= 1")
+    d = stuck_finding("prefer B, F", "group F by 2", "limit F - B <= 1")
     assert d.help == "line 6: write 'limit F - B <= 2'; tried: the scheduler then ends"
 
 
@@ -149,7 +149,7 @@ def test_costs_and_hops_make_the_order() -> None:
 
 def test_recomputation_never_changes_an_order() -> None:
     for D, N in ((4, 8), (4, 7), (8, 16)):  # noqa: N806
-        a, b = (program("chimera_doubling", D=D, N=N, again=again) for again in (0, 1))
+        a, b = (program("chimera_doubling", D=D, N=N, again=k) for k in (0, 1))
         assert [tasks_of(a, r) for r in range(D)] == [tasks_of(b, r) for r in range(D)]
         assert not any(i.op == "FWD" and i.recompute for g in range(D) for i in a.stream(g))
         assert all(i.recompute for g in range(D) for i in b.stream(g) if i.op == "FWD")

@@ -13,8 +13,8 @@ from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.verify import peaks
 from tests.helpers import program, streams
 from tests.helpers_events import makespan
-from tests.helpers_reference import wrong
-from tests.helpers_text import refused, small
+from tests.helpers_reference import find_error
+from tests.helpers_text import findings_of, small
 
 LATE = "B(s, m) at 90 + 2*D - 1 - s + 2*m"
 
@@ -26,7 +26,7 @@ def groups(p: Program, rank: int = 0) -> list[tuple[int, ...]]:
 def test_a_formula_may_place_groups() -> None:
     p = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 2*m", B=LATE)
     assert groups(p, 0) == groups(p, 1) == [(0, 1), (2, 3), (4,)]  # the last is cut off
-    assert not wrong(p)
+    assert not find_error(p)
     # m is the first micro-batch of the group, g its number.
     by_number = small({"N": 5}, F="F(s, m = 2*g .. 2*g + 1) at s + 4*g", B=LATE)
     assert streams(by_number) == streams(p)
@@ -40,26 +40,26 @@ def test_groups_of_different_sizes() -> None:
     assert groups(p) == [(0,), (1, 2), (3, 4, 5)]
     mixed = small({"N": 4}, F="F(s, m = 2*g .. 2*g + 1) when m >= 2 at s + 2*m   F(s, m) when m < 2 at s + 2*m", B=LATE)
     assert groups(mixed) == [(0,), (1,), (2, 3)]
-    assert not wrong(mixed)
+    assert not find_error(mixed)
 
 
 def test_a_group_on_one_stage_and_single_tasks_on_the_next() -> None:
-    for here, there in ((0, 1), (1, 0)):
+    for grouped_stage, single_stage in ((0, 1), (1, 0)):
         p = small(
             {"N": 4},
-            F=f"F(s, m = 2*g .. 2*g + 1) when s == {here} at 2*s + 4*m  F(s, m) when s == {there} at 2*s + 4*m",
+            F=f"F(s, m = 2*g .. 2*g + 1) when s == {grouped_stage} at 2*s + 4*m  F(s, m) when s == {single_stage} at 2*s + 4*m",
             B=LATE,
         )
-        assert groups(p, here) == [(0, 1), (2, 3)] and groups(p, there) == [(m,) for m in range(4)]
-        assert not wrong(p)
+        assert groups(p, grouped_stage) == [(0, 1), (2, 3)] and groups(p, single_stage) == [(m,) for m in range(4)]
+        assert not find_error(p)
         sent = [i.micro_batches for i in p.stream(0) if isinstance(i, Send)]
         assert sent == [i.micro_batches for i in p.stream(1) if isinstance(i, Recv)] == groups(p, 0)
 
 
-def test_backwards_may_be_grouped_too() -> None:
+def test_backwards_may_be_grouped() -> None:
     p = small({"N": 4}, B="B(s, m = 2*g .. 2*g + 1) at 90 + 2*D - 1 - s + 2*m")
     assert [i.micro_batches for i in p.stream(0) if i.op == "BWD"] == [(0, 1), (2, 3)]
-    assert not wrong(p)
+    assert not find_error(p)
     assert simulate(p).busy == (12, 12)
 
 
@@ -71,7 +71,7 @@ def test_groups_with_their_own_pipes() -> None:
         B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
     assert groups(p) == [(0, 1), (2, 3), (4,)]  # never over two pipes
-    assert not wrong(p)
+    assert not find_error(p)
 
 
 def test_groups_that_are_no_partition() -> None:
@@ -85,47 +85,47 @@ def test_groups_that_are_no_partition() -> None:
         ("F(s, m = 2*g .. 2*g + k) at s", "E201"),
         ("F(s, m = 2*s .. 2*s + g) at s", "E207"),
     ):
-        assert refused(F=rule, B=LATE)[0].code == code, rule
+        assert findings_of(F=rule, B=LATE)[0].code == code, rule
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_groups_that_leave_some_out_are_made_longer_where_that_was_tried() -> None:
-    for rule, wanted in (
+def test_longer_groups_are_suggested_if_they_leave_none_out() -> None:
+    for rule, expected in (
         ("m = 3*g .. 3*g + 1", "the groups leave out m = 2, 5: write m = 3*g .. 3*g + 2"),
         ("m = 2*g .. 2*g", "the groups leave out m = 1, 3, 5: write m = 2*g .. 2*g + 1"),
         ("m = 9*g .. 3", "the groups leave out m = 4, 5: write m = 9*g .. 5"),
         ("m = 2*g + 1 .. 2*g + 2", "the groups leave out m = 0"),
         ("m = g*g .. g*g", "the groups leave out m = 2, 3, 5"),
     ):
-        [d, *_] = refused({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
-        assert (d.code, d.help, d.label) == ("E301", wanted, "these groups")
-        if ": write " in wanted:
-            longer = wanted.split(": write ")[1]
+        [d, *_] = findings_of({"N": 6}, F=f"F(s, {rule}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
+        assert (d.code, d.help, d.label) == ("E301", expected, "these groups")
+        if ": write " in expected:
+            longer = expected.split(": write ")[1]
             assert small({"N": 6}, F=f"F(s, {longer}) at s + 20*g", B="B(s, m) at 1000 - s + 2*m")
 
 
 def test_a_size_is_kept_in_the_program() -> None:
-    assert small(more="size 1/2").header.micro_batch_size == (1, 2)
-    assert small(more="size 3/1").header.micro_batch_size == (3, 1)
+    assert small(extra="size 1/2").header.micro_batch_size == (1, 2)
+    assert small(extra="size 3/1").header.micro_batch_size == (3, 1)
     assert small().header.micro_batch_size == (1, 1)
     for size in ("0/1", "1/0", "100000/1"):
-        assert refused(more=f"size {size}")[0].code == "E211"
-    assert refused(more="size 1/2 size 1/2")[0].code == "E208"
-    assert refused(more="size D/2")[0].code == "E102"
+        assert findings_of(extra=f"size {size}")[0].code == "E211"
+    assert findings_of(extra="size 1/2 size 1/2")[0].code == "E208"
+    assert findings_of(extra="size D/2")[0].code == "E102"
 
 
 # --- recomputation ----------------------------------------------------------------------------------------------------
 
 
-def again(p: Program) -> set[tuple[int, int]]:
+def recomputing_stages(p: Program) -> set[tuple[int, int]]:
     """Return (pipe, stage) of the forwards that keep only their input."""
     return {(i.pipe, i.stage) for stream in streams(p) for i in stream if isinstance(i, Fwd) and i.recompute}
 
 
 @pytest.mark.parametrize(
-    ("clause", "wanted"),
+    ("clause", "expected"),
     [
         ("stage s on rank s recompute", {(0, 0), (0, 1), (1, 0), (1, 1)}),
         ("stage s on rank s", set()),
@@ -136,23 +136,23 @@ def again(p: Program) -> set[tuple[int, int]]:
         ("stage s in 0 .. 0 on rank s   stage t in 1 .. D - 1 on rank t recompute", {(0, 1), (1, 1)}),
     ],
 )
-def test_recomputation_by_stage_and_by_pipe(clause: str, wanted: set[tuple[int, int]]) -> None:
+def test_recomputation_by_stage_and_by_pipe(clause: str, expected: set[tuple[int, int]]) -> None:
     p = small(
         pipe=f"pipe a[i in 0 .. 1] {{ {clause}   micro_batches N }}",
         F="F a[j](s, m) at 20*j + s + 2*m",
         B="B a[j](s, m) at 90 + 20*j + 2*D - 1 - s + 2*m",
     )
-    assert again(p) == wanted
+    assert recomputing_stages(p) == expected
     # It adds the cost of the forward, and nothing else, at every place.
     plain = 2 * 3 * (1 + 2)
-    assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in wanted) for rank in range(2))
+    assert simulate(p).busy == tuple(plain + 3 * sum(s == rank for _, s in expected) for rank in range(2))
     assert simulate(p).makespan == makespan(p)
-    assert not again(evaluation_of(p))
+    assert not recomputing_stages(evaluation_of(p))
 
 
-def test_what_recompute_asks_for() -> None:
-    assert refused(pipe="pipe main { stage s on rank s recompute when 3 micro_batches N }")[0].code == "E202"
-    assert refused(pipe="pipe main { stage s on rank s recompute when m == 0 micro_batches N }")[0].code == "E201"
+def test_the_condition_of_recompute_is_checked() -> None:
+    assert findings_of(pipe="pipe main { stage s on rank s recompute when 3 micro_batches N }")[0].code == "E202"
+    assert findings_of(pipe="pipe main { stage s on rank s recompute when m == 0 micro_batches N }")[0].code == "E201"
 
 
 def test_recomputation_of_a_split_backward_is_paid_by_the_input_gradient() -> None:
@@ -175,7 +175,7 @@ TOY = ModelDescription(
 )
 
 
-def test_what_groups_and_recomputation_hold() -> None:
+def test_the_memory_of_groups_and_recomputation() -> None:
     """Six micro-batches, all alive on both ranks before the first backward."""
 
     def bytes_of(F: str, recompute: str = "") -> list[int]:  # noqa: N803

@@ -36,7 +36,7 @@ def instructions(form: Form) -> list[Instruction]:
     return [form.cls(**{name: VALUES[name][k % len(VALUES[name])] for name in form.fields}) for k in range(most)]
 
 
-def one(form: Form) -> Program:
+def program_of_form(form: Form) -> Program:
     return program_of(HEADER, [instructions(form), []])
 
 
@@ -48,29 +48,30 @@ def test_every_operation_has_one_class() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
-def test_an_operation_survives_every_form(form: Form) -> None:
-    p = one(form)
+def test_an_operation_is_equal_after_writing_and_reading(form: Form) -> None:
+    p = program_of_form(form)
     assert p.stream(0) == tuple(instructions(form))
     for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
-        again = read(write(p))
-        assert again == p and again.stream(0) == p.stream(0) and write(again) == write(p)
+        reread = read(write(p))
+        assert reread == p and reread.stream(0) == p.stream(0) and write(reread) == write(p)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.op.name)
 def test_an_operation_is_read_without_making_values(form: Form) -> None:
-    pipes = {name: k for k, name in enumerate(one(form).pipe_names)}
+    pipes = {name: k for k, name in enumerate(program_of_form(form).pipe_names)}
     for i in instructions(form):
         rows, written = Streams(), json.loads(program_to_json(program_of(HEADER, [[i], []])))["streams"][0][0]
         rows.begin()
-        assert rows.fits(written) and written["op"] == form.op.name
-        assert rows.fits(instruction(instruction_text(i, tuple(pipes)), pipes))
-        assert not rows.fits(written | {"more": 1}) and not rows.fits({k: v for k, v in written.items() if k != "op"})
+        assert rows.add_if_valid(written) and written["op"] == form.op.name
+        assert rows.add_if_valid(instruction(instruction_text(i, tuple(pipes)), pipes))
+        assert not rows.add_if_valid(written | {"more": 1})
+        assert not rows.add_if_valid({k: v for k, v in written.items() if k != "op"})
 
 
 def test_masks_follow_the_classes() -> None:
     table: Table = program("chimera_zb", D=4, width=2).table
-    for mask, fits in (
+    for mask, predicate in (
         (table.is_task, lambda form: issubclass(form.cls, Task)),
         (table.has("peer"), lambda form: bool(form.arrow)),
     ):
-        assert mask.tolist() == [fits(FORMS[op]) for op in table.op.tolist()]
+        assert mask.tolist() == [predicate(FORMS[op]) for op in table.op.tolist()]

@@ -38,22 +38,22 @@ def other(value: object) -> object:
             return f"{value}x"
 
 
-def compared(change: Callable[[RunSettings], Any], rank: int = 1, made: list[Product] = PROGRAM) -> None:
+def compare_options(change: Callable[[RunSettings], Any], rank: int = 1, other_products: list[Product] = PROGRAM) -> None:
     """Compare the options of three ranks, of which one has different options, and maybe a different program."""
 
-    def live(transport: Transport) -> None:
+    def run_rank(transport: Transport) -> None:
         settings: Any = parse_options(["-p", "D=2"])
         if transport.rank == rank:
             settings = change(settings)
-        mine = made if transport.rank == rank else PROGRAM
-        compare(transport, settings, mine, [("E809", "training (model or data)", "text")])
+        products = other_products if transport.rank == rank else PROGRAM
+        compare(transport, settings, products, [("E809", "training (model or data)", "text")])
 
-    run_in_loopback(RANKS, live)
+    run_in_loopback(RANKS, run_rank)
 
 
 def test_equal_options_are_equal() -> None:
-    compared(lambda settings: settings)
-    compared(lambda settings: parse_options(["-p", "D=2", "--log-file", "x"]))
+    compare_options(lambda settings: settings)
+    compare_options(lambda settings: parse_options(["-p", "D=2", "--log-file", "x"]))
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(RunSettings)])
@@ -61,34 +61,34 @@ def test_every_option_is_compared_and_named(name: str) -> None:
     before = getattr(parse_options(["-p", "D=2"]), name)
     change = lambda settings: replace(settings, **{name: other(before)})  # noqa: E731
     if name in NOT_COMPARED:
-        compared(change)
+        compare_options(change)
         return
-    called = option_names()[name]
+    option = option_names()[name]
     if name in COMPARED_AS_PRODUCTS:
-        compared(change)  # another path to the same text
+        compare_options(change)  # another path to the same text
         with pytest.raises(ChimeraError) as error:
-            compared(change, made=[("E806", "program", "b" * 64)])
+            compare_options(change, other_products=[("E806", "program", "b" * 64)])
         (found,) = error.value.diagnostics
         assert found.message == f"rank 0 and rank 1 have a different program: {'a' * 12} and {'b' * 12}"
-        said = found.notes[0]
+        text = found.notes[0]
     else:
         with pytest.raises(ChimeraError) as error:
-            compared(change)
+            compare_options(change)
         (found,) = error.value.diagnostics
-        start, said = found.message.split(": ", 1)
+        start, text = found.message.split(": ", 1)
         assert start == "rank 0 and rank 1 have a different training (settings)"
-    assert said.startswith(f"{called} is ") and " on ranks 0, 2 and " in said and said.endswith(" on rank 1")
+    assert text.startswith(f"{option} is ") and " on ranks 0, 2 and " in text and text.endswith(" on rank 1")
 
 
 def test_a_new_option_is_compared_without_further_code() -> None:
     later = make_dataclass("later", [("not_there_yet", Any)], bases=(RunSettings,), frozen=True, kw_only=True)
 
-    def told(settings: RunSettings, value: object) -> Any:
+    def with_new_option(settings: RunSettings, value: object) -> Any:
         return later(**{f.name: getattr(settings, f.name) for f in fields(settings)}, not_there_yet=value)
 
     for value in (1, "x", None, True, 0.5):
         with pytest.raises(ChimeraError, match=r"E809: rank 0 and rank 2 .*: not_there_yet is unknown on ranks 0, 1 and"):
-            compared(lambda settings, value=value: told(settings, value), rank=2)
+            compare_options(lambda settings, value=value: with_new_option(settings, value), rank=2)
 
 
 def test_settings_are_a_value_with_a_field_for_every_option() -> None:
@@ -103,7 +103,7 @@ def test_several_that_differ_are_all_named() -> None:
         return replace(settings, eval_every=7, check_gradients=False, lr=0.1)
 
     with pytest.raises(ChimeraError) as error:
-        compared(change, rank=0)
+        compare_options(change, rank=0)
     (found,) = error.value.diagnostics
     assert found.message.endswith("(settings): --lr is 0.1 on rank 0 and 0.001 on ranks 1, 2")
     assert found.notes == (
@@ -113,19 +113,21 @@ def test_several_that_differ_are_all_named() -> None:
 
 
 def test_the_order_of_parameters_has_no_effect() -> None:
-    def live(transport: Transport) -> None:
+    def run_rank(transport: Transport) -> None:
         words = ["-p", "D=2", "-p", "N=4"] if transport.rank else ["-p", "N=4", "-p", "D=2"]
         compare(transport, parse_options(words), PROGRAM)
 
-    run_in_loopback(RANKS, live)
+    run_in_loopback(RANKS, run_rank)
 
 
 def test_a_different_text_and_a_missing_evaluation_are_findings() -> None:
-    def live(transport: Transport, made: dict[int, Any], data: dict[int, str]) -> None:
+    def run_rank(transport: Transport, other_products: dict[int, Any], data: dict[int, str]) -> None:
         words = [("E809", "training (model or data)", data.get(transport.rank, "abc, of 9 bytes"))]
-        compare(transport, parse_options([]), [("E806", "program of evaluations", made.get(transport.rank, "a"))], words)
+        compare(
+            transport, parse_options([]), [("E806", "program of evaluations", other_products.get(transport.rank, "a"))], words
+        )
 
     with pytest.raises(ChimeraError, match=r"E809: .* \(model or data\): abc, of 9 bytes and abd, of 8 bytes"):
-        run_in_loopback(RANKS, lambda t: live(t, {}, {2: "abd, of 8 bytes"}))
+        run_in_loopback(RANKS, lambda t: run_rank(t, {}, {2: "abd, of 8 bytes"}))
     with pytest.raises(ChimeraError, match="E806: rank 0 and rank 1 have a different program of evaluations: a and none"):
-        run_in_loopback(RANKS, lambda t: live(t, {1: "none"}, {}))
+        run_in_loopback(RANKS, lambda t: run_rank(t, {1: "none"}, {}))

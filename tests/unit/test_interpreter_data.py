@@ -35,8 +35,8 @@ def test_the_order_depends_only_on_seed_and_epoch() -> None:
 
     epoch = first_bytes(0, range(11))
     assert epoch == first_bytes(0, range(11)) != first_bytes(1, range(11))
-    again = first_bytes(0, range(11, 22))
-    assert again != epoch and sorted(again) == sorted(epoch)
+    next_epoch = first_bytes(0, range(11, 22))
+    assert next_epoch != epoch and sorted(next_epoch) == sorted(epoch)
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(0, 9))
@@ -51,8 +51,8 @@ def test_sample_numbers_count_every_sample_once_in_the_documented_order(w: int, 
 def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
     source = Windows(TEXT, 9, seed=5)
     batch = Batch(source, 5, iteration=1, replica=0, width=1, micro_batches=2, size=2)
-    (wanted,), targets = source.read([6, 7])
-    assert batch.inputs(1)[0].equal(wanted) and batch.targets(1).equal(targets)
+    (expected,), targets = source.read([6, 7])
+    assert batch.inputs(1)[0].equal(expected) and batch.targets(1).equal(targets)
     assert batch.draws(1).samples == (6, 7)
 
 

@@ -1,4 +1,4 @@
-"""The errors of a run: one tree, and what a rank prints before it ends."""
+"""The errors of a run: their common base class, and the output of a rank before it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimerac.interpreter.launch import failures
 
 
 class EndedError(Exception):
-    """Instead of the end of the process."""
+    """Raised where the process would end."""
 
 
 def test_a_rank_error_says_where_and_why() -> None:
@@ -51,9 +51,9 @@ def test_a_traceback_is_printed_where_no_message_explains_the_failure(
     monkeypatch.setattr(time, "sleep", slept.append)
     with pytest.raises(EndedError, match="1"):
         failures.end_with(error, reports=True)
-    said = capsys.readouterr().err
-    assert ("Error: " in said) == has_traceback, "the last line of a traceback names the class"
-    assert sum(slept) == slept_s and "error" in said
+    output = capsys.readouterr().err
+    assert ("Error: " in output) == has_traceback, "the last line of a traceback names the class"
+    assert sum(slept) == slept_s and "error" in output
 
 
 def test_a_project_with_packages_called_models_and_data_imports_the_runtime(tmp_path: Path) -> None:
@@ -67,5 +67,5 @@ def test_a_project_with_packages_called_models_and_data_imports_the_runtime(tmp_
         "print(models.MINE, data.MINE, interpreter.MINE, compiler.MINE)\n"
         "print([name for name in sys.modules if name.startswith(('chimerac.models', 'chimerac.compiler'))])\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines() == ["models data interpreter compiler", "[]"]
+    completed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines() == ["models data interpreter compiler", "[]"]

@@ -28,7 +28,7 @@ def trainer_of(program: Program, transport: Alone | None = None) -> Trainer:
     return Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), transport or Alone(), SETTINGS)
 
 
-def changed(program: Program, at: int, *new: Instruction) -> Program:
+def replace_at(program: Program, at: int, *new: Instruction) -> Program:
     """Return the program with instruction `at` replaced."""
     stream = list(program.stream(0))
     stream[at : at + 1] = new
@@ -40,9 +40,9 @@ def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
     whole = whole_model(trainer.pipeline.model, SETTINGS.seed)
     assert trainer.gradients(0) == add_gradients(whole, trainer, 0)
     found = [p.grad for s in sorted(trainer.pipeline.stages) for p in trainer.pipeline.stages[s].parameters()]
-    wanted = [p.grad for p in whole.parameters()]
-    assert len(found) == len(wanted) == 4
-    for f, w in zip(found, wanted, strict=True):
+    expected = [p.grad for p in whole.parameters()]
+    assert len(found) == len(expected) == 4
+    for f, w in zip(found, expected, strict=True):
         assert f is not None and w is not None and w.any() and f.equal(w)
 
 
@@ -80,12 +80,15 @@ def test_the_norm_is_that_of_one_process_before_clipping() -> None:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (changed(ONE_RANK, 1, Bwd(0, 2, (0,))), "rank 0, instruction 1: BWD main s2 m0: its forward has not run"),
-        (changed(ONE_RANK, 1), "rank 0, instruction 3: FWD main s2 m0 recompute: act of pipe 0, s2, m0 is not there"),
-        (changed(ONE_RANK, 1, Free("act", 0, 1, (0,)), Fwd(0, 1, (0,))), "instruction 2: FWD main s1 m0: act of pipe 0, s1"),
-        (changed(ONE_RANK, 1, *[Fwd(0, 1, (0,))] * 2), "instruction 2: FWD main s1 m0: act of pipe 0, s2, m0 is already"),
-        (changed(ONE_RANK, 1, Recv("act", 0, 1, (0,), 1)), "instruction 1: RECV act main s1 m0 <- 1: one rank receives"),
-        (changed(ONE_RANK, 11), r"rank 0, epilogue: .*left .* and \[\(0, 1, 1\)\] behind"),
+        (replace_at(ONE_RANK, 1, Bwd(0, 2, (0,))), "rank 0, instruction 1: BWD main s2 m0: its forward has not run"),
+        (replace_at(ONE_RANK, 1), "rank 0, instruction 3: FWD main s2 m0 recompute: act of pipe 0, s2, m0 is not there"),
+        (
+            replace_at(ONE_RANK, 1, Free("act", 0, 1, (0,)), Fwd(0, 1, (0,))),
+            "instruction 2: FWD main s1 m0: act of pipe 0, s1",
+        ),
+        (replace_at(ONE_RANK, 1, *[Fwd(0, 1, (0,))] * 2), "instruction 2: FWD main s1 m0: act of pipe 0, s2, m0 is already"),
+        (replace_at(ONE_RANK, 1, Recv("act", 0, 1, (0,), 1)), "instruction 1: RECV act main s1 m0 <- 1: one rank receives"),
+        (replace_at(ONE_RANK, 11), r"rank 0, epilogue: .*left .* and \[\(0, 1, 1\)\] behind"),
     ],
 )
 def test_an_error_names_rank_instruction_text_and_cause(program: Program, message: str) -> None:

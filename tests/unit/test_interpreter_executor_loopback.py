@@ -33,12 +33,12 @@ from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import (
     SAMPLES,
     SEED,
-    Found,
+    RankResult,
     deep_model,
-    described,
+    description_of,
     differences,
-    equal_to_one_process,
     rank_of,
+    run_and_compare,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -83,28 +83,28 @@ class Shifted(nn.Module):
 
 
 def test_an_input_that_a_stage_returns_unchanged_outlives_its_buffer() -> None:
-    # The mask goes through s1 unchanged and is read by the weight half of s2, when s1 is done with its buffer.
+    # s1 returns the mask unchanged. The weight gradients of s2 read it after s1 has released its buffer.
     p = program(SPLIT_PAIR, "split_pair", 2, 3, 2)
-    equal_to_one_process(p, integer_model(3), 0, iterations=2)
+    run_and_compare(p, integer_model(3), 0, iterations=2)
 
 
 def test_a_received_gradient_that_autograd_keeps_outlives_its_buffer() -> None:
     model = model_of(First, Shifted, Whole, Last)
-    equal_to_one_process(TWO_RANKS["1f1b"], model, 0, iterations=2)
+    run_and_compare(TWO_RANKS["1f1b"], model, 0, iterations=2)
 
 
 def test_a_buffer_that_the_executor_frees_too_early_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     p = TWO_RANKS["1f1b"]
     forward = Work.forward
 
-    def early(work: Work) -> None:
+    def forward_and_free(work: Work) -> None:
         forward(work)
         if work.input is not None:
             values = work.input.read()
             work.input.release()
             work.input.set(values)  # only loopback detects this
 
-    monkeypatch.setattr(Work, "forward", early)
+    monkeypatch.setattr(Work, "forward", forward_and_free)
     with pytest.raises(RankError, match=r"rank 1, instruction \d+: BWD main s1 m0: .*modified by an inplace operation"):
         run_in_loopback(p, rank_of(p, deep_model(3)))
 
@@ -112,37 +112,37 @@ def test_a_buffer_that_the_executor_frees_too_early_is_poisoned(monkeypatch: pyt
 def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     p = program(SPLIT_PAIR.replace("FWD main s1 m0", "FWD main s1 m0 recompute"), "split_pair", 2, 3, 2)
     forward = Work.forward_to_recompute
-    equal_to_one_process(p, deep_model(3), 0)
+    run_and_compare(p, deep_model(3), 0)
 
-    def early(work: Work) -> None:
+    def forward_and_free(work: Work) -> None:
         forward(work)
         if work.input is not None:
             values = work.input.read()
             work.input.release()
             work.input.set(values)
 
-    monkeypatch.setattr(Work, "forward_to_recompute", early)
+    monkeypatch.setattr(Work, "forward_to_recompute", forward_and_free)
     assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))
 
 
-class Lopsided(First):
+class UnequalCopies(First):
     """A layer whose copies differ: the second instance has other initial weights."""
 
     built = 0
 
     def __init__(self) -> None:
         super().__init__()
-        Lopsided.built += 1
-        if Lopsided.built % 4 == 0:
+        UnequalCopies.built += 1
+        if UnequalCopies.built % 4 == 0:
             self.table.data[0, 0] += 1
 
 
 def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
-    Lopsided.built = 2  # the third instance is the one that is measured
-    model = model_of(Lopsided, Whole, Whole, Last)
+    UnequalCopies.built = 2  # the third instance is the one that is measured
+    model = model_of(UnequalCopies, Whole, Whole, Last)
     p = TWO_RANKS["two pipes"]
-    described(model)
-    Lopsided.built = 2
+    description_of(model)
+    UnequalCopies.built = 2
     with pytest.raises(ChimeraError, match=r"E810: the copies of stage 0 on rank 0 and rank 1 have different weights"):
         run_in_loopback(p, rank_of(p, model))
 
@@ -150,7 +150,7 @@ def test_copies_that_differ_are_named_before_the_first_iteration() -> None:
 def test_copies_that_become_different_are_found_by_the_check() -> None:
     p = TWO_RANKS["two pipes"]
 
-    def live(transport: Transport) -> Found:
+    def run_rank(transport: Transport) -> RankResult:
         found = rank_of(p, deep_model(3))(transport)
         found.executor.check_copies()
         if transport.rank == 1:
@@ -159,7 +159,7 @@ def test_copies_that_become_different_are_found_by_the_check() -> None:
         return found
 
     with pytest.raises(ChimeraError, match=r"E810: the copies of stage 1 on rank 0 and rank 1"):
-        run_in_loopback(p, live)
+        run_in_loopback(p, run_rank)
 
 
 class TiedFirst(First):
@@ -245,24 +245,24 @@ def test_tied_parameters_on_one_rank_are_one_parameter() -> None:
 def test_ties_of_only_the_model_or_only_the_program_are_refused(p: Program, model: Model, message: str) -> None:
     """Before ranks meet, and also where no rank has two of the layers."""
     with pytest.raises(ChimeraError, match=f"E805: {message}"):
-        partitioned(p, model, described(model))
+        partitioned(p, model, description_of(model))
 
 
 def test_nothing_is_in_flight_when_an_iteration_ends() -> None:
     p, waited = TWO_RANKS["1f1b, window 9"], []
 
-    class Noting(Loopback):
+    class Recording(Loopback):
         def flush(self) -> None:
             waited.append(not all(channel.is_empty() for channel in self._to.values()))
             super().flush()
 
-    def live(transport: Loopback) -> None:
-        transport.__class__ = Noting
+    def run_rank(transport: Loopback) -> None:
+        transport.__class__ = Recording
         rank_of(p, deep_model(3))(transport)
         assert all(channel.is_empty() for channel in transport._to.values())
 
     for seed in range(8):
-        run_in_loopback(p, live, seed, every_post=True)  # type: ignore[arg-type]
+        run_in_loopback(p, run_rank, seed, every_post=True)  # type: ignore[arg-type]
     assert any(waited) and len(waited) == 16
 
 
@@ -314,9 +314,9 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 from pathlib import Path
 from chimerac.chimera_ir.jsonform import program_from_json
-from tests.helpers_loopback import deep_model, equal_to_one_process
+from tests.helpers_loopback import deep_model, run_and_compare
 program = program_from_json(Path(sys.argv[1]).read_text(), "program.json")
-equal_to_one_process(program, deep_model(3), 0)
+run_and_compare(program, deep_model(3), 0)
 assert "compiler" not in sys.modules
 print("equal")
 """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from chimerac.chimera_ir.machines import open_sends
+from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.runtime.describe import describe
@@ -20,7 +20,18 @@ from chimerac.interpreter.runtime.parameters import Gradients
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.programs import TWO_RANKS
-from tests.helpers_layers import Kinked, Last, Narrowing, Part, Plain, TiedFirst, TiedLast, Widening, example, loss
+from tests.helpers_layers import (
+    EndsInLinear,
+    EndsInRelu,
+    HalfView,
+    Last,
+    Narrowing,
+    TiedFirst,
+    TiedLast,
+    Widening,
+    example,
+    loss,
+)
 
 
 def storage(t: Tensor) -> int:
@@ -34,8 +45,8 @@ def test_an_output_is_in_memory_of_its_own_and_of_its_size() -> None:
     assert all(f.equal(g) and f.is_contiguous() and not f.requires_grad for f, g in zip(found, given, strict=True))
     assert all(f.untyped_storage().nbytes() == f.nbytes for f in found)
     assert len({storage(t) for t in (*found, x)}) == 8
-    assert storage(found[0]) == storage(whole), "what is alone already is not copied"
-    assert storage(in_own_memory([whole], [True])[0]) != storage(whole), "but where its graph keeps it"
+    assert storage(found[0]) == storage(whole), "a tensor that has its storage to itself is not copied"
+    assert storage(in_own_memory([whole], [True])[0]) != storage(whole), "unless the graph keeps its storage"
 
 
 def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
@@ -83,7 +94,7 @@ def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
 )
 def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, window: int, held: list[int]) -> None:
     p = TWO_RANKS["1f1b"].with_header(window=window, machine=machine)
-    assert open_sends(machine, window) == {"rendezvous": 0, "posted": None}.get(machine, window)
+    assert max_incomplete_sends(machine, window) == {"rendezvous": 0, "posted": None}.get(machine, window)
     found, sent = [], list[StorageWeakRef]()
 
     def send(transport: Transport) -> None:
@@ -96,7 +107,7 @@ def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, windo
         transport.flush()
         found.append(sum(not x.expired() for x in sent))
 
-    def live(transport: Transport) -> None:
+    def run_rank(transport: Transport) -> None:
         if transport.rank == 0:
             send(transport)
         else:
@@ -104,7 +115,7 @@ def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, windo
             for buffer in buffers:
                 transport.recv(0, buffer).wait()
 
-    run_in_loopback(p, live)
+    run_in_loopback(p, run_rank)
     assert found == [*held, 0]
 
 
@@ -112,7 +123,7 @@ def model(*layers: Callable[[], nn.Module]) -> Model:
     return Model("few", tuple((f"layer {k}", make) for k, make in enumerate(layers)), loss, example)
 
 
-class Twice(nn.Module):
+class ReadsMask(nn.Module):
     """Reads the mask, and returns the same tensor."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Values:
@@ -120,13 +131,13 @@ class Twice(nn.Module):
 
 
 def test_a_description_lists_what_layers_share_separately() -> None:
-    found = describe(model(TiedFirst, Kinked, Twice, Twice, partial(Part), Widening, Narrowing, TiedLast), 2)
+    found = describe(model(TiedFirst, EndsInRelu, ReadsMask, ReadsMask, partial(HalfView), Widening, Narrowing, TiedLast), 2)
     b = 2 * 2 * 4  # bytes of one number for each of two positions of two samples, in float32
     mask = [x for x in found.shared if x.made == 0 and x.bytes == 2 * b]
     assert (2, 3, 7) in [x.kept for x in mask], "8 bytes a number, kept by three layers, made by the first"
     kept = [[t.kept for t in layer.boundary] for layer in found.layers]
-    assert kept[0] == [False, False] and kept[1] == [True, False], "the output of a kink is kept by the kink"
-    assert kept[2][1] and kept[5][2], "what an earlier layer keeps, and an exponential"
+    assert kept[0] == [False, False] and kept[1] == [True, False], "a ReLU keeps its own output"
+    assert kept[2][1] and kept[5][2], "a tensor that an earlier layer keeps, and the output of an exponential"
     assert found.tied[0].layers == (0, 7) and found.tied[0].weight_bytes == 8 * 6 * 4
     assert (
         sum(s.kept_bytes for s in found.stage_sums(balanced(found, 8).layers))
@@ -135,6 +146,6 @@ def test_a_description_lists_what_layers_share_separately() -> None:
 
 
 def test_layers_return_contiguous_tensors_for_every_cut() -> None:
-    m = describe(model(TiedFirst, Narrowing, Plain, Last), 2)
-    other = describe(model(TiedFirst, Plain, Plain, Last), 2)
+    m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), 2)
+    other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), 2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes

@@ -23,8 +23,8 @@ def test_a_message_preserves_every_tensor() -> None:
     assert message.shape == arrived.shape and message.numel() == layout.bytes == 32 + 16 + 16 + 32
     found = layout.unpack(arrived)  # before it arrives: the tensors lie in the buffer
     arrived.copy_(message)
-    for tensor, wanted in zip(found, VALUES, strict=True):
-        assert tensor.dtype == wanted.dtype and tensor.equal(wanted)
+    for tensor, expected in zip(found, VALUES, strict=True):
+        assert tensor.dtype == expected.dtype and tensor.equal(expected)
 
 
 def test_a_single_tensor_is_sent_and_read_without_a_copy() -> None:
@@ -42,15 +42,15 @@ def test_a_value_without_a_gradient_is_an_empty_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("value", "words"),
     [
         (torch.zeros(4, 5), r"float32\[4, 5\]"),
         (torch.zeros(4, 4, dtype=torch.float64), r"float64\[4, 4\]"),
     ],
 )
-def test_a_value_that_differs_from_its_description_is_not_sent(made: torch.Tensor, words: str) -> None:
+def test_a_value_that_differs_from_its_description_is_not_sent(value: torch.Tensor, words: str) -> None:
     with pytest.raises(ValueError, match=rf"the stage made {words}, its description says float32\[4, 4\]"):
-        Layout(SQUARE).pack((made,))
+        Layout(SQUARE).pack((value,))
 
 
 def test_only_tensors_with_a_gradient_are_sent_back() -> None:

@@ -1,4 +1,4 @@
-"""The command line of run.py, and the names of the files beside it."""
+"""The command line of run.py, and the names of the files in its folder."""
 
 import re
 import sys
@@ -28,11 +28,11 @@ def test_without_arguments_it_is_chimera() -> None:
 
 def test_torchrun_takes_no_option_of_run_py() -> None:
     """The parser of torchrun also reads the options after the script, and refuses an ambiguous prefix of its own options."""
-    theirs = [word for action in get_args_parser()._actions for word in action.option_strings]
-    ours = re.findall(r"--[a-z][a-z-]+", capture_help())
-    assert "--log-file" in ours
-    for option in set(ours) - {"--nproc-per-node", "--emit", "--help"}:
-        assert not [word for word in theirs if word.startswith(option)], option
+    options_of_torchrun = [word for action in get_args_parser()._actions for word in action.option_strings]
+    options_of_run = re.findall(r"--[a-z][a-z-]+", capture_help())
+    assert "--log-file" in options_of_run
+    for option in set(options_of_run) - {"--nproc-per-node", "--emit", "--help"}:
+        assert not [word for word in options_of_torchrun if word.startswith(option)], option
 
 
 def capture_help() -> str:

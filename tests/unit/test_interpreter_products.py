@@ -15,15 +15,15 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers import program
-from tests.helpers_loopback import SEED, batch_of, deep_model, described
+from tests.helpers_loopback import SEED, batch_of, deep_model, description_of
 
 Counts = dict[tuple[str, int], set[int]]  # (operation, stage) -> floating-point operations of one micro-batch
 
 
-def counted(p: Program) -> Counts:
+def products_of(p: Program) -> Counts:
     """Return the floating-point operations in matrix products of one micro-batch, by operation and stage."""
     model, h, counts = deep_model(2 * p.header.stages - 2), p.header, Counts()
-    parts = partitioned(p, model, described(model))
+    parts = partitioned(p, model, description_of(model))
 
     def count(call: Callable[[], None], i: Instruction) -> None:
         with FlopCounterMode(display=False) as counter:
@@ -33,36 +33,36 @@ def counted(p: Program) -> Counts:
             assert not rest
             counts.setdefault((type(i).__name__, i.stage), set()).add(each)
 
-    def live(transport: Transport) -> None:
+    def run_rank(transport: Transport) -> None:
         transport.connect(p)
         stages = {s: parts.build(s, SEED) for s in range(h.stages) if transport.rank in h.holders([s])}
         executor = Executor(p, model, stages, parts.table, transport)
         executor.calls = [partial(count, call, i) for call, i in zip(executor.calls, executor.stream, strict=True)]
         executor.run(batch_of(p, 0))
 
-    run_in_loopback(p, live)
+    run_in_loopback(p, run_rank)
     assert all(len(found) == 1 for found in counts.values()), "a micro-batch costs the same each time"
     return counts
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2], ids=["first", "middle", "last"])
 def test_the_halves_of_a_backward_are_one_backward(stage: int) -> None:
-    whole, split = counted(program("1f1b", D=3, N=4)), counted(program("zb_h1", D=3, N=4))
+    whole, split = products_of(program("1f1b", D=3, N=4)), products_of(program("zb_h1", D=3, N=4))
     (forward,), (backward,) = whole["Fwd", stage], whole["Bwd", stage]
     (of_input,), (of_weight,) = split["BwdInput", stage], split["BwdWeight", stage]
     assert split["Fwd", stage] == {forward} and forward > 0
-    assert of_input + of_weight == backward, "nothing twice, and no second forward"
-    assert of_weight == forward, "one product for each of the forward's"
-    assert of_input == forward, "one product for each of the forward's"
+    assert of_input + of_weight == backward, "no product is computed twice, and the forward is not repeated"
+    assert of_weight == forward, "one product for each product of the forward"
+    assert of_input == forward, "one product for each product of the forward"
 
 
 def test_a_backward_out_of_a_grouped_forward_costs_one() -> None:
-    whole, grouped = counted(program("chimera", D=2, N=4)), counted(program("chimera_doubling", D=2, N=4))
+    whole, grouped = products_of(program("chimera", D=2, N=4)), products_of(program("chimera_doubling", D=2, N=4))
     assert whole == grouped
 
 
 def test_recomputation_adds_one_forward_to_the_backward() -> None:
-    once, again = (counted(program("chimera_doubling", D=2, N=4, again=x)) for x in (0, 1))
+    plain, recomputing = (products_of(program("chimera_doubling", D=2, N=4, again=x)) for x in (0, 1))
     for stage in (0, 1):
-        (forward,), (backward,) = once["Fwd", stage], once["Bwd", stage]
-        assert again["Fwd", stage] == {forward} and again["Bwd", stage] == {backward + forward}
+        (forward,), (backward,) = plain["Fwd", stage], plain["Bwd", stage]
+        assert recomputing["Fwd", stage] == {forward} and recomputing["Bwd", stage] == {backward + forward}

@@ -1,4 +1,4 @@
-"""If a wait takes too long, the ranks that do not answer are named, or else what all ranks do."""
+"""If a wait takes too long, the error names the ranks that do not answer. If all answer, it says what each of them does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "EVERY_S", 0.01)
     monkeypatch.setattr(rendezvous, "GRACE_S", 0.5)
 
@@ -31,8 +31,8 @@ def connected(store: object, world: int, answering: list[int], hosted: bool = Fa
     return found
 
 
-def error_of_a_wait(one: Rendezvous, what: str, error: RuntimeError) -> PeerLostError:
-    with pytest.raises(PeerLostError) as found, one.wait(what):
+def error_of_a_wait(of_rank: Rendezvous, what: str, error: RuntimeError) -> PeerLostError:
+    with pytest.raises(PeerLostError) as found, of_rank.wait(what):
         raise error
     return found.value
 
@@ -66,15 +66,15 @@ def test_a_closed_connection_is_reported_at_once() -> None:
     assert found.exit_delay_s == 0
 
 
-@pytest.mark.parametrize(("hosted", "who"), [(True, "rank 0"), (False, "the store of torchrun")])
-def test_a_store_that_does_not_answer_is_not_waited_for_forever(hosted: bool, who: str) -> None:
+@pytest.mark.parametrize(("hosted", "name"), [(True, "rank 0"), (False, "the store of torchrun")])
+def test_a_store_that_does_not_answer_is_not_waited_for_forever(hosted: bool, name: str) -> None:
     class Stopped:
         def add(self, key: str, amount: int) -> int:
             threading.Event().wait()
             return 1
 
     _, second = connected(Stopped(), 2, answering=[], hosted=hosted)
-    assert str(error_of_a_wait(second, "the receive from rank 0", LATE)).endswith(f"after 2 s: {who} does not answer")
+    assert str(error_of_a_wait(second, "the receive from rank 0", LATE)).endswith(f"after 2 s: {name} does not answer")
     assert error_of_a_wait(second, "the receive from rank 0", CLOSED).exit_delay_s == 0
 
 

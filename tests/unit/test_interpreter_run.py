@@ -78,7 +78,7 @@ def test_only_rank_0_prints_and_the_bar_is_for_terminals(
         record.say("words")
         assert capsys.readouterr().out == "words\n" * lines
         assert ("2/2" in terminal.getvalue()) == bars
-        assert terminal.getvalue().endswith("\r\x1b[K") == bars, "the bar must not stand in the way of words"
+        assert terminal.getvalue().endswith("\r\x1b[K") == bars, "the bar is erased before a line is printed"
 
 
 def test_each_line_of_the_log_is_written_at_once(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_timed_plan_has_the_simulators_times(monkeypatch: pytest.MonkeyPatch) 
 # --- machines -----------------------------------------------------------------------------------------------------------
 
 
-def posted_alone(tmp_path: Path) -> Path:
+def crossing_program(tmp_path: Path) -> Path:
     """Return a program in which both ranks send before they receive. It ends on machines whose SENDs need not wait."""
     path = tmp_path / "crossing.streams"
     path.write_text(entries()["E816"].wrong)
@@ -240,16 +240,16 @@ def posted_alone(tmp_path: Path) -> Path:
 def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_tried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = posted_alone(tmp_path)
+    path = crossing_program(tmp_path)
     for words in ([], ["--transport", "nccl"], ["--timed", "5"]):
         with pytest.raises(ChimeraError, match="E816") as error:
             plan(str(path), *words, monkeypatch=monkeypatch)
         (found,) = error.value.diagnostics
-        over = "nccl" if "nccl" in words else "gloo"
-        assert found.message == f"{path} is for the posted machine, and ranks over {over} run window(0)"
+        transport = "nccl" if "nccl" in words else "gloo"
+        assert found.message == f"{path} is for the posted machine, and ranks over {transport} run window(0)"
         assert found.notes == ("deadlock on the window(0) machine: ranks 0, 1 wait for each other in a cycle",)
-    command, said = found.help.split(" was tried: ")
-    assert said == "it then ends there"
+    command, result = found.help.split(" was tried: ")
+    assert result == "it then ends there"
     output = tmp_path / "arranged.json"
     assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
     assert plan(str(output), monkeypatch=monkeypatch).evaluation.header.machine == "window"
@@ -260,7 +260,7 @@ def test_a_program_that_hangs_on_the_transport_is_refused_and_arranging_it_was_t
 
 def test_the_help_says_so_if_arranging_does_not_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One buffer is enough for RECVs that are posted late, but not for those of `--for window`."""
-    path = posted_alone(tmp_path)
+    path = crossing_program(tmp_path)
     text = path.read_text().replace("pipe down", "limits receive_buffers=1\npipe down", 1)
     for value, sent in (
         ("grad down s0 m0 <- 1", "SEND grad up s0 m1 -> 1"),

@@ -103,21 +103,21 @@ def test_both_halves_are_one_backward(name: str, first: bool) -> None:
     if name == "frozen" and first:
         return  # it has no gradients
     x.requires_grad_(x.is_floating_point() and not first)
-    wanted_y = module(x)
-    g = torch.randn_like(wanted_y)
-    wanted_y.backward(g)
-    wanted, wanted_x = [p.grad for p in module.parameters()], x.grad
+    expected_y = module(x)
+    g = torch.randn_like(expected_y)
+    expected_y.backward(g)
+    expected, expected_x = [p.grad for p in module.parameters()], x.grad
     module.zero_grad()
     x = x.detach().clone().requires_grad_(x.requires_grad)
     split = Splitting()
     with split:
         y = module(x)
-    assert torch.equal(y, wanted_y)
+    assert torch.equal(y, expected_y)
     y.backward(g)
-    if wanted_x is not None:
-        torch.testing.assert_close(x.grad, wanted_x, rtol=1e-12, atol=1e-12)
+    if expected_x is not None:
+        torch.testing.assert_close(x.grad, expected_x, rtol=1e-12, atol=1e-12)
     split.weights()
-    for p, gradient in zip(module.parameters(), wanted, strict=True):
+    for p, gradient in zip(module.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-12, atol=1e-12)
         # The gradient has no graph, which would keep its inputs alive.
         assert p.grad is None or not p.grad.requires_grad
@@ -152,7 +152,7 @@ def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None
     x = torch.randn(8, 4, 16, requires_grad=True)
     for p in module.parameters():
         p.grad = torch.zeros_like(p)
-    before = alive()
+    before = bytes_of_all_tensors()
     split = Splitting()
     with split:
         y = module(x)
@@ -163,9 +163,9 @@ def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None
     kept = rows * (16 + width + width + 16) * 4
     assert kept_bytes(split) == kept
     # The input of the first linear is that of the stage, which is alive anyway. It now has a gradient of the same size.
-    assert alive() - before == kept - rows * 16 * 4 + rows * 16 * 4
+    assert bytes_of_all_tensors() - before == kept - rows * 16 * 4 + rows * 16 * 4
     split.weights()
-    assert kept_bytes(split) == 0 and alive() - before == rows * 16 * 4
+    assert kept_bytes(split) == 0 and bytes_of_all_tensors() - before == rows * 16 * 4
 
 
 def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
@@ -173,7 +173,7 @@ def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
     module, x = nn.LayerNorm(width), torch.randn(8, 4, width, requires_grad=True)
     for p in module.parameters():
         p.grad = torch.zeros_like(p)
-    before = alive()
+    before = bytes_of_all_tensors()
     split = Splitting()
     with split:
         y = module(x)
@@ -182,18 +182,18 @@ def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
     mean_and_deviation, gradient = 2 * rows * 4, rows * width * 4
     # The input is that of the stage, which is alive anyway. It now has a gradient.
     assert kept_bytes(split) == rows * width * 4 + mean_and_deviation + gradient
-    assert alive() - before == mean_and_deviation + gradient + rows * width * 4
+    assert bytes_of_all_tensors() - before == mean_and_deviation + gradient + rows * width * 4
     split.weights()
-    assert alive() - before == rows * width * 4
+    assert bytes_of_all_tensors() - before == rows * width * 4
 
 
 def kept_bytes(split: Splitting) -> int:
-    """Return the size of what is kept for the weight gradients, memory that several products share counted once."""
+    """Return the bytes that are kept for the weight gradients. Memory that several products share is counted once."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for p in split.products for t in p.reads}
     return sum(storages.values())
 
 
-def alive() -> int:
+def bytes_of_all_tensors() -> int:
     """Return the bytes of all existing tensors."""
     gc.collect()
     found = [o for o in gc.get_objects() if type(o) in (Tensor, nn.Parameter)]

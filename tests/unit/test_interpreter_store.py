@@ -39,7 +39,7 @@ class Noting(Alone):
         self.forgotten.append(buffer)
 
 
-def received(keys: list[Key], specs: tuple[Spec, ...] = SPECS) -> tuple[list[Slot], Message, Noting]:
+def receive(keys: list[Key], specs: tuple[Spec, ...] = SPECS) -> tuple[list[Slot], Message, Noting]:
     """Post a receive of these values, as the executor does."""
     transport, store = Noting(), Store()
     slots = [store.slot(key) for key in keys]
@@ -54,7 +54,7 @@ def test_equal_keys_have_the_same_slot() -> None:
 
 
 def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message() -> None:
-    (first, second), _, transport = received([Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    (first, second), _, transport = receive([Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
     (posted,) = transport.posted
     assert first.values is not None and second.values is not None and posted.waits == 0
     assert [t.shape for t in second.read()] == [(2,), (3,)]
@@ -66,7 +66,7 @@ def test_reading_a_value_that_is_being_received_waits_once_for_the_whole_message
 
 
 def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
-    (first, second), message, transport = received([Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
+    (first, second), message, transport = receive([Key("act", 0, 1, 4), Key("act", 0, 1, 5)])
     buffer = message.buffer
     assert buffer is not None and buffer.nbytes == 2 * (16 + 32)
     memory = StorageWeakRef(buffer.untyped_storage())
@@ -80,7 +80,7 @@ def test_a_buffer_is_freed_when_the_last_of_its_values_is_released() -> None:
 
 
 def test_a_message_is_received_again_in_every_iteration() -> None:
-    (slot,), message, transport = received([KEY])
+    (slot,), message, transport = receive([KEY])
     for count in (1, 2):
         slot.release()
         assert len(transport.forgotten) == count and message.buffer is None
@@ -89,7 +89,7 @@ def test_a_message_is_received_again_in_every_iteration() -> None:
 
 
 def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> None:
-    (slot,), _, transport = received([KEY])
+    (slot,), _, transport = receive([KEY])
     slot.freed_later = True
     slot.release()
     assert slot.read() and not transport.forgotten
@@ -100,20 +100,20 @@ def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> Non
 
 
 def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
-    (slot,), _, transport = received([KEY])
+    (slot,), _, transport = receive([KEY])
     slot.release()
     assert transport.posted[0].waits == 1
 
 
 def test_the_reader_of_a_single_tensor_takes_the_buffer_itself() -> None:
-    (slot,), message, transport = received([KEY], SPECS[:1])
+    (slot,), message, transport = receive([KEY], SPECS[:1])
     buffer = message.buffer
     assert slot.take() == (buffer,) and slot.values is None and message.buffer is None
     assert transport.posted[0].waits == 1 and not transport.forgotten, "nobody else may write to it"
 
 
 def test_the_reader_of_several_tensors_gets_copies_of_them() -> None:
-    (slot,), message, transport = received([KEY])
+    (slot,), message, transport = receive([KEY])
     buffer, taken = message.buffer, slot.take()
     assert buffer is not None and slot.values is None and len(transport.forgotten) == 1
     assert all(t.untyped_storage().data_ptr() != buffer.untyped_storage().data_ptr() for t in taken)
@@ -129,7 +129,7 @@ def test_a_taken_value_is_removed() -> None:
 
 @pytest.mark.parametrize("specs", [SPECS, SPECS[:1]])
 def test_a_value_is_made_once(specs: tuple[Spec, ...]) -> None:
-    (slot,), message, _ = received([KEY], specs)
+    (slot,), message, _ = receive([KEY], specs)
     with pytest.raises(KeyError, match="already there"):
         slot.set((torch.zeros(1),))
     with pytest.raises(KeyError, match="already there"):

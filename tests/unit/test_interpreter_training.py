@@ -33,11 +33,11 @@ def test_a_gradient_above_the_clip_norm_is_scaled_and_a_smaller_one_is_not() -> 
     """The gradients are compared, because the first update of AdamW is the same for every norm of the gradient."""
     for clip in (1e-3, 1e9):
         trainer = trainer_of(replace(SETTINGS, clip=clip))
-        seen: list[float] = []
+        norms: list[float] = []
         assert trainer.optimizer is not None
-        trainer.optimizer.register_step_pre_hook(lambda *_, t=trainer, seen=seen: seen.append(norm_of(t)))
+        trainer.optimizer.register_step_pre_hook(lambda *_, t=trainer, norms=norms: norms.append(norm_of(t)))
         result = trainer.update(0, trainer.gradients(0))
-        assert seen == [pytest.approx(min(clip, result.norm), rel=1e-6)] and result.norm > 1
+        assert norms == [pytest.approx(min(clip, result.norm), rel=1e-6)] and result.norm > 1
 
 
 def norm_of(trainer: Trainer) -> float:
@@ -92,20 +92,20 @@ def test_the_warm_up_has_the_length_of_its_setting() -> None:
 
 def test_the_plain_reference_is_a_textbook_loop() -> None:
     """The reference to which schedules are compared equals a training loop that uses torch only."""
-    settings, whole, other = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
+    settings, whole, reference = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
     results = list(train(whole, MODEL, IntegerSamples(), settings, samples=4))
-    optimizer = torch.optim.AdamW(other.parameters(), lr=1.0)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=1.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
     for t, result in enumerate(results):
         (tokens,), targets = IntegerSamples().read(range(4 * t, 4 * t + 4))
-        loss = MODEL.loss(other(tokens), targets) / 64
+        loss = MODEL.loss(reference(tokens), targets) / 64
         optimizer.zero_grad()
         loss.backward()
         assert result.loss == loss.item()
-        assert result.norm == nn.utils.clip_grad_norm_(other.parameters(), settings.clip).item()
+        assert result.norm == nn.utils.clip_grad_norm_(reference.parameters(), settings.clip).item()
         optimizer.step()
         schedule.step()
-    for a, b in zip(whole.parameters(), other.parameters(), strict=True):
+    for a, b in zip(whole.parameters(), reference.parameters(), strict=True):
         assert a.equal(b)
 
 
@@ -129,8 +129,8 @@ def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(sampl
     model = replace(MODEL, loss=masked)
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Counting(), Alone(), SETTINGS)
     (tokens,), targets = Counting().read(range(samples))
-    wanted = masked(whole_model(model, 3).eval()(tokens), targets).item() / (2 * samples)
+    expected = masked(whole_model(model, 3).eval()(tokens), targets).item() / (2 * samples)
     evaluator = Evaluator(trainer, Counting(), samples)
-    assert wanted != 0 and [evaluator.loss(), evaluator.loss()] == pytest.approx([wanted, wanted], rel=1e-12)
+    assert expected != 0 and [evaluator.loss(), evaluator.loss()] == pytest.approx([expected, expected], rel=1e-12)
     assert all(stage.training for stage in trainer.pipeline.stages.values())
     assert all(p.grad is None for stage in trainer.pipeline.stages.values() for p in stage.parameters())

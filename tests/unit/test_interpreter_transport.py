@@ -53,7 +53,7 @@ class Group:
         return Work(self.log, ("recv", tuple(self.ranks), tensors[0]))
 
 
-def fake(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
+def fake_distributed(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
     """Replace torch.distributed by a fake module, and return its log."""
     log: list[Any] = []
 
@@ -78,7 +78,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
     return log
 
 
-def made(log: list[Any]) -> list[Any]:
+def created_groups(log: list[Any]) -> list[Any]:
     return [entry for entry in log if entry[0] == "new"]
 
 
@@ -89,10 +89,10 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
     p = program("chimera", D=4, N=4, width=2)
     logs = []
     for rank in range(p.world):
-        log = fake(monkeypatch, rank, p.world)
+        log = fake_distributed(monkeypatch, rank, p.world)
         Processes(backend, torch.device("cpu"), staged=False).connect(p)
         logs.append(log)
-    orders = [made(log) for log in logs]
+    orders = [created_groups(log) for log in logs]
     assert all(order == orders[0] for order in orders), "new_group is a collective of all ranks"
     channels = {(g, i.peer) for g in range(p.world) for i in p.stream(g) if i.op == "SEND"}
     sums = {i.ranks for g in range(p.world) for i in p.stream(g) if isinstance(i, AllReduce)}
@@ -102,26 +102,26 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
         after = log[len(orders[0]) :]
         used = [entry for entry in after if entry[0] != "wait"]
         # The rank uses its channels in the global order, then its collectives, and waits for each before the next.
-        mine = [
+        transfers = [
             ("send" if a == rank else "recv", (min(a, b), max(a, b)), b if a == rank else a)
             for a, b in sorted(channels)
             if rank in (a, b)
         ]
-        assert used == [*mine, *(("sum", ranks) for ranks in sorted(sums) if rank in ranks)]
+        assert used == [*transfers, *(("sum", ranks) for ranks in sorted(sums) if rank in ranks)]
         assert [entry[0] for entry in after[1::2]] == ["wait"] * len(used)
 
 
 def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = fake(monkeypatch, 0, 2)
+    log = fake_distributed(monkeypatch, 0, 2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
     transport.connect(TWO_RANKS["two pipes"])
-    assert [ranks for _, ranks, _ in made(log)] == [(0, 1), (1, 0), (0, 1)], "two channels, and then the one collective"
+    assert [ranks for _, ranks, _ in created_groups(log)] == [(0, 1), (1, 0), (0, 1)], "two channels, then one collective"
 
 
 def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch) -> None:
     for window in (0, 1, 2):
-        log = fake(monkeypatch, 0, 2)
+        log = fake_distributed(monkeypatch, 0, 2)
         transport = Processes("gloo", torch.device("cpu"), staged=False)
         transport.connect(TWO_RANKS["1f1b"].with_header(window=window))
         log.clear()
@@ -134,7 +134,7 @@ def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch
 
 
 def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, 0, 2)
+    fake_distributed(monkeypatch, 0, 2)
     transport = Processes("gloo", torch.device("cpu"), staged=True)
     transport.connect(TWO_RANKS["two pipes"])
     value, buffer, total = torch.ones(3), torch.zeros(3), torch.full((3,), 4.0)
@@ -154,23 +154,23 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
 
 
 def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, 0, 2)
+    fake_distributed(monkeypatch, 0, 2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
 
-    def gone(*_: Any) -> None:
+    def lose_peer(*_: Any) -> None:
         raise RuntimeError("[/pytorch/gloo/pair.cc:1] Connection closed by peer. This may be anything")
 
-    monkeypatch.setattr(Group, "send", gone)
+    monkeypatch.setattr(Group, "send", lose_peer)
     with pytest.raises(PeerLostError, match=r"^the send to rank 1 failed: Connection closed by peer$"):
         transport.send(1, torch.zeros(1))
-    monkeypatch.setattr(Work, "wait", gone)
+    monkeypatch.setattr(Work, "wait", lose_peer)
     with pytest.raises(PeerLostError, match=r"^the receive from rank 1 failed: Connection closed by peer$"):
         transport.recv(1, torch.zeros(1)).wait()
 
 
 def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, 0, 2)
+    fake_distributed(monkeypatch, 0, 2)
     assert not Gloo()._staged and Gloo(torch.device("cuda", 0))._staged and Gloo(staged=True)._staged
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     nccl = Nccl()
@@ -198,7 +198,7 @@ def test_only_one_runs_at_a_time_and_an_error_ends_all() -> None:
             turns.pause(me)
         if me == 1:
             raise ValueError("one of them")
-        turns.wait(me, lambda: False, "what never comes")
+        turns.wait(me, lambda: False, "an event that never occurs")
         done.append(me)
 
     turns.run([lambda me=me: body(me) for me in range(3)])  # type: ignore[misc]
@@ -206,36 +206,36 @@ def test_only_one_runs_at_a_time_and_an_error_ends_all() -> None:
 
 
 def test_messages_of_different_sizes_are_an_error() -> None:
-    def live(transport: Any) -> None:
+    def run_rank(transport: Any) -> None:
         if transport.rank == 0:
             transport.send(1, torch.zeros(3))
         else:
             transport.recv(0, torch.zeros(6)).wait()
 
     with pytest.raises(ValueError, match=re.escape("a receive of torch.float32[6] meets a send of torch.float32[3]")):
-        run_in_loopback(TWO_RANKS["1f1b"], live)
+        run_in_loopback(TWO_RANKS["1f1b"], run_rank)
 
 
 def test_collectives_in_different_orders_hang_on_every_machine() -> None:
     p = program("gpipe", D=3, N=1)
     pairs = {0: [(0, 2), (0, 1)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]}  # each pair of ranks has the same order
 
-    def live(transport: Any) -> None:
+    def run_rank(transport: Any) -> None:
         for pending in [transport.launch_all_reduce(ranks, torch.ones(1)) for ranks in pairs[transport.rank]]:
             pending.wait()
 
     for machine in ("posted", "window", "rendezvous", "paired", "serial"):
         with pytest.raises(StuckError, match="deadlock"):
-            run_in_loopback(p, live, machine=machine)  # type: ignore[arg-type]
+            run_in_loopback(p, run_rank, machine=machine)  # type: ignore[arg-type]
 
 
 def test_collectives_outside_the_streams() -> None:
-    def live(transport: Any) -> tuple[list[str], list[float]]:
+    def run_rank(transport: Any) -> tuple[list[str], list[float]]:
         total = torch.full((2,), float(transport.rank))
         transport.all_reduce(total)
         return transport.all_gather(f"rank {transport.rank}"), total.tolist()
 
-    found = run_in_loopback(program("gpipe", D=3, N=1), live, every_post=True)
+    found = run_in_loopback(program("gpipe", D=3, N=1), run_rank, every_post=True)
     assert found == [(["rank 0", "rank 1", "rank 2"], [3.0, 3.0])] * 3
 
 
@@ -250,15 +250,15 @@ def test_a_poisoned_buffer_is_nan_and_autograd_detects_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "window", "most"),
+    ("machine", "window", "max_sends"),
     [("posted", 2, 9), ("window", 2, 2), ("window", 0, 0), ("rendezvous", 2, 0), ("paired", 2, 2), ("serial", 1, 1)],
 )
 def test_the_number_of_sends_that_each_machine_allows_before_the_first_receive(
-    machine: Machine, window: int, most: int
+    machine: Machine, window: int, max_sends: int
 ) -> None:
     p = TWO_RANKS["1f1b"].with_header(window=window)
 
-    def live(transport: Any, count: int) -> None:
+    def run_rank(transport: Any, count: int) -> None:
         if transport.rank == 0:
             for _ in range(count):
                 transport.send(1, torch.zeros(1))
@@ -267,17 +267,17 @@ def test_the_number_of_sends_that_each_machine_allows_before_the_first_receive(
             for _ in range(count):
                 transport.recv(0, torch.zeros(1)).wait()
 
-    run_in_loopback(p, partial(live, count=most), machine=machine)
+    run_in_loopback(p, partial(run_rank, count=max_sends), machine=machine)
     if machine != "posted":
         with pytest.raises(StuckError):
-            run_in_loopback(p, partial(live, count=most + 1), machine=machine)
+            run_in_loopback(p, partial(run_rank, count=max_sends + 1), machine=machine)
 
 
 def test_a_full_window_of_a_machine_with_queues_waits_for_earlier_operations() -> None:
     p = program("gpipe", D=3, N=1).with_header(window=1)
     done: list[str] = []
 
-    def live(transport: Any) -> None:
+    def run_rank(transport: Any) -> None:
         if transport.rank == 0:
             first = transport.recv(2, torch.zeros(1))
             transport.send(1, torch.zeros(1))
@@ -292,12 +292,12 @@ def test_a_full_window_of_a_machine_with_queues_waits_for_earlier_operations() -
             transport.send(0, torch.zeros(1))
 
     for seed in range(60):
-        run_in_loopback(p, live, seed, machine="serial", every_post=True)
+        run_in_loopback(p, run_rank, seed, machine="serial", every_post=True)
     assert done == ["what comes from rank 2", "second send"] * 60
 
 
 def test_a_posted_buffer_holds_nan_until_its_message_arrives() -> None:
-    def live(transport: Any) -> None:
+    def run_rank(transport: Any) -> None:
         if transport.rank == 0:
             transport.all_gather("posted")
             transport.send(1, torch.ones(2))
@@ -309,15 +309,15 @@ def test_a_posted_buffer_holds_nan_until_its_message_arrives() -> None:
             pending.wait()
             assert buffer.tolist() == [1, 1]
 
-    run_in_loopback(TWO_RANKS["1f1b"], live)
+    run_in_loopback(TWO_RANKS["1f1b"], run_rank)
 
 
 def test_a_peer_that_is_gone_before_the_rendezvous_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, rank=0, world=2)
+    fake_distributed(monkeypatch, rank=0, world=2)
 
-    def gone(ranks: list[int], backend: str) -> Group:
+    def lose_peer(ranks: list[int], backend: str) -> Group:
         raise RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
 
-    monkeypatch.setattr(processes.dist, "new_group", gone)
+    monkeypatch.setattr(processes.dist, "new_group", lose_peer)
     with pytest.raises(PeerLostError, match=r"connecting ranks 0, 1 failed: Connection closed by peer"):
         Processes("gloo", torch.device("cpu"), staged=False).connect(program("chimera", D=2))

@@ -26,7 +26,24 @@ FAULTS = {
     "nothing": "",
     "a word": "nul",
 }
-STRAY = ["", "]", "}", "[", "{", '"', '"\\', '"\\q": 1', "}]}]", '"x": "\\', ",", ":", "\\", "\0", '"\\ud83d": 1', "1" * 5000]
+STRAY = [
+    "",
+    "]",
+    "}",
+    "[",
+    "{",
+    '"',
+    '"\\',
+    '"\\q": 1',
+    "}]}]",
+    '"x": "\\',
+    ",",
+    ":",
+    "\\",
+    "\0",
+    '"\\ud83d": 1',
+    "1" * 5000,
+]
 
 
 def only_finding(read: object, text: str) -> Diagnostic:
@@ -36,7 +53,7 @@ def only_finding(read: object, text: str) -> Diagnostic:
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_fault_among_stray_signs(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_among_stray_characters(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_checks, "MAX_WEIGHT", 100)
     fault = FAULTS[what]
     instruction = '{"op": "FWD", "pipe": 0, "stage": 0, '
@@ -58,7 +75,7 @@ def test_a_fault_among_stray_signs(what: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("fault", "said", "caret"),
+    ("fault", "message", "caret"),
     [
         ('"a": 1, "a": 2', "the field 'a' appears twice in one object", '"a": 2'),
         ('"a": 1, "\\u0061": 2', "the field 'a' appears twice in one object", '"\\u0061": 2'),
@@ -71,7 +88,7 @@ def test_a_fault_among_stray_signs(what: str, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 @pytest.mark.parametrize("place", ["front", "instruction", "behind"])
-def test_a_fault_has_its_place(fault: str, said: str, caret: str, place: str) -> None:
+def test_a_fault_has_its_place(fault: str, message: str, caret: str, place: str) -> None:
     """The error is in the header, after the streams, or within an instruction."""
     instruction = '{"op": "FWD", "pipe": 0, "stage": 1, '
     text = {
@@ -80,12 +97,12 @@ def test_a_fault_has_its_place(fault: str, said: str, caret: str, place: str) ->
         "behind": RIGHT.rstrip()[:-1] + ",\n" + fault + "}",
     }[place]
     d = only_finding(program_from_json, text)
-    assert said in d.message and d.span is not None
+    assert message in d.message and d.span is not None
     line = d.span.source.line(d.span.line)
     assert line[d.span.column - 1 :].startswith(caret)
 
 
-def test_streams_may_stand_anywhere() -> None:
+def test_streams_may_be_anywhere_in_the_object() -> None:
     file = json.loads(RIGHT)
     streams = file.pop("streams")
     for text in (
@@ -99,7 +116,7 @@ def test_streams_may_stand_anywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "said"),
+    ("streams", "message"),
     [
         ("5", "streams: expected a list, found 5"),
         ("{}", "streams: expected a list, found {}"),
@@ -117,13 +134,13 @@ def test_streams_may_stand_anywhere() -> None:
         ('[[{"op": "BWD", "pipe": 0, "stage": true, "micro_batches": [0]}]]', "streams[0][0].stage: expected an integer"),
     ],
 )
-def test_what_is_no_stream(streams: str, said: str) -> None:
+def test_an_invalid_stream(streams: str, message: str) -> None:
     text = RIGHT[: RIGHT.index('"streams"')] + f'"streams": {streams}}}'
     d = only_finding(program_from_json, text)
-    assert d.code == "E603" and d.message.startswith(f"p.json: {said}")
+    assert d.code == "E603" and d.message.startswith(f"p.json: {message}")
 
 
-def test_what_is_wrong_with_header_and_streams_is_told_together() -> None:
+def test_errors_of_header_and_streams_are_reported_together() -> None:
     text = RIGHT.replace('"window": 2', '"window": -1').replace('"stage": 1', '"stage": -1', 1)
     with pytest.raises(ChimeraError) as caught:
         program_from_json(text, "p.json")

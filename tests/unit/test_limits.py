@@ -24,7 +24,7 @@ TASK = {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}
 SUM = {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0, 1]}
 
 
-def refused(read: object, text: str) -> set[str]:
+def codes_of(read: object, text: str) -> set[str]:
     with pytest.raises(ChimeraError) as caught:
         read(text)  # type: ignore[operator]
     return {d.code for d in caught.value.diagnostics}
@@ -46,11 +46,11 @@ def refused(read: object, text: str) -> set[str]:
 )
 def test_a_size_beyond_its_limit(change: dict[str, object], words: str) -> None:
     file = json.loads(program_to_json(RIGHT)) | change
-    assert refused(program_from_json, json.dumps(file)) <= {"E603", "E604"}
+    assert codes_of(program_from_json, json.dumps(file)) <= {"E603", "E604"}
     name, text = words.split("=")[0], program_to_text(RIGHT)
     given = change[name]
     written = f"{name}={'/'.join(map(str, given)) if isinstance(given, list) else given}"
-    assert words in text and refused(program_from_text, text.replace(words, written)) <= {"E603", "E604"}
+    assert words in text and codes_of(program_from_text, text.replace(words, written)) <= {"E603", "E604"}
 
 
 def test_the_largest_sizes_are_read() -> None:
@@ -62,16 +62,16 @@ def test_the_largest_sizes_are_read() -> None:
     names = {f"x{k}": k for k in range(limits.NAMES)}
     assert program_from_json(json.dumps(file | {"parameters": names}))
     for worse in ({"D": limits.MAGNITUDE + 1}, names | {"one_more": 1}):
-        assert refused(program_from_json, json.dumps(file | {"parameters": worse})) == {"E603"}
+        assert codes_of(program_from_json, json.dumps(file | {"parameters": worse})) == {"E603"}
 
 
 @pytest.mark.parametrize("version", ["true", "1.0", '"1"', "null", "2", "[1]"])
 def test_a_version_is_a_number(version: str) -> None:
     text = program_to_json(RIGHT)
-    assert refused(program_from_json, text.replace('"version": 1', f'"version": {version}')) == {"E602"}
+    assert codes_of(program_from_json, text.replace('"version": 1', f'"version": {version}')) == {"E602"}
 
 
-def test_a_group_of_too_many() -> None:
+def test_a_group_of_too_many_micro_batches() -> None:
     file = json.loads(program_to_json(RIGHT))
     for count, code in ((limits.RANKS, None), (limits.RANKS + 1, "E603")):
         task = TASK | {"micro_batches": list(range(count))}
@@ -80,7 +80,7 @@ def test_a_group_of_too_many() -> None:
         if code is None:
             assert program_from_json(text) and program_from_text(words)
         else:
-            assert refused(program_from_json, text) == refused(program_from_text, words) == {code}
+            assert codes_of(program_from_json, text) == codes_of(program_from_text, words) == {code}
 
 
 def in_one_group(order: str, n: int) -> str:
@@ -96,7 +96,7 @@ def in_one_group(order: str, n: int) -> str:
 @pytest.mark.parametrize("order", ["ticks", "listing", "greedy"])
 def test_a_schedule_has_no_larger_groups(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RANKS", 500)
-    assert refused(compile_text, in_one_group(order, limits.RANKS + 1)) == {"E211"}
+    assert codes_of(compile_text, in_one_group(order, limits.RANKS + 1)) == {"E211"}
     compiled = compile_text(in_one_group(order, limits.RANKS)).program
     assert program_to_json(program_from_json(program_to_json(compiled))) == program_to_json(compiled)
     assert program_to_json(program_from_text(program_to_text(compiled))) == program_to_json(compiled)
@@ -121,7 +121,7 @@ def test_instructions_are_counted_as_they_are_read(
     head = program_to_text(RIGHT).split("\nrank 0:")[0]
     streams = [[]] * 101 if stream is None else [stream, []]
     text = head + "".join(f"\nrank {g}:" + "".join(f"\n  {line[str(i)]}" for i in row) for g, row in enumerate(streams))
-    assert refused(program_from_json, json.dumps(file)) == refused(program_from_text, text) == {"E604"}
+    assert codes_of(program_from_json, json.dumps(file)) == codes_of(program_from_text, text) == {"E604"}
 
 
 def test_tied_sets_count_with_the_pipes() -> None:
@@ -133,25 +133,25 @@ def test_tied_sets_count_with_the_pipes() -> None:
         f"schedule x ranks 2 stages 2 pipe p[i in 0 .. {pipes - 1}] "
         f"{{ stage s on rank s micro_batches if i == 0 then 1 else 0 }} {many} {order}"
     )
-    assert refused(compile_text, text) == {"E211"}
+    assert codes_of(compile_text, text) == {"E211"}
     header = Header(
         "x", {}, 2, 2, 1,
         tuple(Pipe(f"p[{k}]", (0, 1), (0,) * (k == 0)) for k in range(pipes)),
         tied=tuple(Tied(f"t{k}", (0, 1)) for k in range(sets)),
     )  # fmt: skip
     large = program_of(header, [[], []])
-    assert refused(program_from_json, program_to_json(large)) == {"E604"}
-    assert refused(program_from_text, program_to_text(large)) == {"E604"}
+    assert codes_of(program_from_json, program_to_json(large)) == {"E604"}
+    assert codes_of(program_from_text, program_to_text(large)) == {"E604"}
     small = program_of(replace(header, tied=header.tied[:2]), [[], []])
     assert program_from_json(program_to_json(small)) == program_from_text(program_to_text(small)) == small
 
 
-def written(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
+def lengths(i: Instruction, names: tuple[str, ...]) -> tuple[int, int]:
     """Return the number of characters of an instruction in both forms, without its micro-batches or ranks."""
-    one = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),)), [[i]]))
+    text = program_to_json(program_of(Header("x", {}, 1, 1, 1, (Pipe("p", (0,), ()),)), [[i]]))
     ids = i.ranks if isinstance(i, AllReduce) else i.micro_batches
     listed = len(str(ids[0]))
-    return len(one.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ") - listed, len(instruction_text(i, names)) + len(
+    return len(text.split('"streams": [')[1].strip("[]}\n ")) + len("{},\n  ") - listed, len(instruction_text(i, names)) + len(
         "  \n"
     ) - listed
 
@@ -163,7 +163,7 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
     RECV and a FREE of each of its two values. The length of an instruction is that of its words, plus a number and a comma
     for each cell. The limits on pipes, stages, micro-batches and ranks together bound the digits of the numbers.
     """
-    cells, most = limits.TASKS // 2, [0, 0]
+    cells, longest = limits.TASKS // 2, [0, 0]
     for p, s, m in product(range(1, 5), range(1, 6), range(1, 8)):  # digits of pipes, stages and micro-batches
         least = [1 if k == 1 else 10 ** (k - 1) + 1 for k in (p, s, m)]  # the least count with so many digits
         if least[0] > limits.PIPES or least[0] * least[1] > limits.CELLS or least[1] * least[2] > cells:
@@ -171,24 +171,24 @@ def test_the_limit_of_a_file_follows_from_that_of_the_tasks() -> None:
         pipe, stage, peer = 10**p - 1, 10**s - 1, limits.RANKS
         names = ("x" * 64 + "[" + "9" * 5 + "]",) * (pipe + 1)
         task, half = Fwd(pipe, stage, (0,), recompute=True, overlap=True), BwdInput(pipe, stage, (0,), overlap=True)
-        moved = [Send("grad", pipe, stage, (0,), peer), Recv("grad", pipe, stage, (0,), peer)]
+        transfers = [Send("grad", pipe, stage, (0,), peer), Recv("grad", pipe, stage, (0,), peer)]
         free, total = Free("grad", pipe, stage, (0,)), AllReduce("x" * 64, stage, (0,))
         # Forwards, then the other tasks. Each value has a SEND, a RECV and a FREE.
         counts = [
             (task, cells),
             (half, limits.TASKS - cells),
-            *((i, limits.TASKS) for i in (*moved, free)),
+            *((i, limits.TASKS) for i in (*transfers, free)),
             (total, limits.CELLS),
         ]
         assert sum(count for _, count in counts) == limits.INSTRUCTIONS
         for form, comma in ((0, 2), (1, 1)):
-            length = sum(count * written(i, names)[form] for i, count in counts)
+            length = sum(count * lengths(i, names)[form] for i, count in counts)
             length += cells * (3 + 2 + 2 + 2) * (m + comma) + limits.MEMBERS * (5 + comma)
-            most[form] = max(most[form], length)
-    assert all(length + limits.HEADER <= limits.FILE for length in most), most
+            longest[form] = max(longest[form], length)
+    assert all(length + limits.HEADER <= limits.FILE for length in longest), longest
     # The header: names of pipes, placements and stages of tied sets, all micro-batches, costs, names of sets, parameters.
     placed, listed = limits.CELLS * len("65535, "), limits.TASKS // 2 * len("1048575, ")
     costs, name = 4 * limits.RANKS * (len(str(limits.COST)) + 2), 64 + 60
     header = limits.PIPES * name + placed + listed + costs + limits.CELLS // 2 * name + limits.NAMES * name
     assert header < limits.HEADER
-    assert max(most) > limits.FILE // 2  # the limit is not much too large
+    assert max(longest) > limits.FILE // 2  # the limit is not much too large

@@ -20,18 +20,18 @@ PIPE = "pipe main { stage k on rank k   micro_batches N }"
 TWO = "pipe p[i in 0 .. 1] { stage k on rank if i == 0 then k else D - 1 - k   micro_batches N }"
 
 
-def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", more: str = "") -> Program:  # noqa: N803
-    head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {more}\n{pipes}\n"
+def listing(body: str, pipes: str = PIPE, D: int = 1, N: int = 3, stages: str = "D", extra: str = "") -> Program:  # noqa: N803
+    head = f"schedule l param D = {D} param N = {N} ranks D stages {stages} {extra}\n{pipes}\n"
     return compile_text(f"{head}order listing for rank r {{\n{body}\n}}\n").program
 
 
-def refused(body: str, **where: object) -> Diagnostic:
+def first_finding(body: str, **where: object) -> Diagnostic:
     with pytest.raises(ChimeraError) as caught:
         listing(body, **where)  # type: ignore[arg-type]
     return caught.value.diagnostics[0]
 
 
-def test_the_next_one_and_named_ones() -> None:
+def test_the_next_task_and_named_tasks() -> None:
     assert tasks_of(listing("repeat N { F }  repeat N { B }"), 0) == "F0 F1 F2 B0 B1 B2"
     # A named task is taken out of order. The next task is the lowest remaining one.
     assert tasks_of(listing("F main(0, 1)  F  F  B(0, 2)  B  B"), 0) == "F1 F0 F2 B2 B0 B1"
@@ -44,15 +44,15 @@ def test_b_and_i_are_both_the_backward_of_a_micro_batch() -> None:
     assert tasks_of(listing("repeat N { F }  B(0, 1)  I  I  W  W"), 0) == "F0 F1 F2 B1 I0 I2 W0 W2"
 
 
-def test_w_is_the_oldest_pending_one_that_it_could_mean() -> None:
+def test_w_is_the_oldest_pending_weight_gradient_that_it_could_mean() -> None:
     both = "pipe a { stage k on rank 0 micro_batches N }   pipe b { stage k on rank 0 micro_batches N }"
     body = "repeat N { F a F b }  I b  I a  I b  I a  "
-    for order, wanted in (("WWWW", "W2 W0 W3 W1"), ("aaWW", "W0 W1 W2 W3"), ("WaWW", "W2 W0 W3 W1"), ("abab", "W0 W2 W1 W3")):
+    for order, expected in (("WWWW", "W2 W0 W3 W1"), ("aaWW", "W0 W1 W2 W3"), ("WaWW", "W2 W0 W3 W1"), ("abab", "W0 W2 W1 W3")):
         words = ["W" if x == "W" else f"W {x}" for x in order]
-        assert tasks_of(listing(body + " ".join(words), pipes=both, N=2), 0).endswith(wanted)
+        assert tasks_of(listing(body + " ".join(words), pipes=both, N=2), 0).endswith(expected)
     # A named task is no longer pending.
     assert tasks_of(listing("repeat N { F }  repeat N { I }  W(0, 1)  W  W"), 0).endswith("W1 W0 W2")
-    assert refused("repeat N { F }  I  W  W").message == "no weight gradient is pending on rank 0"
+    assert first_finding("repeat N { F }  I  W  W").message == "no weight gradient is pending on rank 0"
 
 
 def test_loops_conditions_and_lets() -> None:
@@ -69,8 +69,8 @@ def test_loops_conditions_and_lets() -> None:
     assert tasks_of(listing(chain), 0) == "F2 F0 F1 B0 B1 B2"
     assert listing(chain) == listing(chain.replace("else if", "else { if").replace("F(0, 1) }", "F(0, 1) } }"))
     # The scope of a let is its block.
-    assert refused("repeat 1 { let x = 1 }  F(0, x)").code == "E201"
-    assert refused("let N = 1").code == "E207"
+    assert first_finding("repeat 1 { let x = 1 }  F(0, x)").code == "E201"
+    assert first_finding("let N = 1").code == "E207"
 
 
 def test_every_rank_reads_the_same_text() -> None:
@@ -79,36 +79,36 @@ def test_every_rank_reads_the_same_text() -> None:
 
 
 def test_an_ambiguous_name_gets_an_example_that_works() -> None:
-    for wrong, before, after, wanted in (
+    for wrong, before, after, expected in (
         ("F", "", "F p[1] I p[0] I p[1] W W", "F p[0](0)"),
         ("F(0, 0)", "", "F p[1] I p[0] I p[1] W W", "F p[0](0, 0)"),
         ("I", "F p[0] F p[1] ", "W I p[1] W", "I p[0](0)"),
         ("I", "F p[0] F p[1] I p[0] ", "W W", "I p[1](0)"),
         ("B(0, N - 1 .. N - 1)", "F p[0] F p[1] ", "B p[1]", "B p[0](0, N - 1 .. N - 1)"),
     ):
-        help = refused(f"{before}{wrong} {after}", pipes=TWO, N=1).help
-        assert help == f"name the pipe and the stage, for instance {wanted}"
-        assert listing(f"{before}{wanted} {after}", pipes=TWO, N=1)
+        help = first_finding(f"{before}{wrong} {after}", pipes=TWO, N=1).help
+        assert help == f"name the pipe and the stage, for instance {expected}"
+        assert listing(f"{before}{expected} {after}", pipes=TWO, N=1)
 
 
 def test_an_undetermined_task_is_refused() -> None:
-    d = refused("F", pipes=TWO)
+    d = first_finding("F", pipes=TWO)
     assert (d.code, d.message) == ("E306", "F could mean 2 stages of rank 0: p[0] s0, p[1] s0")
-    assert refused("F p", pipes=TWO).message == d.message  # the family is two pipes
-    d = refused("F", D=2, pipes="pipe main { stage k on rank 1 micro_batches N }", stages="1")
+    assert first_finding("F p", pipes=TWO).message == d.message  # the family is two pipes
+    d = first_finding("F", D=2, pipes="pipe main { stage k on rank 1 micro_batches N }", stages="1")
     assert (d.message, d.help) == ("F could mean 0 stages of rank 0: none", "rank 0 has no stage: list nothing there")
-    assert refused("F p[2]", pipes=TWO).message == "there is no pipe p[2]"
-    assert refused("F q", pipes=TWO).code == "E201"
-    assert refused("F main[0]").code == "E202"
-    assert refused("F(0, 2 .. 1)").message == "rank 0 lists F of main s0, micro-batch none; it has 0 .. 2"
-    assert refused("F(0, 0 - 1)").message == "rank 0 lists F of main s0, micro-batch -1; it has 0 .. 2"
-    assert refused("F(0, 1 .. 3)").message == "rank 0 lists F of main s0, micro-batch 1 .. 3; it has 0 .. 2"
+    assert first_finding("F p[2]", pipes=TWO).message == "there is no pipe p[2]"
+    assert first_finding("F q", pipes=TWO).code == "E201"
+    assert first_finding("F main[0]").code == "E202"
+    assert first_finding("F(0, 2 .. 1)").message == "rank 0 lists F of main s0, micro-batch none; it has 0 .. 2"
+    assert first_finding("F(0, 0 - 1)").message == "rank 0 lists F of main s0, micro-batch -1; it has 0 .. 2"
+    assert first_finding("F(0, 1 .. 3)").message == "rank 0 lists F of main s0, micro-batch 1 .. 3; it has 0 .. 2"
 
 
 def test_a_loop_with_a_huge_count_terminates() -> None:
-    assert refused("repeat 1000000000000 { }").code == "E306"
-    assert refused("repeat i in 0 .. 1000000000000 { repeat 10 { } }").code == "E306"
-    assert refused("F(0, 0 .. 1000000000000)").code == "E306"
+    assert first_finding("repeat 1000000000000 { }").code == "E306"
+    assert first_finding("repeat i in 0 .. 1000000000000 { repeat 10 { } }").code == "E306"
+    assert first_finding("F(0, 0 .. 1000000000000)").code == "E306"
 
 
 # --- overlapped pairs -------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ CROSSED = """if r == 0 { repeat N { F p[0] }  repeat N { F p[1] }  B p[1]  B p[1
 @pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
 def test_a_pair_is_received_before_and_sent_and_summed_after(window: int, sync: str) -> None:
     """The last weight gradient of stage 1 is the first task of a pair: its sum waits for the second."""
-    p = listing(CROSSED, pipes=TWO, D=2, N=2, more=f"window {window} {sync}")
+    p = listing(CROSSED, pipes=TWO, D=2, N=2, extra=f"window {window} {sync}")
     for g in range(2):
         stream = p.stream(g)
         k = next(k for k, i in enumerate(stream) if isinstance(i, Task) and i.overlap)
@@ -173,7 +173,7 @@ def test_pairs_in_loops_and_joined_by_name() -> None:
     assert tasks_of(p, 0) == "F0 F1 B0 F2 B1 B2"
     assert [i.overlap for i in tasks(p.stream(0))] == [False, True, False, True, False, False]
     for body in ("& F", "F &", "F & repeat 2 { B }", "F & F & F", "F & & F", "F let x = 1 & F"):
-        assert refused(body).code in ("E102", "E101"), body
+        assert first_finding(body).code in ("E102", "E101"), body
 
 
 def test_a_full_backward_beside_half_of_a_split_one_is_one_finding() -> None:

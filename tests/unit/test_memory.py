@@ -65,7 +65,7 @@ rank 0:
 """
 
 
-def one(*tasks: str) -> RankMemory:
+def memory_of(*tasks: str) -> RankMemory:
     p: Program = verify(program_from_text(ONE_RANK + "".join(f"  {t}\n" for t in tasks)))
     [m] = memory(p, TOY)
     return m
@@ -75,26 +75,26 @@ BOTH = ("FWD main s0 m0,1", "FWD main s1 m0,1")
 
 
 def test_a_group_keeps_one_activation_per_micro_batch() -> None:
-    assert one(*BOTH, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 2 * 50 + 2 * 7
+    assert memory_of(*BOTH, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 2 * 50 + 2 * 7
 
 
-def test_a_split_backward_keeps_what_the_weight_gradient_needs() -> None:
+def test_a_split_backward_keeps_the_operands_of_the_weight_gradient() -> None:
     split = ["BWD_INPUT main s1 m0", "BWD_INPUT main s0 m0", "BWD_INPUT main s1 m1", "BWD_INPUT main s0 m1"]
     weights = ["BWD_WEIGHT main s1 m0,1", "BWD_WEIGHT main s0 m0,1"]
     # After all input gradients 2 (20 + 3) bytes are left. The peak is before the first.
-    assert one(*BOTH, *split, *weights).activations == 2 * 50 + 2 * 7
-    late = one("FWD main s0 m0", "FWD main s1 m0", *split[:2], "FWD main s0 m1", "FWD main s1 m1", *split[2:], *weights)
+    assert memory_of(*BOTH, *split, *weights).activations == 2 * 50 + 2 * 7
+    late = memory_of("FWD main s0 m0", "FWD main s1 m0", *split[:2], "FWD main s0 m1", "FWD main s1 m1", *split[2:], *weights)
     assert late.activations == (20 + 3) + 50 + 7
 
 
 def test_recomputation_keeps_a_stage_s_input() -> None:
-    again = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
+    recompute = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
     backward = ("BWD main s1 m0", "BWD main s1 m1", "BWD main s0 m0", "BWD main s0 m1")
     # Inputs: none for stage 0 (the data), 24 for each micro-batch of stage 1, which are outputs of stage 0. A backward
     # recomputes one micro-batch, and computes a grad of 16 bytes.
-    m = one(*again, *backward)
+    m = memory_of(*recompute, *backward)
     assert (m.activations, m.values, m.peak) == (50, 2 * 24 + 16, 880 + max(7 + 2 * 24 + 16, 50 + 2 * 16))
-    assert one(*again, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, "one micro-batch after the other"
+    assert memory_of(*recompute, "BWD main s1 m0,1", "BWD main s0 m0,1").activations == 50, "one micro-batch after the other"
 
 
 def test_a_buffer_is_held_until_it_is_freed() -> None:
@@ -108,14 +108,14 @@ def test_a_buffer_is_held_until_it_is_freed() -> None:
 
 def test_an_evaluation_has_no_gradients_and_recomputes_nothing() -> None:
     p = evaluation_of(program("1f1b", D=2, N=3))
-    again = with_streams(p, [[replace(i, recompute=True) if isinstance(i, Fwd) else i for i in s] for s in streams(p)])
-    assert memory(verify(again), TOY) == memory(p, TOY)
+    recompute = with_streams(p, [[replace(i, recompute=True) if isinstance(i, Fwd) else i for i in s] for s in streams(p)])
+    assert memory(verify(recompute), TOY) == memory(p, TOY)
     first, _ = memory(p, TOY)
     assert (first.weights, first.gradients, first.peak) == (400, 0, 400 + 24 + 3 * 32)  # the output, and the open messages
 
 
 def test_an_activation_counts_until_its_last_task_has_run() -> None:
-    assert one("FWD main s0 m0", "FWD main s1 m0", "BWD main s1 m0", "BWD main s0 m0", "FWD main s0 m1", "FWD main s1 m1",
+    assert memory_of("FWD main s0 m0", "FWD main s1 m0", "BWD main s1 m0", "BWD main s0 m0", "FWD main s0 m1", "FWD main s1 m1",
                "BWD main s1 m1", "BWD main s0 m1").activations == 50 + 7  # fmt: skip
 
 
@@ -169,7 +169,7 @@ rank 1:
 """
 
 
-def two(window: int = 2, machine: str = "window", *changes: tuple[str, str]) -> Program:
+def two_ranks(window: int = 2, machine: str = "window", *changes: tuple[str, str]) -> Program:
     text = TWO_RANKS.format(window=window, machine=machine)
     for old, new in changes:
         assert old in text
@@ -184,21 +184,21 @@ def two(window: int = 2, machine: str = "window", *changes: tuple[str, str]) -> 
 def test_a_message_is_held_until_its_send_is_known_to_be_complete(
     window: int, machine: str, open_acts: int, open_grads: int
 ) -> None:
-    first, second = memory(two(window, machine), TOY)
+    first, second = memory(two_ranks(window, machine), TOY)
     assert (first.sends, second.sends) == (32 * open_acts, 16 * open_grads)
     # A grad of one tensor is sent without a copy. While it is computed, at most the others are being sent.
     assert second.values == 16
 
 
 def test_a_message_of_several_values_has_one_buffer_until_the_last_is_released() -> None:
-    grouped = two(
+    grouped = two_ranks(
         2,
         "window",
         ("FWD main s0 m0; SEND act main s1 m0 -> 1\n", ""),
         ("FWD main s0 m1; SEND act main s1 m1 -> 1;", "FWD main s0 m0,1; SEND act main s1 m0,1 -> 1;"),
         ("RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0", "RECV act main s1 m0,1 <- 0"),
     )
-    for p, after in ((two(), 1), (grouped, 2)):
+    for p, after in ((two_ranks(), 1), (grouped, 2)):
         assert peaks(p).receive_buffers == (2, 2) and memory(p, TOY)[1].buffers == 2 * 32
         assert buffers_at_the_last_backward(p) == (after, 32 * after)
 
@@ -212,9 +212,9 @@ def buffers_at_the_last_backward(p: Program) -> tuple[int, int]:
     )
 
 
-def test_a_free_ends_a_buffer_in_counts_and_bytes_alike() -> None:
-    late = two(2, "window", ("BWD main s1 m1; SEND", "BWD main s1 m1; FREE act main s1 m0; SEND"))
-    assert buffers_at_the_last_backward(two()) == (1, 32)
+def test_a_free_ends_a_buffer_in_counts_and_in_bytes() -> None:
+    late = two_ranks(2, "window", ("BWD main s1 m1; SEND", "BWD main s1 m1; FREE act main s1 m0; SEND"))
+    assert buffers_at_the_last_backward(two_ranks()) == (1, 32)
     assert buffers_at_the_last_backward(late) == (2, 2 * 32)
 
 
@@ -238,9 +238,9 @@ def test_bytes_are_exact_for_any_size(shape: tuple[int, ...]) -> None:
 
 def test_a_need_of_two_to_the_sixty_fourth_bytes_does_not_overflow() -> None:
     model = ModelDescription("even", 1, (Layer("a", 0, 0, 0, 0, (Tensor((2**31, 2**29), "float64", True),), 1),) * 2)
-    assert [m.peak for m in memory(two(0), model)] == [2**64, 3 * 2**63]
+    assert [m.peak for m in memory(two_ranks(0), model)] == [2**64, 3 * 2**63]
     with pytest.raises(ChimeraError, match="E461"):
-        check_memory(two(0), model, 1000)
+        check_memory(two_ranks(0), model, 1000)
 
 
 def test_tensors_that_layers_share_are_counted_once_and_an_input_is_a_value() -> None:
@@ -263,28 +263,29 @@ def test_tied_parameters_are_held_once_by_a_rank() -> None:
 
 def test_bytes_are_the_peak_of_a_rank() -> None:
     p = program("1f1b", D=2, N=3)
-    need = max(m.peak for m in memory(p, TOY))
-    check_memory(p, TOY, need)
+    needed = max(m.peak for m in memory(p, TOY))
+    check_memory(p, TOY, needed)
     with pytest.raises(
-        ChimeraError, match=f"E461: rank 0 needs {need:,} bytes of toy at its worst moment, and has {need - 1:,}"
+        ChimeraError, match=f"E461: rank 0 needs {needed:,} bytes of toy at its worst moment, and has {needed - 1:,}"
     ):
-        check_memory(p, TOY, need - 1)
+        check_memory(p, TOY, needed - 1)
 
 
-def test_recomputation_is_suggested_only_where_it_helps() -> None:
-    p = program("gpipe", D=2, N=8)  # 8 activations of 50 on rank 0; recomputed, it keeps the inputs, of no bytes, and one of 50
-    again = compile_text(find("gpipe").text.replace("on rank s", "on rank s recompute"), {"D": 2, "N": 8}).program
-    least = max(m.peak for m in memory(again, TOY))
+def test_recomputation_is_suggested_only_if_the_memory_then_suffices() -> None:
+    # Rank 0 holds 8 activations of 50 bytes. With recomputation it holds the inputs, of 0 bytes, and one activation.
+    p = program("gpipe", D=2, N=8)
+    recompute = compile_text(find("gpipe").text.replace("on rank s", "on rank s recompute"), {"D": 2, "N": 8}).program
+    least_peak = max(m.peak for m in memory(recompute, TOY))
     helps = []
 
     def recomputing() -> Program:
         return compile_source(find("gpipe"), {"D": 2, "N": 8}, recompute=True).program
 
-    for limit, compiled in ((least, recomputing), (least - 1, recomputing), (least, None)):
+    for limit, compiled in ((least_peak, recomputing), (least_peak - 1, recomputing), (least_peak, None)):
         with pytest.raises(ChimeraError) as error:
             check_memory(p, TOY, limit, compiled)
         helps.append(error.value.diagnostics[0].help)
-    assert "'recompute'" in helps[0] and f"needs {least:,} bytes" in helps[0]
+    assert "'recompute'" in helps[0] and f"needs {least_peak:,} bytes" in helps[0]
     assert "'recompute'" not in helps[1] + helps[2]
 
 
@@ -292,8 +293,8 @@ def test_recomputation_is_suggested_only_where_it_helps() -> None:
 def test_recomputing_everywhere_equals_compiling_the_text_with_recompute(name: str) -> None:
     text = re.sub(r"(\bon rank .*?)(\s+(?:micro_batches|stage)\b)", r"\1 recompute\2", find(name).text)
     for machine in ("window", "serial"):
-        written, said = (
+        from_text, from_option = (
             compile_source(Source(name, t), SMALL[name][1], 1, machine, True, recompute).program  # type: ignore[arg-type]
             for t, recompute in ((text, False), (find(name).text, True))
         )
-        assert written == said and (written.table.flags & RECOMPUTE).any()
+        assert from_text == from_option and (from_text.table.flags & RECOMPUTE).any()

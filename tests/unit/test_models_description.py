@@ -107,6 +107,6 @@ def test_a_text_too_long_is_not_parsed() -> None:
 
 
 def test_a_changed_field_changes_the_text() -> None:
-    one = model(1, 2)
-    other = replace(one, layers=(one.layers[0], replace(one.layers[1], cost=3)))
-    assert model_to_json(one) != model_to_json(other)
+    model_1 = model(1, 2)
+    model_2 = replace(model_1, layers=(model_1.layers[0], replace(model_1.layers[1], cost=3)))
+    assert model_to_json(model_1) != model_to_json(model_2)

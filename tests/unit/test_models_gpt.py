@@ -1,4 +1,4 @@
-"""The GPT and its description: every cut gives the same results, and the measured sizes are correct."""
+"""The GPT and its description: every partition gives the same results, and the measured sizes are correct."""
 
 import json
 
@@ -18,16 +18,16 @@ from chimerac.models.gpt import PRESETS, gpt, next_byte_loss
 NANO = gpt("gpt-nano", 16)
 
 
-def test_any_cut_computes_the_same_bits() -> None:
+def test_any_partition_computes_the_same_bits() -> None:
     whole = build_stage(NANO, range(4), seed=1)
     tokens = torch.randint(0, 256, (3, 16))
-    wanted = whole(tokens)[0]
+    expected = whole(tokens)[0]
     description = describe(NANO, 3)
     for stages in range(1, 5):
         values = (tokens,)
         for layers in balanced(description, stages).layers:
             values = build_stage(NANO, layers, seed=1)(*values)
-        assert values[0].equal(wanted)
+        assert values[0].equal(expected)
 
 
 def test_weights_depend_only_on_seed_and_layer() -> None:
@@ -36,11 +36,11 @@ def test_weights_depend_only_on_seed_and_layer() -> None:
 
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    one = weights(1, 0)
-    assert torch.get_rng_state().equal(state), "building must not disturb others' random numbers"
+    expected = weights(1, 0)
+    assert torch.get_rng_state().equal(state), "building must not change the state of the global random numbers"
     torch.manual_seed(6)
-    assert weights(1, 0).equal(one)
-    assert not weights(2, 0).equal(one) and not weights(1, 1).equal(one)
+    assert weights(1, 0).equal(expected)
+    assert not weights(2, 0).equal(expected) and not weights(1, 1).equal(expected)
 
 
 def test_attention_is_causal() -> None:
@@ -54,10 +54,10 @@ def test_attention_is_causal() -> None:
 
 def test_the_loss_is_a_sum_over_valid_targets() -> None:
     logits, targets = torch.randn(2, 3, 256), torch.randint(0, 256, (2, 3))
-    each = [-torch.log_softmax(logits, -1)[i, j, targets[i, j]] for i in range(2) for j in range(3)]
-    assert next_byte_loss((logits,), targets).item() == pytest.approx(float(sum(each)), rel=1e-5)
+    losses = [-torch.log_softmax(logits, -1)[i, j, targets[i, j]] for i in range(2) for j in range(3)]
+    assert next_byte_loss((logits,), targets).item() == pytest.approx(float(sum(losses)), rel=1e-5)
     targets[0, 1] = IGNORED
-    assert next_byte_loss((logits,), targets).item() == pytest.approx(float(sum(each) - each[1]), rel=1e-5)
+    assert next_byte_loss((logits,), targets).item() == pytest.approx(float(sum(losses) - losses[1]), rel=1e-5)
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
@@ -128,9 +128,9 @@ def test_costs_count_the_products() -> None:
 
 
 def test_bytes_grow_with_the_micro_batch_and_weights_do_not() -> None:
-    one, two = describe(NANO, 1).layers[1], describe(NANO, 2).layers[1]
-    assert two.kept_bytes == 2 * one.kept_bytes and two.weight_kept_bytes == 2 * one.weight_kept_bytes
-    assert two.weight_bytes == one.weight_bytes
+    single, double = describe(NANO, 1).layers[1], describe(NANO, 2).layers[1]
+    assert double.kept_bytes == 2 * single.kept_bytes and double.weight_kept_bytes == 2 * single.weight_kept_bytes
+    assert double.weight_bytes == single.weight_bytes
 
 
 def test_the_largest_preset_is_described_without_its_weights() -> None:
@@ -139,7 +139,7 @@ def test_the_largest_preset_is_described_without_its_weights() -> None:
     assert len(PRESETS["gpt-huge"].__slots__) == 3 and len(description.layers) == 26
 
 
-def test_describe_prints_what_the_compiler_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_describe_is_read_by_the_compiler(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "--model", "gpt-nano", "--seq-len", "16", "--micro-batch", "3"]) == 0
     text = capsys.readouterr().out
     found: ModelDescription = model_from_json(text)

@@ -26,7 +26,7 @@ def errors(source: str) -> list[Diagnostic]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_the_library_survives_printing(name: str) -> None:
+def test_a_printed_schedule_of_the_library_parses_to_the_same_tree(name: str) -> None:
     tree = parse(find(name))
     assert parse(Source("printed", print_schedule(tree))) == tree
 
@@ -62,13 +62,13 @@ def test_every_statement_with_an_error_is_reported() -> None:
 
 
 def test_the_number_of_errors_is_limited() -> None:
-    many = "schedule x\n" + "param D = = 4\n" * 50
-    assert len(errors(many)) == MAX_SYNTAX_ERRORS
+    text_of_errors = "schedule x\n" + "param D = = 4\n" * 50
+    assert len(errors(text_of_errors)) == MAX_SYNTAX_ERRORS
 
 
 def test_an_error_hides_no_earlier_error_and_causes_no_later_one() -> None:
     assert len(errors(text(ranks="ranks"))) == 1
-    assert len(errors(text(more="require 1 <= N <= 3"))) == 1
+    assert len(errors(text(extra="require 1 <= N <= 3"))) == 1
     assert len(errors(text(end=""))) == 1
 
 

@@ -31,11 +31,11 @@ def test_the_cut_is_the_best_of_all(costs: list[int], data: st.DataObject) -> No
 def test_under_the_least_bound_the_squares_are_least(costs: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(costs)))
 
-    def rank(ranges: tuple[range, ...]) -> tuple[int, int]:
+    def quality(ranges: tuple[range, ...]) -> tuple[int, int]:
         sums = [sum(costs[k] for k in r) for r in ranges]
         return max(sums), sum(x * x for x in sums)
 
-    assert rank(cut(costs, stages)) == min(map(rank, every_cut(len(costs), stages)))
+    assert quality(cut(costs, stages)) == min(map(quality, every_cut(len(costs), stages)))
 
 
 def test_equal_layers_are_cut_evenly() -> None:
@@ -46,24 +46,24 @@ def test_equal_layers_are_cut_evenly() -> None:
 @given(st.lists(st.integers(0, 9) | st.integers(0, 10**6), min_size=9, max_size=40), st.data())
 def test_of_equal_cuts_the_later_stages_are_longer(costs: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(costs)))
-    assert cut(costs, stages) == plain(costs, stages)
+    assert cut(costs, stages) == simple_cut(costs, stages)
 
 
-def plain(costs: list[int], stages: int) -> tuple[range, ...]:
+def simple_cut(costs: list[int], stages: int) -> tuple[range, ...]:
     """Return the same cut by trying every end of every range: layers^2 x stages operations."""
     sums = [0, *itertools.accumulate(costs)]
-    layers, never = len(costs), 10**30
-    largest = [0] + [never] * layers
+    layers, infinity = len(costs), 10**30
+    largest = [0] + [infinity] * layers
     for _ in range(stages):
-        largest = [min((max(largest[i], sums[j] - sums[i]) for i in range(j)), default=never) for j in range(layers + 1)]
-    squares, choices = [0] + [never] * layers, []
+        largest = [min((max(largest[i], sums[j] - sums[i]) for i in range(j)), default=infinity) for j in range(layers + 1)]
+    squares, choices = [0] + [infinity] * layers, []
     for _ in range(stages):
         rows = [
             [(squares[i] + (sums[j] - sums[i]) ** 2, i) for i in range(j) if sums[j] - sums[i] <= largest[layers]]
             for j in range(layers + 1)
         ]
-        best = [min(row, default=(never, 0)) for row in rows]
-        squares, choices = [min(square, never) for square, _ in best], [*choices, [i for _, i in best]]
+        best = [min(row, default=(infinity, 0)) for row in rows]
+        squares, choices = [min(square, infinity) for square, _ in best], [*choices, [i for _, i in best]]
     edges = [layers]
     for choice in reversed(choices):
         edges.insert(0, choice[edges[0]])

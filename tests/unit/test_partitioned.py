@@ -24,7 +24,7 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.partitioned import partitioned
 from tests.helpers import program
-from tests.helpers_loopback import deep_model, described, equal_to_one_process
+from tests.helpers_loopback import deep_model, description_of, run_and_compare
 
 MODEL = deep_model(4)  # of six layers
 UNEVEN = Partition(MODEL.name, ((0, 3), (3, 4), (4, 5), (5, 6)))
@@ -62,7 +62,7 @@ def test_a_partition_gives_the_stage_of_a_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["m", "two words ", 'quoted "model" 9:9'])
-def test_both_forms_of_a_program_carry_it_and_the_digest_does_not(name: str) -> None:
+def test_both_forms_of_a_program_have_the_partition_and_the_digest_does_not(name: str) -> None:
     plain = program("gpipe", D=4)
     p = cut(plain, replace(UNEVEN, model=name))
     for write, read in ((program_to_json, program_from_json), (program_to_text, program_from_text)):
@@ -98,9 +98,9 @@ def test_an_invalid_partition_line_is_refused(line: str) -> None:
 
 
 def test_a_partition_fits_only_its_own_model() -> None:
-    assert partition_for(None, described(MODEL), 4) == balanced(described(MODEL), 4)
-    assert partition_for(UNEVEN, described(MODEL), 4) is UNEVEN
-    for other in (describe(deep_model(5), 2), replace(described(MODEL), name="other")):
+    assert partition_for(None, description_of(MODEL), 4) == balanced(description_of(MODEL), 4)
+    assert partition_for(UNEVEN, description_of(MODEL), 4) is UNEVEN
+    for other in (describe(deep_model(5), 2), replace(description_of(MODEL), name="other")):
         with pytest.raises(ChimeraError, match="E706: the program is cut for signed integers with 6 layers, and"):
             partition_for(UNEVEN, other, 4)
 
@@ -110,27 +110,27 @@ def test_a_partition_fits_only_its_own_model() -> None:
 
 def test_the_command_writes_the_partition_and_the_report_follows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, compiled = tmp_path / "m.json", tmp_path / "p.json"
-    model.write_text(model_to_json(described(MODEL)))
+    model.write_text(model_to_json(description_of(MODEL)))
     assert main(["gpipe", "-p", "D=4", "--model", str(model), "--emit", "json", "-o", str(compiled)]) == 0
     found = program_from_json(compiled.read_text())
-    assert found.partition == balanced(described(MODEL), 4) and found == program("gpipe", D=4)
+    assert found.partition == balanced(description_of(MODEL), 4) and found == program("gpipe", D=4)
     assert main([str(compiled), "--emit", "streams"]) == 0
     assert program_from_text(capsys.readouterr().out).header == found.header
     compiled.write_text(program_to_json(cut(found)))
     assert main([str(compiled), "--model", str(model), "--emit", "json"]) == 0
-    assert program_from_json(capsys.readouterr().out).partition == UNEVEN, "what a file carries stays"
+    assert program_from_json(capsys.readouterr().out).partition == UNEVEN, "the partition of a file is kept"
     assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 0
     report = capsys.readouterr().out
-    for need in memory(cut(found), described(MODEL)):
+    for need in memory(cut(found), description_of(MODEL)):
         assert f"{need.peak:,}" in report
-    model.write_text(model_to_json(replace(described(MODEL), name="other")))
+    model.write_text(model_to_json(replace(description_of(MODEL), name="other")))
     assert main([str(compiled), "--model", str(model), "--emit", "report"]) == 1
     assert "E706" in capsys.readouterr().err
 
 
 def test_memory_counts_the_layers_of_the_partition() -> None:
-    even, uneven = (memory(p, described(MODEL)) for p in (program("gpipe", D=4), cut(program("gpipe", D=4))))
-    weights = [layer.weight_bytes for layer in described(MODEL).layers]
+    even, uneven = (memory(p, description_of(MODEL)) for p in (program("gpipe", D=4), cut(program("gpipe", D=4))))
+    weights = [layer.weight_bytes for layer in description_of(MODEL).layers]
     assert [need.weights for need in uneven] == [sum(weights[:3]), *weights[3:]] != [need.weights for need in even]
 
 
@@ -140,7 +140,7 @@ def test_memory_counts_the_layers_of_the_partition() -> None:
 @pytest.mark.parametrize("name", ["gpipe", "chimera", "zb_h1"])
 def test_the_gradients_of_an_uneven_partition_are_those_of_one_process(name: str) -> None:
     p = cut(program(name, D=4, N=4))
-    for found in equal_to_one_process(program_from_json(program_to_json(p)), MODEL, seed=1):
+    for found in run_and_compare(program_from_json(program_to_json(p)), MODEL, seed=1):
         for s, stage in found.executor.stages.items():
             assert len(stage.layers) == len(UNEVEN.layers[s])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from chimerac.chimera_ir.program import Costs, Pipe, Tied
-from tests.helpers_text import refused, small, tasks_of
+from tests.helpers_text import findings_of, small, tasks_of
 
 
 def codes(**changes: str) -> list[str]:
-    return [d.code for d in refused(**changes)]  # type: ignore[arg-type]
+    return [d.code for d in findings_of(**changes)]  # type: ignore[arg-type]
 
 
 def test_parameters_take_their_defaults_in_order() -> None:
@@ -22,7 +22,7 @@ def test_parameters_take_their_defaults_in_order() -> None:
 
 
 def test_given_parameters_must_be_known_and_complete() -> None:
-    found = refused({"M": 3, "Dee": 1}, param="param D = 2   param N   param k")
+    found = findings_of({"M": 3, "Dee": 1}, param="param D = 2   param N   param k")
     assert [(d.code, d.message) for d in found] == [
         ("E203", "schedule small has no parameter 'M'"),
         ("E203", "schedule small has no parameter 'Dee'"),
@@ -33,25 +33,25 @@ def test_given_parameters_must_be_known_and_complete() -> None:
 
 def test_a_failed_requirement_suggests_values_that_meet_it() -> None:
     param = "param D = 2 require D >= 1  param N = 3 require N % D == 1 and N > D"
-    [d] = refused({"N": 8}, param=param)
+    [d] = findings_of({"N": 8}, param=param)
     assert d.code == "E210"
     assert d.label == "N = 8, D = 2"
     assert d.notes == ("N was given: -p N=8",)
     assert d.help == "give -p N=7 or -p N=9"
     small({"N": 9}, param=param)
     # Every requirement that fails has a finding, but consequences of a failure have none.
-    assert len(refused({"N": 2, "D": 0}, param=param)) == 1
-    assert len(refused({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
+    assert len(findings_of({"N": 2, "D": 0}, param=param)) == 1
+    assert len(findings_of({"N": 0}, param="param D = 2 require D > 2  param N = 3 require N > 0")) == 2
 
 
 def test_two_parameters_are_changed_together_if_one_is_not_enough() -> None:
     param = "param D = 2 require D % 2 == 0  param k = 1  param N = 2 require N % D == 0 and N > D"
-    for given, wanted in (({"D": 5, "N": 3}, {"D": 2, "N": 4}), ({"D": 7, "N": 15}, {"D": 8, "N": 16})):
-        found = refused(given, param=param)
+    for given, expected in (({"D": 5, "N": 3}, {"D": 2, "N": 4}), ({"D": 7, "N": 15}, {"D": 8, "N": 16})):
+        found = findings_of(given, param=param)
         assert [d.code for d in found] == ["E210"] * 2
-        assert {d.help for d in found} == {"give " + " ".join(f"-p {name}={v}" for name, v in wanted.items())}
-        small(wanted, param=param)
-    [d] = refused({"D": 3, "N": 4}, param="param D = 2  param N = 2 require D + N == 1000")
+        assert {d.help for d in found} == {"give " + " ".join(f"-p {name}={v}" for name, v in expected.items())}
+        small(expected, param=param)
+    [d] = findings_of({"D": 3, "N": 4}, param="param D = 2  param N = 2 require D + N == 1000")
     assert d.help == ""  # no similar values meet the requirements
 
 
@@ -76,13 +76,13 @@ PLACEMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("clauses", "wanted"), PLACEMENTS)
-def test_placements(clauses: str, wanted: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("clauses", "expected"), PLACEMENTS)
+def test_placements(clauses: str, expected: tuple[int, ...]) -> None:
     p = small(param="param D = 2 param N = 2 let S = 4", stages="stages S", pipe=f"pipe main {{ {clauses} micro_batches N }}",
               F="F(s, m) at s + 99*m", B="B(s, m) at 50 - s + 99*m")  # fmt: skip
-    assert p.header.pipes == (Pipe("main", wanted, (0, 1)),)
+    assert p.header.pipes == (Pipe("main", expected, (0, 1)),)
     assert [{i.stage for i in p.stream(g) if i.op == "FWD"} for g in range(2)] == [  # type: ignore[union-attr]
-        {s for s, r in enumerate(wanted) if r == g} for g in range(2)
+        {s for s, r in enumerate(expected) if r == g} for g in range(2)
     ]
 
 
@@ -110,18 +110,18 @@ def test_an_empty_pipe_has_a_place_and_no_tasks() -> None:
 
 def test_costs() -> None:
     assert small().costs == Costs.default(2)
-    assert small(more="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
-    assert small(more="cost B(s) = 9 - s").costs.BWD == (9, 8)
-    assert codes(more="cost F = 0 - 1") == ["E211"]
-    assert codes(more="cost hop(s) = 1") == ["E202"]
+    assert small(extra="cost F = 3, I = 2, W(k) = 5 + k, hop = 4").costs == Costs((3, 3), (7, 8), (2, 2), (5, 6), 4)
+    assert small(extra="cost B(s) = 9 - s").costs.BWD == (9, 8)
+    assert codes(extra="cost F = 0 - 1") == ["E211"]
+    assert codes(extra="cost hop(s) = 1") == ["E202"]
 
 
 def test_window_and_tied() -> None:
-    p = small(more="window 5  tied shared on stages D - 1, 0")
+    p = small(extra="window 5  tied shared on stages D - 1, 0")
     assert p.header.window == 5
     assert p.header.tied == (Tied("shared", (0, 1)),)
-    assert codes(more="tied shared on stages 0, D") == ["E220"]
-    assert codes(more="window 0 - 1") == ["E211"]
+    assert codes(extra="tied shared on stages 0, D") == ["E220"]
+    assert codes(extra="window 0 - 1") == ["E211"]
 
 
 def test_sizes() -> None:
@@ -129,10 +129,10 @@ def test_sizes() -> None:
     assert codes(stages="stages 99999999") == ["E211"]
     assert codes(pipe="pipe p[i in 0 .. 99999] { stage s on rank s micro_batches 1 }") == ["E211"]
     assert codes(pipe="pipe p[i in 1 .. 0] { stage s on rank s micro_batches 1 }") == ["E211"]
-    assert [d.code for d in refused({"N": 2**40})] == ["E211"]
-    assert [d.code for d in refused({"N": 2**62})] == ["E206"]
-    assert [d.code for d in refused(width=0)] == ["E211"]
-    assert [d.code for d in refused(width=2**20)] == ["E211"]
+    assert [d.code for d in findings_of({"N": 2**40})] == ["E211"]
+    assert [d.code for d in findings_of({"N": 2**62})] == ["E206"]
+    assert [d.code for d in findings_of(width=0)] == ["E211"]
+    assert [d.code for d in findings_of(width=2**20)] == ["E211"]
 
 
 def test_a_name_means_one_thing_at_a_place() -> None:
@@ -151,7 +151,7 @@ def test_a_second_definition_names_the_place_of_the_first() -> None:
         ({"pipe": "pipe main { stage D on rank D   micro_batches N }"}, "<text>:2:7"),
         ({"order": "order listing for rank r {", "F": "let k = 1", "B": "repeat k in 0 .. 1 { F B }"}, "<text>:8:5"),
     ):
-        [d] = refused(**changes)  # type: ignore[arg-type]
+        [d] = findings_of(**changes)  # type: ignore[arg-type]
         assert (d.code, len(d.notes)) == ("E207", 1)
         assert d.notes[0] == f"first at {first}"
     assert codes(order="order ticks { let k = q", F="F(s, m) at k + s", B="B(s, m) at k + 9 + m") == ["E201"]
@@ -171,7 +171,7 @@ def test_a_second_definition_names_the_place_of_the_first() -> None:
     ],
 )
 def test_an_invalid_limit_is_explained(limit: str, message: str, help: str) -> None:
-    [d] = refused(order="order greedy {", F="prefer B, F", B=f"limit {limit}")
+    [d] = findings_of(order="order greedy {", F="prefer B, F", B=f"limit {limit}")
     assert (d.code, d.message, d.help) == ("E202", message, help)
     if "upper bound: " in help:
         small(order="order greedy {", F="prefer B, F", B=help.split("upper bound: ")[1])

@@ -81,13 +81,13 @@ rank 2:
 """
 
 
-@pytest.mark.parametrize(("machine", "there"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
-def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, there: int) -> None:
+@pytest.mark.parametrize(("machine", "time"), [("posted", 5), ("window", 5), ("rendezvous", 5), ("paired", 5), ("serial", 7)])
+def test_a_collective_in_the_queue_delays_the_operations_after_it(machine: Machine, time: int) -> None:
     """Rank 2 launches its sum at 4 and rank 0 at 6. On `serial` the grad cannot be sent before the sum starts."""
     p = verify(program_from_text(SUMS.format(machine=machine)))
     s = simulate(p)
     rows = [row for row in range(*p.offsets[1:3].tolist()) if p.text(row) == "BWD b s0 m2"]
-    assert s.timeline.start[rows].tolist() == [there] and s.makespan == makespan(p) == 8
+    assert s.timeline.start[rows].tolist() == [time] and s.makespan == makespan(p) == 8
 
 
 def test_a_compiled_program_has_the_times_of_the_machine_it_is_arranged_for() -> None:

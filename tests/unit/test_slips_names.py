@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chimerac.compiler import compile_text
-from tests.helpers_slips import answers, place, slip
+from tests.helpers_slips import findings_of, location, slip
 
 COST = "a cost may differ by stage only: write F(s), and s in its formula"
 RULE = "the first name is the stage, the second the micro-batch: write F(s, m)"
@@ -36,14 +36,14 @@ FAMILY = "number the pipes of a family with another name, such as i"
     ],
 )
 def test_a_name_that_means_something_else(base: str, right: str, wrong: str, where: str, message: str, help: str) -> None:
-    [found] = answers(slip(base, (right, wrong)))
-    assert (found.code, place(found)) == ("E207", where)
-    assert found.message.startswith(message) and help in found.help
+    [finding] = findings_of(slip(base, (right, wrong)))
+    assert (finding.code, location(finding)) == ("E207", where)
+    assert finding.message.startswith(message) and help in finding.help
 
 
 def test_the_index_of_a_rule_means_no_rank() -> None:
-    [found] = answers(slip("gpipe", ("pipe main", "pipe main[i in 0 .. 0]"), ("F(s, m)", "F main[r](s, m)")))
-    assert (found.code, place(found), found.help) == ("E207", "8: r", FAMILY)
+    [finding] = findings_of(slip("gpipe", ("pipe main", "pipe main[i in 0 .. 0]"), ("F(s, m)", "F main[r](s, m)")))
+    assert (finding.code, location(finding), finding.help) == ("E207", "8: r", FAMILY)
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_names_that_are_not_misleading(base: str, changes: list[tuple[str, str]]
     ],
 )
 def test_a_name_that_is_known_elsewhere(base: str, right: str, wrong: str, help: str) -> None:
-    found = answers(slip(base, (right, wrong)))[0]
-    assert found.code == "E201" and help in found.help, found.help
+    finding = findings_of(slip(base, (right, wrong)))[0]
+    assert finding.code == "E201" and help in finding.help, finding.help

@@ -8,15 +8,15 @@ from __future__ import annotations
 import pytest
 
 from chimerac.compiler import compile_text
-from tests.helpers_slips import answers, broken, mended, place, right, slip, table
+from tests.helpers_slips import findings_of, location, right_program, slip, slip_lines, with_edits, with_slip
 
 
-@pytest.mark.parametrize("line", table("slips_order.txt"))
+@pytest.mark.parametrize("line", slip_lines("slips_order.txt"))
 def test_the_help_restores_the_intended_text(line: str) -> None:
-    base, text = broken(line)
-    found = answers(text)
-    assert len(found) == 1, [d.message for d in found]  # one finding for one slip
-    assert compile_text(mended(text, found[0])).program == right(base)
+    base, text = with_slip(line)
+    findings = findings_of(text)
+    assert len(findings) == 1, [d.message for d in findings]  # one finding for one slip
+    assert compile_text(with_edits(text, findings[0])).program == right_program(base)
 
 
 def test_a_changed_constant_is_preferred_to_a_reversed_order() -> None:
@@ -28,30 +28,31 @@ def test_a_changed_constant_is_preferred_to_a_reversed_order() -> None:
         ("N", "(N) + (D - 1 - s) + (N - 1 - m) + (D - 1)"),
     ):
         text = slip("gpipe", ("N + D - 1", constant))
-        [found] = answers(text)
-        assert found.code == "E303" and found.help.startswith(f"slip.sched:9:16: write '{new}' instead of '({constant}) "), text
-        assert compile_text(mended(text, found)).program == right("gpipe")
+        [finding] = findings_of(text)
+        assert finding.code == "E303", text
+        assert finding.help.startswith(f"slip.sched:9:16: write '{new}' instead of '({constant}) "), text
+        assert compile_text(with_edits(text, finding)).program == right_program("gpipe")
 
 
 def test_a_listing_with_a_missing_iteration_is_one_finding() -> None:
-    [found] = answers(slip("listing", ("N - w {", "N - w - 1 {")))
-    assert (found.code, found.message) == ("E301", "rank 0 never lists F and B of main s0, micro-batch 7")
-    assert found.notes == ("\n".join(f"rank {r} never lists F and B of main s{r}, micro-batch 7" for r in (1, 2, 3)),)
-    assert found.help.startswith("slip.sched:10:12: write 'N - w' instead of 'N - w - 1'; tried with D=4 N=8")
+    [finding] = findings_of(slip("listing", ("N - w {", "N - w - 1 {")))
+    assert (finding.code, finding.message) == ("E301", "rank 0 never lists F and B of main s0, micro-batch 7")
+    assert finding.notes == ("\n".join(f"rank {r} never lists F and B of main s{r}, micro-batch 7" for r in (1, 2, 3)),)
+    assert finding.help.startswith("slip.sched:10:12: write 'N - w' instead of 'N - w - 1'; tried with D=4 N=8")
 
 
 def test_a_gap_that_no_edit_closes_names_the_conditions() -> None:
     rules = "\n    ".join(f"F(s, m) when m % 5 == {k} at s + m" for k in range(3))
-    [found] = answers(slip("gpipe", ("F(s, m) at s + m", rules)))
-    assert found.code == "E301" and place(found) == "8: F(s, m) when m % 5 == 0 at s + m"
-    assert found.help == "no 'when' holds there: m % 5 == 0 (line 8), m % 5 == 1 (line 9), m % 5 == 2 (line 10)"
+    [finding] = findings_of(slip("gpipe", ("F(s, m) at s + m", rules)))
+    assert finding.code == "E301" and location(finding) == "8: F(s, m) when m % 5 == 0 at s + m"
+    assert finding.help == "no 'when' holds there: m % 5 == 0 (line 8), m % 5 == 1 (line 9), m % 5 == 2 (line 10)"
 
 
 def test_a_formula_that_names_a_pipe_replaces_the_general_one() -> None:
     formula = "F(s, m) at start + s"
-    [found] = answers(slip("chimera", (formula, f"{formula}\n    F up(s, m) when m % 5 == 4 at start + s")))
-    assert found.code == "E301" and found.message.startswith("no formula places F of pipe up")
-    assert found.notes == ("a formula that names a pipe takes the place of those that name none",)
+    [finding] = findings_of(slip("chimera", (formula, f"{formula}\n    F up(s, m) when m % 5 == 4 at start + s")))
+    assert finding.code == "E301" and finding.message.startswith("no formula places F of pipe up")
+    assert finding.notes == ("a formula that names a pipe takes the place of those that name none",)
 
 
 def test_only_one_end_of_a_range_is_changed_if_that_is_enough() -> None:
@@ -62,11 +63,11 @@ def test_only_one_end_of_a_range_is_changed_if_that_is_enough() -> None:
         ("D .. 2*D - 1 on", "D .. 2*D - 2 on", "D .. 2*D - 1"),
         ("0 .. D - 1 on", "1 .. D on", "0 .. D - 1"),
     ):
-        [found] = answers(slip("vee", (bounds, wrong)))
-        assert f"write '{new}' instead of '{wrong.removesuffix(' on')}'" in found.help
+        [finding] = findings_of(slip("vee", (bounds, wrong)))
+        assert f"write '{new}' instead of '{wrong.removesuffix(' on')}'" in finding.help
 
 
 def test_a_chain_of_any_length_may_be_a_rank() -> None:
     """No changes to parts of a long chain are tried, because the effort would be quadratic in its length."""
-    [found] = answers(slip("gpipe", ("on rank s", "on rank s" + " + 1 - 1" * 5000 + " + 9")))
-    assert found.code == "E220"
+    [finding] = findings_of(slip("gpipe", ("on rank s", "on rank s" + " + 1 - 1" * 5000 + " + 9")))
+    assert finding.code == "E220"

@@ -14,27 +14,27 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
 from chimerac.compiler import compile_text
 from chimerac.compiler.pipeline import parse_source as parse
 from chimerac.compiler.syntax.grammar import keywords
-from tests.helpers_slips import RIGHT, answers, broken, mended, place, right, slip, table
+from tests.helpers_slips import RIGHT, findings_of, location, right_program, slip, slip_lines, with_edits, with_slip
 
 
-@pytest.mark.parametrize("line", table("slips_corrected.txt"))
+@pytest.mark.parametrize("line", slip_lines("slips_corrected.txt"))
 def test_the_help_restores_the_intended_text(line: str) -> None:
-    base, text = broken(line)
-    found = answers(text)
+    base, text = with_slip(line)
+    found = findings_of(text)
     assert len(found) == 1, [d.message for d in found]  # one finding for one slip
-    meant = compile_text(mended(text, found[0])).program
-    assert meant.with_header(schedule=right(base).header.schedule) == right(base)
+    corrected = compile_text(with_edits(text, found[0])).program
+    assert corrected.with_header(schedule=right_program(base).header.schedule) == right_program(base)
 
 
-ADVISED = table("slips_advised.txt")
+ADVISED = slip_lines("slips_advised.txt")
 
 
 @pytest.mark.parametrize(("line", "advice"), list(zip(ADVISED[::2], ADVISED[1::2], strict=True)))
-def test_what_the_help_says(line: str, advice: str) -> None:
-    found = answers(broken(line)[1])
+def test_the_help_explains_what_to_write(line: str, advice: str) -> None:
+    found = findings_of(with_slip(line)[1])
     where, _, help = advice.strip().partition(" => ")
     assert found[0].code in ("E101", "E102")
-    assert (place(found[0]).strip(), found[0].help) == (where.strip(), help)
+    assert (location(found[0]).strip(), found[0].help) == (where.strip(), help)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_the_help_says(line: str, advice: str) -> None:
 )
 def test_several_slips_are_all_found(line: str, findings: list[str]) -> None:
     """The edit of one slip does not hide the next, and each is marked at its place in the original text."""
-    assert [place(d) for d in answers(broken(line)[1])] == findings
+    assert [location(d) for d in findings_of(with_slip(line)[1])] == findings
 
 
 def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
@@ -61,17 +61,17 @@ def test_a_block_that_is_open_is_named_with_its_beginning() -> None:
         ("chimera", "1 - s\n}", "1 - s", 12, "order ticks {"),
     ):
         text = slip(base, (whole, wrong))
-        [found] = answers(text)
+        [found] = findings_of(text)
         assert found.span is not None and found.span.line == where, text
         assert found.message == f"a '}}' is missing: '{block}' is not closed"
         beginning = next(k for k, line in enumerate(text.split("\n"), 1) if block in line)
         assert found.notes[0].startswith(f"'{block}' begins at slip.sched:{beginning}:")
-        assert found.help == f"write '}}' at the end of line {where}" and compile_text(mended(text, found))
+        assert found.help == f"write '}}' at the end of line {where}" and compile_text(with_edits(text, found))
 
 
 def test_nothing_is_suggested_if_no_change_lets_the_parser_continue() -> None:
     for text in ("schedule x what { is } nothing", slip("gpipe", ("at s + m", "at ? s ! + m"))):
-        assert "write '" not in answers(text)[0].help
+        assert "write '" not in findings_of(text)[0].help
 
 
 SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "for", "while", "range", "F", "B", "s", "m", "4"]
@@ -80,7 +80,7 @@ SIGNS = [*"{}()[],;:.=<>+-*/%&|!?@~", "..", "==", "&&", "//", "mod", "elif", "fo
 def test_help_never_fails_on_unexpected_text() -> None:
     """Random texts: words are left out, inserted or exchanged, and texts are cut off."""
     r = random.Random(7)
-    strange = sorted(keywords()) + SIGNS
+    inserted_words = sorted(keywords()) + SIGNS
     for _ in range(400):
         words = re.findall(r"\w+|[^\w\s]|\s+", RIGHT[r.choice(list(RIGHT))])
         for _ in range(r.choice([1, 1, 2, 5])):
@@ -89,9 +89,9 @@ def test_help_never_fails_on_unexpected_text() -> None:
                 case 0:
                     words[k] = ""
                 case 1:
-                    words.insert(k, r.choice(strange))
+                    words.insert(k, r.choice(inserted_words))
                 case 2:
-                    words[k] = r.choice(strange)
+                    words[k] = r.choice(inserted_words)
                 case 3:
                     words[k], words[other] = words[other], words[k]
                 case 4:

@@ -19,23 +19,23 @@ from tests.effort import examples
 from tests.helpers import program
 
 HEADER = program("1f1b", D=2, N=2).header
-numbers = st.sampled_from([0, 1, 2, 7, MAX_ID, MAX_ID + 1, -1, 2**63, 2**64, 10**30])
-wrong = st.sampled_from([True, False, None, 1.0, 1.5, "0", "", [], [0], {}, float("nan")])
-number = numbers | wrong
-lists = st.lists(number, max_size=3) | wrong | numbers
-flag = st.booleans() | wrong
+integers = st.sampled_from([0, 1, 2, 7, MAX_ID, MAX_ID + 1, -1, 2**63, 2**64, 10**30])
+wrong_types = st.sampled_from([True, False, None, 1.0, 1.5, "0", "", [], [0], {}, float("nan")])
+integer_or_wrong = integers | wrong_types
+list_or_wrong = st.lists(integer_or_wrong, max_size=3) | wrong_types | integers
+boolean_or_wrong = st.booleans() | wrong_types
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "op": st.sampled_from([*Op.__members__, "FWD ", "fwd", ""]) | wrong,
-    "value": st.sampled_from(["act", "grad", "Act"]) | wrong,
-    "pipe": number,
-    "stage": number,
-    "micro_batches": lists,
-    "peer": number,
-    "group": st.sampled_from(["stage 0", "stage 12345678901", "t", "t[0]", "stage 0\n", "x" * 65, "é"]) | wrong,
-    "ranks": lists,
-    "recompute": flag,
-    "overlap": flag,
-    "more": number,
+    "op": st.sampled_from([*Op.__members__, "FWD ", "fwd", ""]) | wrong_types,
+    "value": st.sampled_from(["act", "grad", "Act"]) | wrong_types,
+    "pipe": integer_or_wrong,
+    "stage": integer_or_wrong,
+    "micro_batches": list_or_wrong,
+    "peer": integer_or_wrong,
+    "group": st.sampled_from(["stage 0", "stage 12345678901", "t", "t[0]", "stage 0\n", "x" * 65, "é"]) | wrong_types,
+    "ranks": list_or_wrong,
+    "recompute": boolean_or_wrong,
+    "overlap": boolean_or_wrong,
+    "more": integer_or_wrong,
 }
 SHAPES = {
     "FWD": ("pipe", "stage", "micro_batches"),
@@ -61,41 +61,49 @@ def objects(draw: st.DrawFn) -> dict[str, Any]:
     return fields
 
 
-def one(rows: Streams) -> Program:
+def program_of_rows(rows: Streams) -> Program:
     return rows.program(HEADER, Costs.default(HEADER.stages))
 
 
 @examples(1500)
 @given(objects())
-def test_the_reader_accepts_exactly_what_the_types_accept(fields: dict[str, Any]) -> None:
+def test_the_reader_accepts_exactly_the_instructions_that_the_types_accept(fields: dict[str, Any]) -> None:
     rows = Streams()
     rows.begin()
-    fits = rows.fits(fields)
+    is_added = rows.add_if_valid(fields)
     try:
         value = _instruction_adapter().validate_json(json.dumps(fields))
     except ValidationError:
-        assert not fits and not rows.last
+        assert not is_added and not rows.last
         return
-    assert fits and rows.last == 1
-    assert one(rows).stream(0) == program_of(HEADER, [[value]]).stream(0) == (value,)
+    assert is_added and rows.last == 1
+    assert program_of_rows(rows).stream(0) == program_of(HEADER, [[value]]).stream(0) == (value,)
 
 
 def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
     """Single micro-batches come first, then groups, then ids that no pipe has. The columns are those of a compiled program."""
     compiled = program("chimera_halving", D=4, N=8)
     for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
-        again = read(write(compiled))
-        assert set(again.batches) == set(compiled.batches) and again.batches[:8] == tuple((m,) for m in range(8))
-        assert all((a == b).all() for a, b in zip(again.table.columns()[:4], compiled.table.columns()[:4], strict=True))
-        assert all(again.batches[a] == compiled.batches[b] for a, b in tasks_of(again, compiled))
+        reread = read(write(compiled))
+        assert set(reread.batches) == set(compiled.batches) and reread.batches[:8] == tuple((m,) for m in range(8))
+        assert all((a == b).all() for a, b in zip(reread.table.columns()[:4], compiled.table.columns()[:4], strict=True))
+        assert all(reread.batches[a] == compiled.batches[b] for a, b in tasks_of(reread, compiled))
     rows = Streams()
     rows.begin()
     for ids in ([0], [9], [0, 1], [MAX_ID], [9], [1, 0], [0, 1]):
-        assert rows.fits({"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": ids})
-    assert [i.micro_batches for i in one(rows).stream(0)] == [(0,), (9,), (0, 1), (MAX_ID,), (9,), (1, 0), (0, 1)]  # type: ignore[union-attr]
-    assert one(rows).batches == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
+        assert rows.add_if_valid({"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": ids})
+    assert [i.micro_batches for i in program_of_rows(rows).stream(0)] == [
+        (0,),
+        (9,),
+        (0, 1),
+        (MAX_ID,),
+        (9,),
+        (1, 0),
+        (0, 1),
+    ]  # type: ignore[union-attr]
+    assert program_of_rows(rows).batches == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
 
 
 def tasks_of(a: Program, b: Program) -> list[tuple[int, int]]:
     rows = np.flatnonzero(a.table.op != Op.ALLREDUCE)
-    return list(zip(a.table.batch[rows].tolist(), b.table.batch[rows].tolist(), strict=True))
+    return list(zip(a.table.operand[rows].tolist(), b.table.operand[rows].tolist(), strict=True))

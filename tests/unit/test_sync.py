@@ -28,7 +28,7 @@ def sums(p: Program, rank: int) -> list[str]:
 
 
 def two_pipes(sync: str, width: int = 1) -> Program:
-    return small({"N": 2}, width, pipe=PIPES, more=sync, **TICKS)
+    return small({"N": 2}, width, pipe=PIPES, extra=sync, **TICKS)
 
 
 @pytest.mark.parametrize("sync", ["", "sync at end"])
@@ -52,7 +52,7 @@ def test_eager_where_idle() -> None:
 
 
 @pytest.mark.parametrize("sync", ["sync at end", "sync eager", "sync eager where idle"])
-def test_all_streams_obey_one_order(sync: str) -> None:
+def test_all_streams_have_one_order_of_sums(sync: str) -> None:
     p = two_pipes(sync, width=3)
     orders = {tuple(i.group for i in s if isinstance(i, AllReduce)) for s in streams(p)}
     assert len(orders) == 1
@@ -66,24 +66,24 @@ def test_a_stage_with_one_copy_is_not_summed() -> None:
 
 
 def test_tied_parameters_are_summed_next_to_their_stages() -> None:
-    p = small(more="tied shared on stages 0, D - 1")
+    p = small(extra="tied shared on stages 0, D - 1")
     assert [(c.group, c.stage, c.ranks) for c in p.collectives] == [("shared", 0, (0, 1))]
-    p = small(more="tied shared on stages 0, D - 1", width=2)
+    p = small(extra="tied shared on stages 0, D - 1", width=2)
     assert ("shared", 0, (0, 1, 2, 3)) in {(c.group, c.stage, c.ranks) for c in p.collectives}
     # With a single rank there is nothing to sum.
-    one = "pipe main { stage s on rank 0 micro_batches N }"
+    pipe = "pipe main { stage s on rank 0 micro_batches N }"
     assert not small(
-        more="tied shared on stages 0, 1", pipe=one, F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m"
+        extra="tied shared on stages 0, 1", pipe=pipe, F="F(s, m) at s + 9*m", B="B(s, m) at 5 - s + 9*m"
     ).collectives
 
 
 def test_replicas_have_the_streams_of_the_first() -> None:
     p = program("chimera", width=3, D=4)
-    one = program("chimera", D=4)
-    assert (p.world, p.header.width, len(p)) == (12, 3, 3 * len(one))
+    replica = program("chimera", D=4)
+    assert (p.world, p.header.width, len(p)) == (12, 3, 3 * len(replica))
     for w in range(3):
         for r in range(4):
-            for a, b in zip(one.stream(r), p.stream(4 * w + r), strict=True):
+            for a, b in zip(replica.stream(r), p.stream(4 * w + r), strict=True):
                 if isinstance(a, AllReduce):
                     assert isinstance(b, AllReduce) and b.group == a.group
                     assert b.ranks == tuple(x + 4 * k for k in range(3) for x in a.ranks)

@@ -48,21 +48,21 @@ def test_both_ends_of_a_channel_have_the_same_order(source: str) -> None:
     assert messages(p, Send) == messages(p, Recv)
 
 
-def test_the_allowance_bounds_what_is_posted() -> None:
+def test_the_allowance_bounds_the_number_of_posted_values() -> None:
     """Like gpipe, with 8 micro-batches: at most `ahead` values of a channel are posted and not yet read."""
     compiled = compile_text(text(F="F(s, m) at s + m", B="B(s, m) at 100 - s + m"), {"N": 8})
     for ahead in (1, 2, 3, 8):
         complete = insert(compiled.ordered.program, [transfers(compiled.ordered.program, compiled.timing, ahead=ahead)])
-        held = most = 0
+        held = largest = 0
         for i in complete.stream(1):
             held += (isinstance(i, Recv) and i.value == "act") - (i.op == "FWD")
-            most = max(most, held)
+            largest = max(largest, held)
         # The window of 2 requires two posted RECVs for every allowance.
-        assert most == max(ahead, 2) or ahead < 2
+        assert largest == max(ahead, 2) or ahead < 2
     assert peaks(compiled.program).receive_buffers[1] == 8  # a received act is held until its backward
 
 
-def without_the_rule(compiled: Compiled) -> Program:
+def without_the_rule_for_windows(compiled: Compiled) -> Program:
     """Return the program as lowering without the rule for windows would make it."""
     unbounded = compiled.ordered.program.with_header(window=2**20)
     sync, collectives = gradient_sync(compiled.ordered.program, compiled.timing, compiled.spec.sync)
@@ -86,7 +86,7 @@ def test_the_window_posts_a_receive_before_its_allowance() -> None:
     compiled = compile_text(FORCED)
     verify(compiled.program)
     with pytest.raises(ChimeraError) as caught:
-        verify(without_the_rule(compiled))
+        verify(without_the_rule_for_windows(compiled))
     assert caught.value.diagnostics[0].code == "E440"
     # RECVs 0 .. 3 are among the forwards of stage 0, because SEND k + 2 waits for RECV k.
     before = compiled.program.stream(0)
@@ -94,9 +94,9 @@ def test_the_window_posts_a_receive_before_its_allowance() -> None:
     assert sum(isinstance(i, Recv) for i in before[:first_read]) >= 4
 
 
-def test_with_a_larger_window_nothing_is_forced() -> None:
+def test_a_larger_window_posts_no_receive_earlier() -> None:
     compiled = compile_text(FORCED.replace("order", "window 6\norder"))
-    assert verify(without_the_rule(compiled))
+    assert verify(without_the_rule_for_windows(compiled))
     first_read = next(k for k, i in enumerate(compiled.program.stream(0)) if i.op == "FWD" and i.pipe == 1)
     assert sum(isinstance(i, Recv) and i.value == "act" for i in compiled.program.stream(0)[:first_read]) == 2
 
@@ -107,7 +107,7 @@ def test_the_rule_is_needed_exactly_where_the_allowance_does_not_reach(count: in
     source = FORCED.replace("order", f"window {window}\norder").replace("micro_batches 6", f"micro_batches {count}")
     compiled = compile_text(source)
     assert not findings(compiled.program)
-    codes = {d.code for d in findings(without_the_rule(compiled))}
+    codes = {d.code for d in findings(without_the_rule_for_windows(compiled))}
     assert codes == ({"E440"} if count > window + AHEAD else set())
 
 
@@ -119,11 +119,11 @@ def test_tasks_keep_their_order() -> None:
 
 # Rank 1 reads values that rank 0 has computed earlier, so more than two values are sent before the first is read.
 SLOW = text(
-    more="cost F = 1, B = 2, hop = 2", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m", param="param D = 4   param N = 12"
+    extra="cost F = 1, B = 2, hop = 2", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m", param="param D = 4   param N = 12"
 )
 
 
-def unbounded(p: Program) -> int:
+def makespan_without_window(p: Program) -> int:
     """Return the makespan if SENDs need not wait."""
     return simulate(p.with_header(window=2**20)).makespan
 
@@ -148,13 +148,13 @@ def test_a_limit_of_receive_buffers_is_kept() -> None:
 def test_no_receive_delays_a_program(source: str) -> None:
     """Only a full window, in which a SEND waits for an earlier transfer, makes a program slower than its order."""
     compiled = compile_text(source)
-    assert unbounded(compiled.program) == compiled.timing.end.max()
+    assert makespan_without_window(compiled.program) == compiled.timing.end.max()
 
 
 @pytest.mark.parametrize(("window", "ends"), [(0, 14), (1, 22), (2, 16), (3, 14)])
 def test_a_full_window_delays_a_send(window: int, ends: int) -> None:
     """Three values are computed within a hop of 3. With a window of 2 the SEND of the third, computed at 3, waits until the
     first arrives at 4. With a window of 0 a SEND waits for its RECV to be posted, but not for a hop."""
-    source = text(more=f"window {window}  cost F = 1, B = 1, hop = 3", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m")
+    source = text(extra=f"window {window}  cost F = 1, B = 1, hop = 3", F="F(s, m) at s + m", B="B(s, m) at 100 - s + m")
     p = compile_text(source).program
-    assert (simulate(p).makespan, unbounded(p)) == (ends, 14)
+    assert (simulate(p).makespan, makespan_without_window(p)) == (ends, 14)

@@ -15,16 +15,16 @@ from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.chimera_ir.textform import program_from_text, program_to_text
 from chimerac.compiler import evaluation_of, verify
 from chimerac.compiler.verify import peaks
+from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
-from chimerac.compiler.verify.view import View
 from tests.helpers import program, streams, with_streams
-from tests.helpers_reference import wrong
+from tests.helpers_reference import find_error
 
 RIGHT = program("1f1b", D=2, N=2)
 TEXT = program_to_text(RIGHT)
 
 
-def found(p: Program) -> list[Diagnostic]:
+def findings_of(p: Program) -> list[Diagnostic]:
     with pytest.raises(ChimeraError) as caught:
         verify(p)
     return list(caught.value.diagnostics)
@@ -66,7 +66,7 @@ def test_groups_and_split_backwards_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "old", "new", "said"),
+    ("code", "old", "new", "message"),
     [
         ("E402", "FWD a s0 m0,1", "FWD a s0 m0,2", "micro-batch 2 is not of this pipe"),
         ("E402", "FWD a s0 m0,1", "FWD a s0 m0,0", "micro-batch 0 is named twice"),
@@ -85,26 +85,26 @@ def test_groups_and_split_backwards_are_accepted() -> None:
          "the group has one copy and needs no all-reduce"),
     ],
 )  # fmt: skip
-def test_tasks_of_one_rank(code: str, old: str, new: str, said: str) -> None:
-    diagnostics = found(changed((old, new), text=SPLIT_PIPES))
+def test_tasks_of_one_rank(code: str, old: str, new: str, message: str) -> None:
+    diagnostics = findings_of(changed((old, new), text=SPLIT_PIPES))
     assert diagnostics[0].code == code
-    assert any(said in d.message for d in diagnostics)
+    assert any(message in d.message for d in diagnostics)
 
 
 def test_counting_is_not_enough() -> None:
     """Micro-batch 1 has no backward and micro-batch 0 has two, so the number of tasks is right."""
     p = changed(("BWD main s0 m1", "BWD main s0 m0"))
-    assert {d.code for d in found(p)} == {"E410", "E411"}
+    assert {d.code for d in findings_of(p)} == {"E410", "E411"}
 
 
 def test_half_of_a_backward_does_not_replace_a_whole_one() -> None:
     s = streams(RIGHT)
     s[0][s[0].index(Bwd(0, 0, (0,)))] = BwdInput(0, 0, (0,))
-    assert [d.message for d in found(with_streams(RIGHT, s))] == ["the weight gradient of main s0 m0 is missing"]
+    assert [d.message for d in findings_of(with_streams(RIGHT, s))] == ["the weight gradient of main s0 m0 is missing"]
 
 
 @pytest.mark.parametrize(
-    ("code", "replacements", "said"),
+    ("code", "replacements", "message"),
     [
         ("E423", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 2")], "is sent to a rank that does not read it"),
         ("E423", [("RECV act main s1 m0 <- 0", "RECV act main s1 m0 <- 2")], "is received from a rank that does not make it"),
@@ -113,31 +113,31 @@ def test_half_of_a_backward_does_not_replace_a_whole_one() -> None:
         ("E422", [("SEND act main s1 m0 -> 1", "SEND act main s1 m0 -> 1; SEND act main s1 m0 -> 1")], "once more than it is"),
     ],
 )
-def test_messages(code: str, replacements: list[tuple[str, str]], said: str) -> None:
+def test_messages(code: str, replacements: list[tuple[str, str]], message: str) -> None:
     three = program_to_text(program("1f1b", D=3, N=2))
-    diagnostics = found(changed(*replacements, text=three))
+    diagnostics = findings_of(changed(*replacements, text=three))
     assert diagnostics[0].code == code
-    assert said in diagnostics[0].message
+    assert message in diagnostics[0].message
 
 
 def test_a_message_sent_by_a_rank_that_does_not_have_it() -> None:
     three = program_to_text(program("1f1b", D=3, N=2))
     p = changed(("; SEND act main s1 m0 -> 1", ""), ("rank 2:\n", "rank 2:\n  SEND act main s1 m0 -> 1\n"), text=three)
-    assert found(p)[0].message.endswith("act main s1 m0 is sent from a rank that does not make it")
+    assert findings_of(p)[0].message.endswith("act main s1 m0 is sent from a rank that does not make it")
 
 
 @pytest.mark.parametrize(
-    ("where", "free", "said"),
+    ("where", "free", "message"),
     [
         ("  FWD main s1 m0", "; FREE act main s1 m0", "the buffer is freed too early"),
         ("  BWD main s1 m0", "; FREE act main s1 m0; FREE act main s1 m0", "the buffer is freed twice"),
         ("  BWD main s0 m0", "; FREE act main s1 m0", "too early"),
     ],
 )
-def test_buffers_freed_too_early(where: str, free: str, said: str) -> None:
-    [*diagnostics] = found(changed((where, where + free)))
+def test_buffers_freed_too_early(where: str, free: str, message: str) -> None:
+    [*diagnostics] = findings_of(changed((where, where + free)))
     assert diagnostics[0].code == "E426"
-    assert said in diagnostics[0].message
+    assert message in diagnostics[0].message
 
 
 def test_buffers_may_be_freed_after_their_last_reader() -> None:
@@ -146,19 +146,19 @@ def test_buffers_may_be_freed_after_their_last_reader() -> None:
     assert peaks(p) == peaks(RIGHT)
     # A value that stays on its rank has no buffer to free.
     local = changed(("  FWD b s1 m2,3\n", "  FWD b s1 m2,3; FREE act b s1 m2\n"), text=SPLIT_PIPES)
-    assert found(local)[0].message.endswith("the buffer is freed but was never received")
+    assert findings_of(local)[0].message.endswith("the buffer is freed but was never received")
 
 
 def test_limits() -> None:
     assert verify(RIGHT.with_header(limits={"activations": 2, "receive_buffers": 2}))
-    [d] = found(RIGHT.with_header(limits={"activations": 1}))
+    [d] = findings_of(RIGHT.with_header(limits={"activations": 1}))
     assert (d.code, d.message) == ("E460", "rank 0 holds 2 activations at its peak; the limit is 1")
-    [d] = found(RIGHT.with_header(limits={"activation": 1}))
+    [d] = findings_of(RIGHT.with_header(limits={"activation": 1}))
     assert (d.code, d.message, d.help) == ("E401", "unknown limit 'activation'", "did you mean 'activations'?")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"width": 3}, "the program has 2 streams, but 3 replicas x 2 ranks = 6"),
         ({"stages": 3}, "pipe main places 2 stages, but the program has 3"),
@@ -168,10 +168,10 @@ def test_limits() -> None:
         ({"kind": "evaluation"}, "an evaluation program holds only forwards and their transfers"),
     ],
 )
-def test_headers(changes: dict[str, object], said: str) -> None:
-    diagnostics = found(RIGHT.with_header(**changes))
+def test_headers(changes: dict[str, object], message: str) -> None:
+    diagnostics = findings_of(RIGHT.with_header(**changes))
     assert {d.code for d in diagnostics} == {"E401"}
-    assert any(said in d.message for d in diagnostics)
+    assert any(message in d.message for d in diagnostics)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_headers(changes: dict[str, object], said: str) -> None:
     ],
 )
 def test_micro_batches_of_an_instruction(batch: str, fact: str, help: str) -> None:
-    [d] = found(changed(("FWD a s0 m0,1", f"FWD a s0 {batch}"), text=SPLIT_PIPES))
+    [d] = findings_of(changed(("FWD a s0 m0,1", f"FWD a s0 {batch}"), text=SPLIT_PIPES))
     assert (d.code, d.message, d.help) == ("E402", f"rank 0, instruction 0: FWD a s0 {batch}: {fact}", help)
 
 
@@ -213,7 +213,7 @@ def test_an_evaluation_program_has_no_gradients(more: list[list[Instruction]]) -
     """These values are never computed, so every such instruction is refused before other checks or products use it."""
     for machine in get_args(Machine):
         p = with_streams(EVALUATION, [s + m for s, m in zip(streams(EVALUATION), more, strict=True)])
-        [d] = found(p.with_header(machine=machine))
+        [d] = findings_of(p.with_header(machine=machine))
         assert d.code == "E401" and f"forwards and their transfers; {sum(map(len, more))} of its instructions" in d.message
         assert d.notes[0].startswith("rank 0, instruction 4: ") and "remove" in d.help
 
@@ -229,27 +229,33 @@ def test_an_evaluation_program_may_have_everything_else() -> None:
     p = with_streams(EVALUATION, s).with_header(
         tied=(Tied("shared", (0, 1)),), limits={"activations": 2, "receive_buffers": 2, "weight_copies": 1}
     )
-    assert not wrong(verify(p))
+    assert not find_error(verify(p))
     assert peaks(p).receive_buffers == (0, 2)
-    assert found(p.with_header(limits={"activations": 1}))[0].code == "E460"
-    assert all(machines(View(p)).values())
+    assert findings_of(p.with_header(limits={"activations": 1}))[0].code == "E460"
+    assert all(machines(ProgramIndex(p)).values())
     s[1] = [s[1][0], s[1][1], s[1][2], s[1][3], s[1][3]]
-    assert found(with_streams(p, s))[0].code == "E426"
+    assert findings_of(with_streams(p, s))[0].code == "E426"
 
 
 def test_machines() -> None:
     """Crossing SENDs deadlock on machines where a SEND waits for its RECV, and not on machines with buffers."""
-    assert machines(View(RIGHT)) == {"posted": True, "window": True, "rendezvous": True, "paired": False, "serial": False}
+    assert machines(ProgramIndex(RIGHT)) == {
+        "posted": True,
+        "window": True,
+        "rendezvous": True,
+        "paired": False,
+        "serial": False,
+    }
     crossing = changed(
         ("  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n", ""),
         ("  BWD main s0 m0", "  RECV grad main s0 m0 <- 1; RECV grad main s0 m1 <- 1\n  BWD main s0 m0"),
         ("  RECV act main s1 m0 <- 0; RECV act main s1 m1 <- 0\n", "  RECV act main s1 m0 <- 0\n"),
         ("  FWD main s1 m1", "  RECV act main s1 m1 <- 0\n  FWD main s1 m1"),
     )
-    lives = machines(View(verify(crossing)))
-    assert lives["posted"] and lives["window"] and not lives["rendezvous"]
-    assert found(crossing.with_header(machine="rendezvous"))[0].code == "E440"
-    assert found(crossing.with_header(window=0))[0].code == "E440"
+    ends = machines(ProgramIndex(verify(crossing)))
+    assert ends["posted"] and ends["window"] and not ends["rendezvous"]
+    assert findings_of(crossing.with_header(machine="rendezvous"))[0].code == "E440"
+    assert findings_of(crossing.with_header(window=0))[0].code == "E440"
 
 
 ONE_RANK = """chimera-program 1
@@ -267,15 +273,15 @@ FIRST = ["FWD main s0 m0", "FWD main s1 m0", "BWD_INPUT main s1 m0", "BWD_WEIGHT
 def test_neither_of_an_overlapped_pair_may_need_the_other(tasks: list[str], pair: int) -> None:
     p = ONE_RANK + "".join(f"  {t}{' overlap' * (k == pair)}\n" for k, t in enumerate(tasks))
     assert verify(program_from_text(p.replace(" overlap", "")))
-    [d] = found(program_from_text(p))
+    [d] = findings_of(program_from_text(p))
     assert d.code == "E420" and "overlaps with a task that it needs" in d.message
 
 
 def test_an_overlapped_pair_is_two_adjacent_tasks() -> None:
     p = ONE_RANK + "".join(f"  {t}\n" for t in FIRST)
     assert verify(changed((f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p))
-    assert found(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E403"  # no task follows
+    assert findings_of(changed((f"{FIRST[4]}\n", f"{FIRST[4]} overlap\n"), text=p))[0].code == "E403"  # no task follows
     three = changed((f"{FIRST[2]}\n", f"{FIRST[2]} overlap\n"), (f"{FIRST[3]}\n", f"{FIRST[3]} overlap\n"), text=p)
-    assert found(three)[0].code == "E403"
+    assert findings_of(three)[0].code == "E403"
     sent = changed(("FWD main s0 m0;", "FWD main s0 m0 overlap;"))
-    assert found(sent)[0].code == "E403"  # a transfer is between the two tasks
+    assert findings_of(sent)[0].code == "E403"  # a transfer is between the two tasks

@@ -15,7 +15,7 @@ from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import verify
 from chimerac.compiler.command.main import main
 from chimerac.compiler.diagnose.collectives import shortest
-from tests.helpers import moved, program, streams, with_streams
+from tests.helpers import program, streams, with_move, with_streams
 
 
 def three_ranks(*orders: tuple[int, int]) -> Program:
@@ -43,10 +43,10 @@ def three_ranks(*orders: tuple[int, int]) -> Program:
 
 
 def finding(p: Program) -> tuple[str, str, tuple[str, ...]]:
-    return said(p)[:3]
+    return first_finding(p)[:3]
 
 
-def said(p: Program) -> tuple[str, str, tuple[str, ...], str]:
+def first_finding(p: Program) -> tuple[str, str, tuple[str, ...], str]:
     with pytest.raises(ChimeraError) as caught:
         verify(p)
     d = caught.value.diagnostics[0]
@@ -73,16 +73,16 @@ def test_two_orders_that_differ_are_named() -> None:
     p = program("chimera", D=4)
     changed = streams(p)
     assert [i.op for i in changed[1][-2:]] == ["ALLREDUCE", "ALLREDUCE"]
-    changed[1] = moved(changed[1], -1, len(changed[1]) - 2)
-    code, _, notes, help = said(with_streams(p, changed))
+    changed[1] = with_move(changed[1], -1, len(changed[1]) - 2)
+    code, _, notes, help = first_finding(with_streams(p, changed))
     assert code == "E453"
     assert len(notes) == 2
     # The help suggests to undo the change, on one of the two ranks.
     move = r"move rank (\d), instruction (\d+): .*, right before .*; tried: then every check holds"
     found = re.fullmatch(move, help.splitlines()[0])
     assert found
-    turned = list(changed[int(found[1])])
-    changed[int(found[1])] = moved(turned, int(found[2]), int(found[2]) - 1)
+    stream = list(changed[int(found[1])])
+    changed[int(found[1])] = with_move(stream, int(found[2]), int(found[2]) - 1)
     assert verify(with_streams(p, changed))
 
 
@@ -147,7 +147,7 @@ def test_a_sum_before_its_last_gradient() -> None:
     p = program("chimera", D=4)
     changed = streams(p)
     k = sums(p, 0)[-1]
-    changed[0] = moved(changed[0], k, k - 1)
+    changed[0] = with_move(changed[0], k, k - 1)
     code, message, notes = finding(with_streams(p, changed))
     assert code == "E452"
     assert message.endswith("ALLREDUCE s0 over 0,3: gradients of 'stage 0' are still added after it")

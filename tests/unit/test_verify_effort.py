@@ -21,8 +21,8 @@ def sums(count: int) -> Program:
 
 def test_findings_that_name_all_holders_are_limited() -> None:
     programs = [sums(count) for count in (100, 3000)]
-    few, many = (peak(lambda p=p: findings(p)) for p in programs)  # type: ignore[misc]
-    assert many - few < 3000 * 300  # each finding has about a kilobyte
+    small, large = (peak(lambda p=p: findings(p)) for p in programs)  # type: ignore[misc]
+    assert large - small < 3000 * 300  # each finding has about a kilobyte
 
 
 def test_sums_of_unknown_groups_are_reported_a_few_times() -> None:
@@ -56,9 +56,9 @@ def test_a_set_of_many_stages_on_many_ranks() -> None:
 def test_many_pipes_of_one_name() -> None:
     p = program("1f1b", D=2, N=1)
     pipes = [p.header.pipes[0], *(Pipe(f"q{k}", (0, 1), ()) for k in range(800)), Pipe("q799", (0, 1), ())]
-    few, many = (p.with_header(pipes=tuple(x)) for x in (pipes[-400:], pipes))
-    assert lines(lambda: findings(many)) < 3 * lines(lambda: findings(few))
-    assert [d.message for d in findings(many)] == ["pipe q799 is defined twice"]
+    small, large = (p.with_header(pipes=tuple(x)) for x in (pipes[-400:], pipes))
+    assert lines(lambda: findings(large)) < 3 * lines(lambda: findings(small))
+    assert [d.message for d in findings(large)] == ["pipe q799 is defined twice"]
 
 
 def test_wrong_micro_batches() -> None:

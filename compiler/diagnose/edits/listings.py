@@ -23,8 +23,10 @@ from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
 def listing_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
     """Return edits of a listing whose ranks wait for each other: of constants, then of signs and of the order of tasks."""
-    other_edits = chain(_sign_and_rank_edits(schedule, listing), _regrouped(listing.actions), _counted_down(listing.actions))
-    return [_changed_counts(listing), other_edits]
+    other_edits = chain(
+        _sign_and_rank_edits(schedule, listing), _regroup_edits(listing.actions), _reversed_stage_edits(listing.actions)
+    )
+    return [_count_changes(listing), other_edits]
 
 
 def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]]:
@@ -32,7 +34,7 @@ def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]
     counts = list(_counts(listing.actions))
     lets = [a.name.name for a in listing.actions if isinstance(a, n.Let)]
     constants = chain(
-        _changed_counts(listing),
+        _count_changes(listing),
         (((c.span, new),) for c in _conditions(listing.actions) for new in bounds(c)),
         (((e.span, f"{as_term(e)} {sign} {name}"),) for sign in "-+" for e in counts for name in lets),
         (((e.span, f"min({name}, {as_written(e)})"),) for e in counts for name in parameters(schedule)),
@@ -70,7 +72,7 @@ def _lows(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
                 pass
 
 
-def _changed_counts(listing: n.Listing) -> Iterator[Edit]:
+def _count_changes(listing: n.Listing) -> Iterator[Edit]:
     """Yield edits that make a count one more or one less, also within a formula."""
     for counts in (list(_counts(listing.actions)), list(_lows(listing.actions))):
         yield from (((e.span, new),) for e in counts for new in changed_constants(e))
@@ -92,7 +94,7 @@ def _conditions(actions: tuple[n.Action, ...]) -> Iterator[n.Expr]:
 
 
 def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[Edit]:
-    """Yield edits that change a sign in a count, or count the rank from the other end: in one count, or in all."""
+    """Yield edits of counts: a sign is changed, or the rank r becomes ranks - 1 - r or ranks - r, in one count or in all."""
     rank, counts = listing.rank.name, list(_counts(listing.actions))
     ranks = setting(schedule, "ranks")
     for other in (from_the_end(ranks, rank), f"({as_written(ranks, inside=True)} - {rank})"):
@@ -104,45 +106,45 @@ def _sign_and_rank_edits(schedule: n.Schedule, listing: n.Listing) -> Iterator[E
         yield from (((e.span, new),) for new in flipped_signs(e))
 
 
-def _regrouped(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
+def _regroup_edits(actions: tuple[n.Action, ...]) -> Iterator[Edit]:
     """Yield edits that regroup tasks: a loop becomes two or two become one, `repeat N { F  B }` from `repeat N { F }
     repeat N { B }`; an overlapped pair becomes two tasks; two tasks are swapped."""
     for a in actions:
         match a:
             case n.Repeat():
-                yield from _regrouped(a.body)
+                yield from _regroup_edits(a.body)
                 if one_line(a):
                     head, body, end = _parts(a)
                     for cut in a.body[1:]:
                         at = cut.span.column - a.span.column - len(head)
                         yield ((a.span, f"{head}{body[:at].rstrip()}{end}  {head} {body[at:]}{end}"),)
             case n.Choice():
-                yield from _regrouped(a.then)
-                yield from _regrouped(a.otherwise)
+                yield from _regroup_edits(a.then)
+                yield from _regroup_edits(a.otherwise)
             case _:
                 pass
     for a, b in pairwise(actions):
-        both = replace(a.span, end_column=b.span.end_column)
+        span = replace(a.span, end_column=b.span.end_column)
         if not (one_line(a) and one_line(b)):
             continue
         if isinstance(a, n.TaskAction) and isinstance(b, n.TaskAction) and a.span.line == b.span.line:
             swapped = f"{b.span.text}  {a.span.text}"
-            yield ((both, f"{a.span.text}  {b.span.text}" if a.overlap else swapped),)
+            yield ((span, f"{a.span.text}  {b.span.text}" if a.overlap else swapped),)
         if isinstance(a, n.Repeat) and isinstance(b, n.Repeat):
-            (head, body, end), (other, more, _) = _parts(a), _parts(b)
-            new = f"{head}{body}  {more.lstrip()}{end}"
-            if head == other:
-                yield ((both, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
+            (head, body, end), (other_head, other_body, _) = _parts(a), _parts(b)
+            new = f"{head}{body}  {other_body.lstrip()}{end}"
+            if head == other_head:
+                yield ((span, new),) if a.span.line == b.span.line else ((a.span, new), (b.span, ""))
 
 
-def _counted_down(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
+def _reversed_stage_edits(actions: tuple[n.Action, ...], around: tuple[n.Repeat, ...] = ()) -> Iterator[Edit]:
     """Yield edits that make the stage of a task decrease with the index of a loop around it."""
     for a in actions:
         match a:
             case n.Repeat():
-                yield from _counted_down(a.body, (*around, a))
+                yield from _reversed_stage_edits(a.body, (*around, a))
             case n.Choice():
-                yield from _counted_down(a.then + a.otherwise, around)
+                yield from _reversed_stage_edits(a.then + a.otherwise, around)
             case n.TaskAction() if a.stage is not None and one_line(a.stage):
                 for loop in around:
                     if loop.binder and loop.low:

@@ -1,4 +1,4 @@
-"""Edits of the text of an expression: of its numbers, signs and bounds, and of the end from which it counts."""
+"""Edits of the text of an expression: of its numbers, signs and bounds, and of the direction in which it counts."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
         if isinstance(part, n.Binary) and part.op in ("//", "%"):
             first, end = part.left.span.end_column - begin, part.right.span.end_column - begin
             at = text.find(part.op, first)
-            below = as_written(part.right)
-            for op, other in product(("//", "%"), dict.fromkeys([below, *parameters(schedule)])):
+            divisor = as_written(part.right)
+            for op, other in product(("//", "%"), dict.fromkeys([divisor, *parameters(schedule)])):
                 new = f"{text[:at]}{op} {other}{text[end:]}"
-                if (op, other) != (part.op, below):
+                if (op, other) != (part.op, divisor):
                     yield new
 
 
@@ -128,16 +128,16 @@ def flipped_signs(e: n.Expr) -> Iterator[str]:
                 pass
 
 
-_STRICTNESS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+_OTHER_STRICTNESS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
 def bounds(e: n.Expr) -> Iterator[str]:
     """Yield the text of a condition with one < changed to <= or <= to <, and the same for >."""
     text, begin = as_written(e), e.span.column
     for part in inside(e):
-        if isinstance(part, n.Binary) and part.op in _STRICTNESS:
+        if isinstance(part, n.Binary) and part.op in _OTHER_STRICTNESS:
             at = text.find(part.op, part.left.span.end_column - begin)
-            yield text[:at] + _STRICTNESS[part.op] + text[at + len(part.op) :]
+            yield text[:at] + _OTHER_STRICTNESS[part.op] + text[at + len(part.op) :]
 
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}

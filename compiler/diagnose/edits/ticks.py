@@ -23,14 +23,14 @@ from chimerac.compiler.diagnose.edits.text import (
 from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_term, as_written, shifted
 
-# Amounts of ticks by which rules are shifted; `4*` is 4 times the stage.
-NEAR = ("4", "5", "6")
-OF_STAGES = ("1*", "2*")
-FAR = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
+# Amounts by which the ticks of a rule are shifted. `4*` means 4 times the stage.
+NEAR_AMOUNTS = ("4", "5", "6")
+STAGE_AMOUNTS = ("1*", "2*")
+FAR_AMOUNTS = (*(str(2**k) for k in range(3, 11)), *(f"{2**k}*" for k in range(2, 11)))
 
 
 def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
-    """Return edits of an order's formulas: of constants, then of signs and of the end from which they count.
+    """Return edits of an order's formulas: of constants, then of signs and of the direction in which stages are counted.
 
     moved: the rules whose ticks are shifted; directions: '+' for later, '-' for earlier, or both.
     """
@@ -40,15 +40,15 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
     amounts, fixed = _amounts(schedule), parameters(schedule)
     constants = chain(
         (((e.span, new),) for e in ticks for new in changed_constants(e)),
-        _shifted(moved, amounts[:2], directions),
+        _shift_edits(moved, amounts[:2], directions),
         (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, False)),
         (((e.span, new),) for e in lets for new in changed_constants(e)),
-        _shifted(moved, amounts[2:], directions),
+        _shift_edits(moved, amounts[2:], directions),
         (((e.span, new),) for e in (*ticks, *lets) for new in scaled(e, fixed, True)),
     )
     other_edits = chain(
         _sign_and_end_edits(schedule, rules),
-        _shifted(moved, OF_STAGES, directions),
+        _shift_edits(moved, STAGE_AMOUNTS, directions),
         (((e.span, new),) for e in lets for new in flipped_signs(e)),
         (((e.span, new),) for e in (*lets, *ticks) for new in divided(schedule, e)),
         _placement_edits(schedule),
@@ -58,23 +58,23 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
 
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
     """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage."""
-    grown = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
-    return [_shifted(_on_one_line(moved)[::-1], (*grown, *FAR), directions)]
+    multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
+    return [_shift_edits(_on_one_line(moved)[::-1], (*multiples, *FAR_AMOUNTS), directions)]
 
 
 def condition_edits(rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield edits of `when`: a bound included or excluded, a constant one more or less, or the negation of another rule's."""
+    """Yield edits of `when`: another comparison, a constant changed by 1 or 2, or the negation of another rule's condition."""
     conditions = [(rule, rule.condition) for rule in rules if rule.condition and one_line(rule.condition)]
     for _, condition in conditions:
         yield from (((condition.span, new),) for new in bounds(condition))
         yield from (((condition.span, new),) for new in changed_constants(condition))
     for rule, condition in conditions:
-        for other in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
+        for other_rule in (x for x in rules if x is not rule and x.kind.name == rule.kind.name and x.pipe == rule.pipe):
             negated = opposite(condition)
-            if other.condition is not None and one_line(other.condition):
-                yield ((other.condition.span, negated),)
-            elif other.condition is None and other.span.line == other.tick.span.line:
-                head = replace(other.span, end_line=other.tick.span.line, end_column=other.tick.span.column)
+            if other_rule.condition is not None and one_line(other_rule.condition):
+                yield ((other_rule.condition.span, negated),)
+            elif other_rule.condition is None and other_rule.span.line == other_rule.tick.span.line:
+                head = replace(other_rule.span, end_line=other_rule.tick.span.line, end_column=other_rule.tick.span.column)
                 head = replace(head, end_column=head.column + len(head.text.rstrip()))
                 yield ((head, f"{head.text.removesuffix('at').rstrip()} when {negated} at"),)
 
@@ -84,7 +84,7 @@ def _on_one_line(rules: Sequence[n.Rule]) -> list[n.Rule]:
 
 
 def _sign_and_end_edits(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterator[Edit]:
-    """Yield edits of ticks that change a sign, or count the stage or the value of a let from the other end."""
+    """Yield edits of ticks that change a sign, or reverse the direction in which the stage or the value of a let is counted."""
     order = next(s for s in schedule.statements if isinstance(s, n.Ticks))
     for rule in rules:
         tick, stage = rule.tick, rule.stage.name
@@ -109,11 +109,11 @@ def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
 
 
 def _amounts(schedule: n.Schedule) -> list[str]:
-    """Return amounts in the order in which they are tried: small ones, those that grow with a parameter, then NEAR."""
-    return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR]
+    """Return amounts in the order in which they are tried: small ones, those that grow with a parameter, then NEAR_AMOUNTS."""
+    return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR_AMOUNTS]
 
 
-def _shifted(rules: Sequence[n.Rule], amounts: Sequence[str], directions: str) -> Iterator[Edit]:
+def _shift_edits(rules: Sequence[n.Rule], amounts: Sequence[str], directions: str) -> Iterator[Edit]:
     """Yield edits that add an amount to ticks or subtract it. An amount like `4*` is a multiple of the stage."""
     for amount, rule, sign in product(amounts, rules, directions):
         if amount.isdigit():

@@ -17,15 +17,15 @@ _BLOCK_OF = {
     "stage": ("pipe", "'stage' belongs in the braces of a pipe: pipe main { stage s on rank s   micro_batches N }"),
     "micro_batches": ("pipe", "'micro_batches' belongs in the braces of a pipe, after its stages"),
 }
-_OUTSIDE = "a limit on what a rank holds belongs outside of the order: limit activations <= 4"
-_ELSEWHERE = {
+_LIMIT_ADVICE = "a limit on what a rank holds belongs outside of the order: limit activations <= 4"
+_ADVICE = {
     ("greedy", "let"): "order greedy has no let: name the value above, outside of the order",
     ("greedy", "F"): "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost",
     ("greedy", "B"): "formulas belong in order ticks; order greedy has lines of prefer, then, limit, group and cost",
     ("listing", "at"): "formulas with 'at' belong in order ticks; a listing names one task after another",
     ("listing", "when"): "in a listing a condition is written: if r == 0 { ... }",
-    ("listing", "limit"): _OUTSIDE,
-    ("ticks", "limit"): _OUTSIDE,
+    ("listing", "limit"): _LIMIT_ADVICE,
+    ("ticks", "limit"): _LIMIT_ADVICE,
     ("listing", "cost"): "costs belong outside of the order",
     ("ticks", "cost"): "costs belong outside of the order",
     ("ticks", "&"): "overlapped pairs belong in order listing",
@@ -40,7 +40,7 @@ _ELSEWHERE = {
 
 
 # kind of a block -> words that, right after its end, show that it ended too early
-_BELONGS = {
+_WORDS_OF_BLOCK = {
     "ticks": TASKS,
     "greedy": ("prefer", "then", "group", "limit"),
     "listing": (*TASKS, "repeat", "if"),
@@ -55,18 +55,18 @@ def wrong_blocks(p: Place) -> Iterator[Answer]:
     if kind != p.kind and advice and (text != "stage" or p.text(2) in ("on", "in")):
         yield advice
     for block in p.closed[-1:] if not p.blocks else ():
-        if text in _BELONGS.get(block.kind, ()) and block.close is not None and p.starts_line:
+        if text in _WORDS_OF_BLOCK.get(block.kind, ()) and block.close is not None and p.starts_line:
             yield Change(block.close, block.close + 1, "", f"it ends '{block.opening}'")
             yield f"'{text}' belongs in a block, and '{block.opening}' has ended at line {p.tokens[block.close].line}"
     if p.kind == "listing" and text == "when":
         yield Change(p.at, p.at + 1, "if")
     anywhere = text in ("at", "when") or (text == "&" and "AND" not in p.expected)
-    if (p.kind, text) in _ELSEWHERE and (anywhere or (p.starts_line and text != "&" and p.text(1) != "rank")):
-        yield _ELSEWHERE[p.kind, text]
+    if (p.kind, text) in _ADVICE and (anywhere or (p.starts_line and text != "&" and p.text(1) != "rank")):
+        yield _ADVICE[p.kind, text]
 
 
-_FOR_ON = ("at", "->", "=>", ":", "=", "to", "in", "of")
-_FORMS = "write which form it has: order ticks { ... }, order greedy { ... } or order listing for rank r { ... }"
+_WORDS_FOR_ON = ("at", "->", "=>", ":", "=", "to", "in", "of")
+_ORDER_ADVICE = "write which form it has: order ticks { ... }, order greedy { ... } or order listing for rank r { ... }"
 
 
 def pipes(p: Place) -> Iterator[Answer]:
@@ -85,8 +85,8 @@ def pipes(p: Place) -> Iterator[Answer]:
             yield Change(p.at - 1, p.at + 2, "", "one pipe has no index")
     if p.allows_only("in") and text == "]":
         yield f"write the range of indices: [{p.text(-1)} in 0 .. 1]"
-    ranged = p.allows_only("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
-    if ranged and text in ("=", ":", "from", "of", "<-"):
+    expects_in = p.allows_only("in") or (p.kind == "pipe" and "in" in p.literal and ".." in [p.text(k) for k in range(2, 8)])
+    if expects_in and text in ("=", ":", "from", "of", "<-"):
         yield Change(p.at, p.at + 1, "in")
     if p.literal & {"{"} and text == ":" and p.text(-2) == "pipe":
         if p.text(1) == "{":
@@ -113,7 +113,7 @@ def pipes(p: Place) -> Iterator[Answer]:
     if "on" in p.literal:
         if text == "rank":
             yield Change(p.at, p.at + 1, "on rank")
-        elif text in _FOR_ON:
+        elif text in _WORDS_FOR_ON:
             yield Change(p.at, p.at + 1, "on" if p.text(1) == "rank" else "on rank")
     if text == "rank" and p.text(-1) == "in":
         yield Change(p.at - 1, p.at + 1, "on rank")
@@ -156,7 +156,7 @@ def orders(p: Place) -> Iterator[Answer]:
             yield Change(p.at, p.at + 1, "listing")
         if text in ("tick", "time", "formula", "formulas"):
             yield Change(p.at, p.at + 1, "ticks")
-        yield _FORMS
+        yield _ORDER_ADVICE
     if p.allows_only("{") and not p.blocks and text == ":":
         yield Change(p.at, p.at + 1, "{")
     if not p.blocks and text == "for" and p.text(1) == "rank":

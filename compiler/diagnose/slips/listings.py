@@ -9,20 +9,20 @@ from chimerac.compiler.diagnose.slips.blocks import NO_LOOP
 from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, last_of, line_of, value_after
 from chimerac.compiler.syntax.kinds import TASKS
 
-_LOOP = "a loop is written: repeat i in 0 .. 3 { ... }"
-_FOR = ("for", "foreach", "loop", "while", "do", "times", "until")
+_LOOP_ADVICE = "a loop is written: repeat i in 0 .. 3 { ... }"
+_LOOP_WORDS = ("for", "foreach", "loop", "while", "do", "times", "until")
 
 
 def loops(p: Place) -> Iterator[Answer]:
     """Loops of other languages."""
     text = p.text()
-    if p.kind == "ticks" and text in _FOR:
+    if p.kind == "ticks" and text in _LOOP_WORDS:
         yield NO_LOOP
     if p.kind != "listing":
         return
     line = line_of(p)
     end, tokens = p.rest_of_line(line), p.tokens
-    begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_FOR, "repeat")), None)
+    begin = next((k for k in range(line, min(p.at + 1, end)) if tokens[k].text in (*_LOOP_WORDS, "repeat")), None)
     if begin is not None:
         yield from _loop(p, begin, end)
     if p.text(-2) == "repeat" and p.text(-1) in TASKS and begins_value(p, p.at):
@@ -36,8 +36,8 @@ def loops(p: Place) -> Iterator[Answer]:
             task = p.at + 1 + (p.text(1) in ("*", "x"))
             if task < end and tokens[task].text in TASKS:
                 yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
-    if text in _FOR:
-        yield _LOOP
+    if text in _LOOP_WORDS:
+        yield _LOOP_ADVICE
 
 
 def ranges(p: Place) -> Iterator[Answer]:
@@ -46,7 +46,7 @@ def ranges(p: Place) -> Iterator[Answer]:
     if text in ("...", "..=", "..<") or (".." in p.literal and text in ("to", "until", "through", "-", "->", ":", ",")):
         end = value_after(p, p.at + 1)
         if text in ("..<", "until") and p.at + 1 < end:
-            yield Change(p.at, end, f".. {_less(p, p.at + 1, end)}", "a range includes both ends")
+            yield Change(p.at, end, f".. {_minus_one(p, p.at + 1, end)}", "a range includes both ends")
         yield Change(p.at, p.at + 1, "..")
     if text == "[" and p.text(-1) == "in" and (close := p.closing_bracket(p.at)) is not None:
         comma = next((k for k in range(p.at, close) if p.tokens[k].text in (",", "..")), None)
@@ -64,16 +64,16 @@ def ranges(p: Place) -> Iterator[Answer]:
         and (close := p.closing_bracket(before + 1)) is not None
         and close < p.at
     ):
-        yield Change(before, close + 1, _counted(p, before + 1, close))
+        yield Change(before, close + 1, _range_of(p, before + 1, close))
     if p.allows_only("..") and text in ("on", "{", "]"):
         yield "a range has a first and a last value, both included: LOW .. HIGH"
 
 
-def _counted(p: Place, bracket: int, close: int) -> str:
+def _range_of(p: Place, bracket: int, close: int) -> str:
     """Return LOW .. HIGH for Python's range(HIGH) and range(LOW, HIGH)."""
-    comma = next((k for k in range(bracket + 1, close) if p.tokens[k].text == "," and not _inside(p, bracket, k)), None)
+    comma = next((k for k in range(bracket + 1, close) if p.tokens[k].text == "," and not _is_nested(p, bracket, k)), None)
     low = p.text_of(bracket + 1, comma) if comma else "0"
-    return f"{low} .. {_less(p, (comma or bracket) + 1, close)}"
+    return f"{low} .. {_minus_one(p, (comma or bracket) + 1, close)}"
 
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
@@ -89,12 +89,12 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
     name = k + len(tokens[k + 1 : end]) - len(texts) + 1
     if len(texts) > 3 and texts[0].isidentifier() and texts[1] in ("in", "=", "from", ":", "of", ":="):
         if texts[2] == "range" and texts[3] == "(" and (close := p.closing_bracket(name + 3)) is not None:
-            yield from _headed(p, k, close + 1, end, f"repeat {texts[0]} in {_counted(p, name + 3, close)}")
+            yield from _loop_with_head(p, k, close + 1, end, f"repeat {texts[0]} in {_range_of(p, name + 3, close)}")
         to = next((j for j in range(name + 2, end) if tokens[j].text in ("to", "..", "...", "..=", "until")), None)
         if to is not None:
             stop = next((j for j in range(to, end) if tokens[j].text in ("{", ":")), end)
             head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {p.text_of(to + 1, stop)}"
-            yield from _headed(p, k, stop, end, head)
+            yield from _loop_with_head(p, k, stop, end, head)
     if first in ("for", "loop", "do", "times") and "in" not in texts:
         yield Change(k, k + 1, "repeat")
     if first == "repeat" and texts[:1] == ["{"]:
@@ -103,18 +103,18 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
         yield Change(p.at, p.at + 1, "")
 
 
-def _inside(p: Place, bracket: int, k: int) -> bool:
+def _is_nested(p: Place, bracket: int, k: int) -> bool:
     """Return whether a word is inside a bracket nested in this one."""
     return any(p.tokens[j].text in "([" and (p.closing_bracket(j) or 0) > k for j in range(bracket + 1, k))
 
 
-def _less(p: Place, first: int, end: int) -> str:
+def _minus_one(p: Place, first: int, end: int) -> str:
     """Return the text of an expression minus one."""
     text = p.text_of(first, end)
     return str(int(text) - 1) if text.isdigit() else f"{text} - 1"
 
 
-def _headed(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
+def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
     """Yield a loop with this head. Its body follows in braces, or on the same line after a colon."""
     if stop < end and p.tokens[stop].text == ":":
         if stop + 1 < end:
@@ -158,7 +158,7 @@ def bodies(p: Place) -> Iterator[Answer]:
         yield "tasks that are repeated or chosen belong in braces: repeat N { F }, if r == 0 { F } else { B }"
 
 
-_BETWEEN = ("->", "=>", ">", "then", "-")
+_SEPARATORS = ("->", "=>", ">", "then", "-")
 
 
 def _tasks(p: Place) -> Iterator[Answer]:
@@ -176,7 +176,7 @@ def _tasks(p: Place) -> Iterator[Answer]:
     if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*TASKS, ",", "&"}:
         yield Change(p.at, close + 1, p.text_of(p.at + 1, close).replace(",", ""), "tasks are written one after another")
     if p.text(1) in TASKS and (p.text(-1) in TASKS or p.text(-1) in (")", "]")):
-        if text in _BETWEEN:
+        if text in _SEPARATORS:
             yield Change(p.at, p.at + 1, "", "tasks are written one after another, in their order")
         if text in ("+", "|", "||", "and", "/"):
             yield "two tasks one after the other are written F  B, an overlapped pair F & B"

@@ -8,10 +8,12 @@ from chimerac.compiler.diagnose.place import Place
 from chimerac.compiler.diagnose.slips.change import Answer, Change, begins_value, line_of
 from chimerac.compiler.syntax.kinds import TASKS
 
-_FOR_IS = ("==", ":=", ":", "<-", "is", "be")
-_SMALLER = ("lower", "lowest", "least", "less", "min", "ascending", "first", "oldest", "old", "increasing", "smallest", "low")
-_LARGER = ("higher", "highest", "greater", "greatest", "max", "descending", "bigger", "decreasing", "largest", "last", "high")
-_BETWEEN = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
+_WORDS_FOR_EQUALS = ("==", ":=", ":", "<-", "is", "be")
+_WORDS_FOR_SMALLER = ("lower", "lowest", "least", "less", "min", "ascending",
+    "first", "oldest", "old", "increasing", "smallest", "low")  # fmt: skip
+_WORDS_FOR_LARGER = ("higher", "highest", "greater", "greatest", "max", "descending",
+    "bigger", "decreasing", "largest", "last", "high")  # fmt: skip
+_SEPARATORS = (",", ">", "then", "over", "before", "and", "/", "<", "-", "->", "=>", ";", "&", "(", ")", "[", "]", ":", "=")
 _KEYS = ("smaller", "larger", "earlier", "later")
 _LETTERS = {"stage": "s", "rank": "r", "pipe": "p"}
 _KEYWORD_FOR = {"assert": "require", "ensure": "require", "check": "require", "const": "param", "int": "param", "set": "let",
@@ -38,7 +40,7 @@ def names(p: Place) -> Iterator[Answer]:
     if "=" in p.literal:
         if text == ":" and p.text(2) == "=":
             yield Change(p.at, p.at + 2, "", "all parameters are integers")
-        if text in _FOR_IS:
+        if text in _WORDS_FOR_EQUALS:
             yield Change(p.at, p.at + 1, "=")
         elif begins_value(p, p.at) and not p.starts_line:
             yield Change(p.at, p.at + 1, f"= {text}")
@@ -124,7 +126,7 @@ def lines(p: Place) -> Iterator[Answer]:
     if line == "prefer":
         first = line_of(p) + 1
         end = p.rest_of_line(first)
-        end = next((k for k in range(first, end) if p.tokens[k].text not in (*TASKS, *_BETWEEN)), end)
+        end = next((k for k in range(first, end) if p.tokens[k].text not in (*TASKS, *_SEPARATORS)), end)
         tasks = [w.text for w in p.tokens[first:end] if w.text in TASKS]
         while end > first and p.tokens[end - 1].text == "then":
             end -= 1
@@ -153,12 +155,12 @@ def lines(p: Place) -> Iterator[Answer]:
     if "smaller" in p.literal:
         if text == "(" and p.text(1) in _KEYS and (close := p.closing_bracket(p.at)) is not None:
             yield Change(p.at, close + 1, p.text_of(p.at + 1, close))
-        if p.text(1) in _SMALLER + _LARGER:
-            yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _SMALLER else 'larger'} {text}")
-        if text in _SMALLER + _LARGER and p.text(1) != "(":
-            word = "smaller" if text in _SMALLER else "larger"
-            valued = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
-            yield Change(p.at, p.at + 1, word if valued else f"{word} m")
+        if p.text(1) in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER:
+            yield Change(p.at, p.at + 2, f"{'smaller' if p.text(1) in _WORDS_FOR_SMALLER else 'larger'} {text}")
+        if text in _WORDS_FOR_SMALLER + _WORDS_FOR_LARGER and p.text(1) != "(":
+            word = "smaller" if text in _WORDS_FOR_SMALLER else "larger"
+            has_value = p.on_one_line(p.at, p.at + 2) and begins_value(p, p.at + 1)
+            yield Change(p.at, p.at + 1, word if has_value else f"{word} m")
         elif begins_value(p, p.at):
             why = "a key begins with smaller or larger, which comes first"
             yield Change(p.at, p.at + 1, f"smaller {text}", why)

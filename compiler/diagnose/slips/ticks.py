@@ -53,17 +53,17 @@ def heads(p: Place) -> Iterator[Answer]:
         yield Change(k, close + 1, f"{head}({', '.join(names)}) when {conditions}", why)
 
 
-_FOR_AT = ("=", "==", ":", ":=", "->", "=>", "<-", "@", "in", "by", "is", "on", "after")
-_FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
+_WORDS_FOR_AT = ("=", "==", ":", ":=", "->", "=>", "<-", "@", "in", "by", "is", "on", "after")
+_WORDS_FOR_WHEN = ("if", "where", "for", "while", "with", "unless")
 
 
 def times(p: Place) -> Iterator[Answer]:
     """Other words and symbols in place of `at` and `when`."""
     text = p.text()
     if "at" in p.literal:
-        if text in _FOR_AT:
+        if text in _WORDS_FOR_AT:
             yield Change(p.at, p.at + 1, "at")
-        elif text in _FOR_WHEN and "when" in p.literal:
+        elif text in _WORDS_FOR_WHEN and "when" in p.literal:
             yield Change(p.at, p.at + 1, "when")
         elif begins_value(p, p.at) and not p.starts_line and p.text(-1) == ")":
             yield Change(p.at, p.at + 1, f"at {text}")
@@ -76,7 +76,7 @@ def times(p: Place) -> Iterator[Answer]:
     for k in (p.at - 1, p.at - 2, p.at - 3):
         if k > 0 and p.tokens[k].text in ("tick", "ticks", "time", "step", "slot") and p.tokens[k - 1].text == "at":
             yield Change(k - 1, k + 2, f"at {p.tokens[k + 1].text}", "a tick is a number")
-    if text in _FOR_WHEN or text == "when":
+    if text in _WORDS_FOR_WHEN or text == "when":
         at, end = last_of(p, ("at",), line_of(p), p.at), p.rest_of_line(p.at)
         otherwise = last_of(p, ("else",), p.at, end)
         if at is None or p.at + 1 == end:

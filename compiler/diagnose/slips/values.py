@@ -65,7 +65,7 @@ def choices(p: Place) -> Iterator[Answer]:
 _SYMBOLS = {"&&": "and", "||": "or", "|": "or", "<>": "!=", "=<": "<=", "=>": ">=", "===": "==", "×": "*", "·": "*", "÷": "//",
           "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "..", "∧": "and", "∨": "or", "¬": "not", "/": "//",
           "mod": "%", "rem": "%", "div": "//"}  # fmt: skip
-_WHY = {
+_REASONS = {
     "and": "conditions are joined with 'and'",
     "or": "conditions are joined with 'or'",
     "/": "a quotient is written //, and rounds down",
@@ -80,7 +80,7 @@ def symbols(p: Place) -> Iterator[Answer]:
     for k in (p.at, p.at - 1, p.at - 2):  # a word like `mod` was read as a name, and the error is at the word after it
         word = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
         if word in _SYMBOLS and (k == p.at or word.isidentifier()):
-            yield Change(k, k + 1, _SYMBOLS[word], _WHY.get(word) or _WHY.get(_SYMBOLS[word], ""))
+            yield Change(k, k + 1, _SYMBOLS[word], _REASONS.get(word) or _REASONS.get(_SYMBOLS[word], ""))
         if word.lower() in p.keywords and word != word.lower():
             yield Change(k, k + 1, word.lower(), "the words of the language are in small letters")
     if text == "&" and "AND" in p.expected:
@@ -125,18 +125,18 @@ def brackets(p: Place) -> Iterator[Answer]:
         if number.isdigit() and p.on_one_line(k - 1, k + 1) and begins_value(p, k) and p.tokens[k].text != "-":
             yield Change(k - 1, k + 1, f"{number}*{p.tokens[k].text}", "a product is written with *")
     if text in (",", ";", ":", "."):
-        what = "tasks are written one after another" if p.kind == "listing" else "statements and lines need no separator"
-        yield Change(p.at, p.at + 1, "", what)
-    open_now = p.open_brackets()
-    if text in (")", "]") and not open_now and "INT" not in p.expected:
+        reason = "tasks are written one after another" if p.kind == "listing" else "statements and lines need no separator"
+        yield Change(p.at, p.at + 1, "", reason)
+    open_here = p.open_brackets()
+    if text in (")", "]") and not open_here and "INT" not in p.expected:
         yield Change(p.at, p.at + 1, "", "no bracket is open here")
     if text == "[" and "(" in p.literal and (close := p.closing_bracket(p.at)) is not None:
         yield Change(p.at, close + 1, f"({p.text_of(p.at + 1, close)})")
-    if open_now and p.at and ({")", "]"} & p.literal):
-        closing = "".join(")" if p.tokens[k].text == "(" else "]" for k in reversed(open_now))
+    if open_here and p.at and ({")", "]"} & p.literal):
+        closing = "".join(")" if p.tokens[k].text == "(" else "]" for k in reversed(open_here))
         last = p.tokens[p.at - 1]
-        where = p.span(open_now[-1], open_now[-1] + 1)
-        why = f"the '{p.tokens[open_now[-1]].text}' at {where.line}:{where.column} is not closed"
+        where = p.span(open_here[-1], open_here[-1] + 1)
+        why = f"the '{p.tokens[open_here[-1]].text}' at {where.line}:{where.column} is not closed"
         yield Change(p.at - 1, p.at, last.text + closing, why)
         if p.starts_line or text in p.keywords or text in "{}":
             yield why
@@ -149,6 +149,6 @@ def brackets(p: Place) -> Iterator[Answer]:
         if p.text_of(k, k + 2) == "/*" or (p.tokens[k].text == "//" and len(prose) > 1 and all(x.isalpha() for x in prose)):
             yield Change(k, k + 1 + (p.tokens[k].text == "/"), "#", "a comment begins with #")
     before = p.text(-1)
-    beside = (before.isidentifier() or before == ")" or before.isdigit()) and not p.starts_line and "PLUS" in p.expected
-    if beside and text not in p.keywords and before not in p.keywords and (text.isidentifier() or text == "("):
+    is_product = (before.isidentifier() or before == ")" or before.isdigit()) and not p.starts_line and "PLUS" in p.expected
+    if is_product and text not in p.keywords and before not in p.keywords and (text.isidentifier() or text == "("):
         yield Change(p.at - 1, p.at + 1, f"{before}*{text}", "a product is written with *")

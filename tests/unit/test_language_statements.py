@@ -23,28 +23,28 @@ def example(name: str) -> str:
 
 
 def test_recomputation_changes_no_order_and_the_timeline_adds_it() -> None:
-    again = example("again.sched")
-    ignorant, plain = (compile_text(text, {"extra": 0}).program for text in (again, again.replace(" recompute", "")))
-    orders = [[p.text(row).replace(" recompute", "") for row in range(len(p))] for p in map(tasks_only, (ignorant, plain))]
+    text = example("again.sched")
+    recomputing, plain = (compile_text(x, {"extra": 0}).program for x in (text, text.replace(" recompute", "")))
+    orders = [[p.text(row).replace(" recompute", "") for row in range(len(p))] for p in map(tasks_only, (recomputing, plain))]
     assert orders[0] == orders[1]
-    assert simulate(plain).makespan < simulate(ignorant).makespan == simulate(plain, {"B": 3}).makespan
+    assert simulate(plain).makespan < simulate(recomputing).makespan == simulate(plain, {"B": 3}).makespan
 
 
 def test_an_order_planned_with_recomputation() -> None:
-    known, ignorant = (compile_text(example("again.sched"), {"extra": k}).program for k in (1, 0))
-    assert tasks_only(known) != tasks_only(ignorant)
+    planned_with, planned_without = (compile_text(example("again.sched"), {"extra": k}).program for k in (1, 0))
+    assert tasks_only(planned_with) != tasks_only(planned_without)
     # The cost of B includes the forward here, and the simulation adds it again, unless B is given without it.
-    assert simulate(known, {"B": 2}).makespan < simulate(known).makespan
-    assert simulate(known, {"B": 2}).makespan < simulate(ignorant).makespan
+    assert simulate(planned_with, {"B": 2}).makespan < simulate(planned_with).makespan
+    assert simulate(planned_with, {"B": 2}).makespan < simulate(planned_without).makespan
 
 
 def test_the_critical_path_equals_the_plan_of_the_scheduler() -> None:
     for window in range(4):
         compiled = compile_text(example("hops.sched"), {"K": window})
-        thought, simulation = int(compiled.timing.end.max()), simulate(compiled.program)
-        assert f"critical path   {thought} " in report(compiled.program, simulation)
-        assert simulation.makespan >= thought
-        assert window or simulation.makespan == thought  # with window 0 no RECV is later than its SEND
+        planned, simulation = int(compiled.timing.end.max()), simulate(compiled.program)
+        assert f"critical path   {planned} " in report(compiled.program, simulation)
+        assert simulation.makespan >= planned
+        assert window or simulation.makespan == planned  # with window 0 no RECV is later than its SEND
 
 
 def test_a_limit_counts_recomputed_activations_in_full() -> None:

@@ -12,10 +12,11 @@ from chimerac.chimera_ir.program import Ints, Program
 
 MAX_FOUND = 10  # the most findings of one kind that a check reports
 
-FORWARD, INPUT, WEIGHT = 0, 1, 2  # indices into View.tasks: the kind of work; a BWD does the last two
+# Indices into ProgramIndex.tasks: the kind of work. A BWD does the last two.
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 
 
-class View:
+class ProgramIndex:
     """A well-formed program, looked up by key.
 
     key = (replica x stages + stage) x micro-batches + micro-batch: one stage's work on one micro-batch. For a
@@ -32,14 +33,14 @@ class View:
     def entries(self, rows: npt.NDArray[np.int64]) -> tuple[Ints, Ints]:
         """Return (row, key), one entry per micro-batch of these rows."""
         h, t = self.header, self.program.table
-        batch = t.batch[rows]
+        operand = t.operand[rows]
         base = (self.rank[rows] // h.ranks * h.stages + t.stage[rows]) * h.micro_batches
-        if not len(rows) or int(batch.max()) < h.micro_batches:
-            # The single micro-batches are numbered first (chimera_ir.program), batch m being (m,).
-            return rows, base + batch
-        members = self.program.batches
-        count = np.array([len(members[b]) for b in batch.tolist()], np.int64)
-        ids = np.array([m for b in batch.tolist() for m in members[b]], np.int64)
+        if not len(rows) or int(operand.max()) < h.micro_batches:
+            # The single micro-batches are numbered first (chimera_ir.program), list m is (m,).
+            return rows, base + operand
+        lists = self.program.micro_batch_lists
+        count = np.array([len(lists[k]) for k in operand.tolist()], np.int64)
+        ids = np.array([m for k in operand.tolist() for m in lists[k]], np.int64)
         return np.repeat(rows, count), np.repeat(base, count) + ids
 
     def rows(self, *ops: Op) -> Ints:
@@ -69,11 +70,11 @@ class View:
 
     @cached_property
     def input_gradient(self) -> Ints:
-        return self.by_key(self.tasks[INPUT])
+        return self.by_key(self.tasks[INPUT_GRADIENT])
 
     @cached_property
     def weight_gradient(self) -> Ints:
-        return self.by_key(self.tasks[WEIGHT])
+        return self.by_key(self.tasks[WEIGHT_GRADIENT])
 
     def value_instruction_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
         """Return (row, key) of the SENDs, RECVs or FREEs of one kind of value."""

@@ -13,7 +13,7 @@ from chimerac.compiler.syntax.nodes import Schedule
 
 
 @dataclass(slots=True)
-class Reached:
+class PassResults:
     """The input of a compilation, and the result of every pass; None for a pass that has not finished."""
 
     source: Source

@@ -88,7 +88,12 @@ class ChimeraError(Exception):
     def __init__(self, diagnostics: Iterable[Diagnostic]):
         self.diagnostics = tuple(diagnostics)
         assert self.diagnostics, "an error without a finding"
-        super().__init__("\n".join(f"{d.code}: {d.message}" for d in self.diagnostics))
+        super().__init__(*self.diagnostics)
+
+    def __str__(self) -> str:
+        """Return the findings as text, for a traceback in the user's own program."""
+        shown = [_render_one(d, colour=False).removeprefix("error[").replace("]", "", 1) for d in self.diagnostics[:MAX_SHOWN]]
+        return "\n".join(text.rstrip() for text in shown)
 
 
 def refuse(

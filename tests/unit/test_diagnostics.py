@@ -107,6 +107,7 @@ def test_spans_join() -> None:
 def test_the_exception_has_all_findings() -> None:
     error = ChimeraError([Diagnostic("E1", "one"), Diagnostic("E2", "two")])
     assert str(error) == "E1: one\nE2: two"
+    assert str(refuse("E3", "a[0] is wrong", notes=("n",), help="h")) == "E3: a[0] is wrong\n = note: n\n = help: h"
     assert refuse("E3", "three", help="h").diagnostics == (Diagnostic("E3", "three", help="h"),)
 
 

@@ -1,0 +1,289 @@
+"""The public API: a user's layers, schedule and loss, in a loop of the user's own. Ranks run in loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter import Pipeline
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.distributed.alone import Alone
+
+WIDTH, CLASSES, SAMPLES = 12, 5, 3
+ONE, LINEAR = torch.zeros(1, 1), nn.Linear(1, 1)
+CASES: list[tuple[str, dict[str, int], int]] = [
+    ("1f1b", {"D": 2, "N": 4}, 1),
+    ("chimera", {"D": 4, "N": 4}, 1),
+    ("chimera", {"D": 2, "N": 2}, 2),
+    ("zb_v", {"D": 2, "N": 4}, 1),
+    ("interleaved", {"D": 2, "N": 4, "v": 2}, 2),
+]
+
+
+class Net(nn.Module):
+    """A model whose author knows nothing of pipelines."""
+
+    def __init__(self, depth: int = 6, drop: float = 0.0) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.middle = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(drop)) for _ in range(depth)
+        )
+        self.last = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.middle:
+            x = layer(x)
+        return self.last(x)  # type: ignore[no-any-return]
+
+    def layers(self) -> list[nn.Module]:
+        return [self.first, *self.middle, self.last]
+
+
+def net(seed: int = 0, **sizes: Any) -> Net:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        return Net(**sizes)
+
+
+def batch(samples: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, WIDTH, generator=generator), torch.randint(0, CLASSES, (samples,), generator=generator)
+
+
+def pipeline(program: Program | str, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
+    model = model or net()
+    example = torch.zeros(SAMPLES, WIDTH)
+    arguments: dict[str, Any] = {"loss": F.cross_entropy, "inputs": example, "model": model, "transport": transport}
+    return Pipeline(model.layers(), program, **(arguments | options))
+
+
+def on_all_ranks(program: Program, run: Callable[[Pipeline], Any], **options: Any) -> list[Any]:
+    """Return what `run` returns on each rank, in loopback."""
+    return run_in_loopback(program, lambda transport: run(pipeline(program, transport, **options)))
+
+
+def part_of(pipe: Pipeline, tensor: Tensor) -> Tensor:
+    """Return the part of a batch that belongs to the replica of this rank."""
+    return tensor.chunk(pipe.program.header.width)[pipe.replica]
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "parameters", "width"), CASES)
+def test_a_step_leaves_the_gradients_of_one_process(name: str, parameters: dict[str, int], width: int) -> None:
+    program = compile_schedule(name, parameters, width).program
+    samples = SAMPLES * program.header.micro_batches * width
+    x, y = batch(samples)
+    whole = net()
+    expected = F.cross_entropy(whole(x), y)
+    expected.backward()  # type: ignore[no-untyped-call]
+    gradients = {name: p.grad for name, p in whole.named_parameters()}
+
+    def run(pipe: Pipeline) -> list[str]:
+        loss = pipe.step(part_of(pipe, x), part_of(pipe, y))
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+        named = dict(pipe.named_parameters())
+        for full_name, p in named.items():
+            wanted = gradients[full_name]
+            assert p.grad is not None and wanted is not None and close(p.grad, wanted), full_name
+        assert list(named) == list(pipe.state_dict()), "this model has no buffers"
+        assert pipe.grad_norm() == pytest.approx(float(nn.utils.get_total_norm(gradients.values())), rel=1e-4)
+        return list(named)
+
+    found = on_all_ranks(program, run, width=width)
+    assert set().union(*found) == set(gradients)
+
+
+def test_training_with_any_optimizer_follows_one_process() -> None:
+    program = compile_schedule("chimera", {"D": 2, "N": 4}).program
+    batches = [batch(SAMPLES * 4, seed) for seed in range(5)]
+    whole = net()
+    alone = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+    expected = []
+    for x, y in batches:
+        loss = F.cross_entropy(whole(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        expected.append((loss.item(), float(nn.utils.clip_grad_norm_(whole.parameters(), 0.5))))
+        alone.step()
+        alone.zero_grad()
+
+    def run(pipe: Pipeline) -> dict[str, Tensor]:
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9)
+        for (x, y), (loss, norm) in zip(batches, expected, strict=True):
+            assert pipe.step(x, y) == pytest.approx(loss, rel=1e-4)
+            assert pipe.clip_grad_norm_(0.5) == pytest.approx(norm, rel=1e-4)
+            optimizer.step()
+            optimizer.zero_grad()
+        pipe.check_copies()
+        return pipe.full_state_dict()
+
+    for state in on_all_ranks(program, run):
+        assert list(state) == list(whole.state_dict())
+        assert all(close(state[name], t) for name, t in whole.state_dict().items())
+
+
+def test_gradients_add_up_over_steps_with_and_without_sync() -> None:
+    program = compile_schedule("chimera", {"D": 2, "N": 2}).program
+    first, second = batch(SAMPLES * 2, 1), batch(SAMPLES * 2, 2)
+    whole = net()
+    for x, y in (first, second):
+        F.cross_entropy(whole(x), y).backward()  # type: ignore[no-untyped-call]
+    expected = {name: p.grad for name, p in whole.named_parameters()}
+
+    def run(pipe: Pipeline, sync: bool) -> None:
+        pipe.step(*first, sync=sync)
+        pipe.step(*second)
+        for name, p in pipe.named_parameters():
+            wanted = expected[name]
+            assert p.grad is not None and wanted is not None and close(p.grad, wanted), name
+
+    for sync in (True, False):
+        on_all_ranks(program, lambda pipe, sync=sync: run(pipe, sync))
+
+
+def test_an_evaluation_leaves_no_gradients_and_draws_no_dropout() -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
+    x, y = batch(SAMPLES * 2)
+    expected = float(F.cross_entropy(net(drop=0.5).eval()(x), y))
+
+    def run(pipe: Pipeline) -> None:
+        for _ in range(2):
+            assert pipe.evaluate(x, y) == pytest.approx(expected, rel=1e-5)
+        assert all(p.grad is None for p in pipe.parameters())
+        assert all(m.training for stage in pipe.stages.values() for m in stage.modules())
+
+    run_in_loopback(program, lambda transport: run(pipeline(program, transport, net(drop=0.5))))
+
+
+def test_a_recomputed_forward_drops_the_same_activations() -> None:
+    """nn.Dropout draws from torch's generator, which has moved on when the forward runs again."""
+    text = """
+        schedule recomputed
+        ranks 1
+        stages 1
+        pipe p { stage s on rank 0 recompute   micro_batches 2 }
+        order ticks { F(s, m) at m  B(s, m) at 9 - m }
+    """
+    model, (x, y) = net(drop=0.5), batch(SAMPLES * 2)
+    torch.manual_seed(5)
+    losses = [F.cross_entropy(model(part), target) for part, target in zip(x.chunk(2), y.chunk(2), strict=True)]
+    (sum(losses) / 2).backward()  # type: ignore[union-attr]
+    expected = [p.grad for p in model.parameters()]
+    pipe = pipeline(text, Alone(), net(drop=0.5))
+    torch.manual_seed(5)
+    assert pipe.step(x, y) == pytest.approx(float(sum(losses)) / 2, rel=1e-6)
+    assert torch.rand(1) is not None, "the generator goes on"
+    for p, wanted in zip(pipe.parameters(), expected, strict=True):
+        assert p.grad is not None and wanted is not None and close(p.grad, wanted)
+
+
+def test_state_is_loaded_by_full_names() -> None:
+    program = compile_schedule("gpipe", {"D": 2, "N": 2}).program
+    other = net(seed=7).state_dict()
+
+    def run(pipe: Pipeline) -> None:
+        before = {name: t.clone() for name, t in pipe.state_dict().items()}
+        name = next(iter(before))
+        with pytest.raises(KeyError, match=f"1 of {len(before)} names are missing: {name}"):
+            pipe.load_state_dict({k: t for k, t in other.items() if k != name})
+        with pytest.raises(ValueError, match=rf"{name} has the shape \[7\], and in this model"):
+            pipe.load_state_dict({**other, name: torch.zeros(7)})
+        assert all(t.equal(before[k]) for k, t in pipe.state_dict().items())
+        pipe.load_state_dict(other)
+        assert all(t.equal(other[k]) for k, t in pipe.full_state_dict().items())
+
+    on_all_ranks(program, run)
+
+
+def test_layers_are_named_by_the_model_the_sequential_or_the_user() -> None:
+    linear = nn.Linear(WIDTH, WIDTH)
+    example = torch.zeros(SAMPLES, WIDTH)
+
+    def names(layers: Any, **options: Any) -> list[str]:
+        pipe = Pipeline(layers, "1f1b", {"D": 1, "N": 1}, loss=F.mse_loss, inputs=example, transport=Alone(), **options)
+        return list(pipe.state_dict())
+
+    assert names([linear, nn.ReLU()]) == ["0.weight", "0.bias"]
+    assert names(nn.Sequential(linear)) == ["0.weight", "0.bias"]
+    assert names([("mlp", linear)]) == ["mlp.weight", "mlp.bias"]
+    assert names([("built", lambda: nn.Linear(WIDTH, 2, bias=False))]) == ["built.weight"]
+    holder = nn.ModuleDict({"inner": nn.ModuleList([linear])})
+    assert names([linear], model=holder) == ["inner.0.weight", "inner.0.bias"]
+
+
+def test_the_split_gives_each_stage_its_layers() -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 1}).program
+
+    def run(pipe: Pipeline) -> list[str]:
+        return sorted({name.rsplit(".", 1)[0] for name in pipe.state_dict()})
+
+    found = on_all_ranks(program, run, split=[1, 7])
+    assert found[0] == ["first"] and "last" in found[1]
+
+
+def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
+    return lambda: pipeline("1f1b", Alone(), parameters={"D": 1, "N": 2}, split=given, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: pipeline("1f1", Alone()), ChimeraError, "did you mean '1f1b'"),
+        (lambda: pipeline("1f1b", Alone(), parameters={"D": 2, "N": 2}), ChimeraError, "E800: 2 ranks are needed and 1"),
+        (lambda: pipeline("1f1b", Alone(), parameters={"N": 2, "X": 1}), ChimeraError, "has no parameter 'X'"),
+        (parts([3, 5]), ValueError, "the 8 layers go to 1 stages"),
+        (parts([7]), ValueError, "the 8 layers go to 1 stages"),
+        (lambda: pipeline("1f1b", Alone(), inputs=[]), ValueError, "no tensor in the inputs"),
+        (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
+        (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), ValueError, "no layer"),
+        (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), TypeError, "layer 0 is a int"),
+        (lambda: Pipeline([LINEAR], "1f1b", loss=F.mse_loss, inputs=ONE, model=net(), transport=Alone()), ValueError, "no submodule"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "message"),
+    [
+        (None, torch.zeros(6).long(), "rank 0 has the first stage: give it the inputs"),
+        (torch.zeros(6, WIDTH), None, "rank 0 has the last stage: give it the targets"),
+        (torch.zeros(5, WIDTH), torch.zeros(6).long(), r"of shape \[5, 12\], and 2 micro-batches of 3 samples are .*\[6, 12\]"),
+        (torch.zeros(6, WIDTH).double(), torch.zeros(6).long(), "float64"),
+        (torch.zeros(6, WIDTH), torch.zeros(5).long(), "5 targets cannot be cut into 2 micro-batches"),
+        ([torch.zeros(6, WIDTH)] * 2, torch.zeros(6).long(), "2 input tensors were given, and 1 when"),
+    ],
+)
+def test_wrong_batches_are_named(inputs: Any, targets: Any, message: str) -> None:
+    pipe = pipeline("1f1b", Alone(), parameters={"D": 1, "N": 2})
+    with pytest.raises(ValueError, match=message):
+        pipe.step(inputs, targets)
+    assert pipe.step(torch.zeros(6, WIDTH), torch.zeros(6).long()) > 0, "the pipeline goes on"
+
+
+def test_times_are_measured_and_predicted() -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 4}).program
+
+    def run(pipe: Pipeline) -> tuple[float, int, float]:
+        pipe.step(*batch(SAMPLES * 4))
+        measured, predicted = pipe.measured(), pipe.predicted()
+        assert measured.makespan > 0 and predicted.makespan == 15 and len(measured.bubbles) == len(predicted.bubbles) == 2
+        return measured.makespan, len(pipe.times.start), predicted.bubble_ratio
+
+    (makespan, _, ratio), (same, _, _) = on_all_ranks(program, run)
+    assert makespan == same and ratio == pytest.approx(3 / 15)

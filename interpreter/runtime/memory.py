@@ -15,10 +15,12 @@ def is_alone(tensor: Tensor, others: Sequence[Tensor] = ()) -> bool:
     memory = tensor.untyped_storage()
     if memory.nbytes() != tensor.nbytes or not tensor.is_contiguous():
         return False
-    if not others:
-        return True
-    address = memory._cdata
-    return not any(t.untyped_storage()._cdata == address for t in others)
+    if others:
+        address = memory._cdata
+        for t in others:
+            if t.untyped_storage()._cdata == address:
+                return False
+    return True
 
 
 def in_own_memory(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:

@@ -61,18 +61,23 @@ class Layout:
 
     def pack(self, values: Values) -> Tensor:
         """Return the message of these tensors. Raises ValueError if one differs from its description."""
-        if len(values) != len(self.types):
-            raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.types)}")
-        for tensor, (shape, dtype) in zip(values, self.types, strict=True):
-            if tensor.shape != shape or tensor.dtype is not dtype:
-                made = _name(tensor.dtype, tensor.shape)
-                raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
-        if self.single:
-            return values[0].contiguous()
+        if self.single and len(values) == 1:
+            (tensor,), (shape, dtype) = values, self.types[0]
+            if tensor.shape == shape and tensor.dtype is dtype:
+                return tensor if tensor.is_contiguous() else tensor.contiguous()
+        self._check(values)
         message = torch.empty(self.bytes, dtype=torch.uint8, device=values[0].device if values else None)
         for tensor, start, spec in zip(values, self.starts, self.specs, strict=True):
             message[start : start + spec.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
         return message
+
+    def _check(self, values: Values) -> None:
+        if len(values) != len(self.types):
+            raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.types)}")
+        for tensor, (shape, dtype) in zip(values, self.types, strict=True):
+            if tensor.shape != shape or tensor.dtype != dtype:
+                made = _name(tensor.dtype, tensor.shape)
+                raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
 
     def unpack(self, message: Tensor) -> Values:
         """Return the tensors of a message, which share its memory."""

@@ -153,6 +153,7 @@ class LivenessCheck:
 
 
 _rendezvous = Rendezvous()
+_count = 0  # of the rendezvous of this process so far: each has keys of its own in the store
 
 
 def rendezvous() -> Rendezvous:
@@ -162,13 +163,14 @@ def rendezvous() -> Rendezvous:
 
 def initialize(timeout_s: float) -> None:
     """Set up the default process group of the ranks that torchrun started. timeout_s: of every wait, this one included."""
-    global _rendezvous
+    global _rendezvous, _count
+    _count += 1
     if absent := [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if name not in os.environ]:
         raise PeerLostError(f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(absent)}")
     limit, address = timedelta(seconds=timeout_s), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_count}"
     _rendezvous = Rendezvous(limit)
     host = "rank 0" if hosted else "torchrun"
     with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,"):

@@ -250,7 +250,7 @@ def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
         (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
         (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), ValueError, "no layer"),
         (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), TypeError, "layer 0 is a int"),
-        (lambda: Pipeline([LINEAR], "1f1b", loss=F.mse_loss, inputs=ONE, model=net(), transport=Alone()), ValueError, "no submodule"),
+        (lambda: Pipeline([LINEAR], "1f1b", loss=F.mse_loss, inputs=ONE, model=net()), ValueError, "no submodule"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(call: Callable[[], object], error: type[Exception], message: str) -> None:

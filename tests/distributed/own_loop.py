@@ -1,0 +1,70 @@
+"""Runs the example of docs/runtime.md from its folder, and the same training under torch.distributed.pipelining.
+
+Usage: torchrun --nproc-per-node 2 tests/distributed/own_loop.py, in a folder with the files of docs/examples/own_loop
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+sys.path.insert(0, str(Path.cwd()))  # as for a script of this folder
+
+
+def of_example(schedule: str) -> list[tuple[float, float]]:
+    """Run the example; return the loss and the gradient norm of each iteration, on rank 0."""
+    os.environ["SCHEDULE"] = schedule
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        runpy.run_path("train.py")
+    return [(float(a), float(b)) for a, b in re.findall(r"loss (\S+) +gradient norm (\S+)", output.getvalue())]
+
+
+def of_torch() -> list[float]:
+    """Train the same model under torch's 1F1B without clipping; return the loss of each iteration, on the last rank."""
+    from data import batches  # type: ignore[import-not-found]
+
+    from models import Digits  # type: ignore[import-not-found]
+
+    torch.manual_seed(0)
+    model, rank = Digits(), dist.get_rank()
+    layers = [model.embed, *model.blocks, model.head]
+    mine = nn.Sequential(*layers[4 * rank : 4 * rank + 4])
+    schedule = Schedule1F1B(PipelineStage(mine, rank, 2, torch.device("cpu")), 4, loss_fn=F.cross_entropy)
+    optimizer = torch.optim.AdamW(mine.parameters(), lr=3e-3)
+    losses = []
+    for images, labels in batches(10, samples=32):
+        parts: list[torch.Tensor] = []
+        schedule.step(*([images] if rank == 0 else []), **({"target": labels, "losses": parts} if rank else {}))
+        norm = torch.tensor([sum(float(p.grad.double().square().sum()) for p in mine.parameters() if p.grad is not None)])
+        dist.all_reduce(norm)
+        for p in mine.parameters():
+            p.grad.mul_(min(1.0, 1.0 / (float(norm[0]) ** 0.5 + 1e-6)))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(torch.stack(parts).detach().mean()) if parts else 0.0)
+    return losses
+
+
+def main() -> None:
+    """Run all trainings; rank 0 writes the losses to result.json."""
+    own = {name: of_example(name) for name in ("chimera", "1f1b")}  # each creates a process group and destroys it
+    dist.init_process_group("gloo")
+    torch_losses: list[list[float]] = [[], []]
+    dist.all_gather_object(torch_losses, of_torch())
+    if dist.get_rank() == 0:
+        Path("result.json").write_text(json.dumps({"own": own, "torch": torch_losses[1]}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

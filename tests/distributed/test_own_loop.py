@@ -1,0 +1,36 @@
+"""The example of docs/runtime.md: a user's own model and loop, in a project with packages called models and data."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.distributed
+def test_the_example_trains_as_under_torch_distributed_pipelining(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "docs/examples/own_loop", project, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [*command, str(ROOT / "tests/distributed/own_loop.py")],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads((project / "result.json").read_text())
+    chimera, one_f_one_b = found["own"]["chimera"], found["own"]["1f1b"]
+    assert len(chimera) == 10 and chimera[0][0] > 2 and chimera[-1][0] < 0.5, "it learns"
+    assert [loss for loss, _ in one_f_one_b] == pytest.approx(found["torch"], rel=1e-4, abs=2e-6)
+    assert [loss for loss, _ in chimera] == pytest.approx(found["torch"], rel=1e-4, abs=2e-6)

@@ -1,13 +1,15 @@
-"""Compares the speed of the interpreter with torch.distributed.pipelining, as medians of ratios.
+"""Compares the speed of the runtime with torch.distributed.pipelining and with loops written by hand.
 
-Both run the same GPT on the same two gloo ranks with one thread each. The rounds are interleaved, so that other load on the
-machine affects both. A second model computes almost nothing, so it measures the overhead of the runtime.
+All of them train the same model on the same two gloo ranks with one thread each. Every round runs each of them once, so that
+other load on the machine affects all. A ratio is computed in each round; the table has the median and the quartiles.
 
-Usage: python -m tools.bench_runtime [ROUNDS]
+    python -m tools.bench_runtime [ROUNDS]      default 7
+    python -m tools.bench_runtime --write       and records the result in docs/benchmarks.md
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -15,187 +17,115 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZBVZeroBubble
 
 from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import compile_schedule
-from chimerac.interpreter.runtime.batch import Batch
+from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.model import Model, Values, build_stage
+from chimerac.interpreter.runtime.draws import Draws
+from chimerac.interpreter.runtime.model import build_stage
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
+from tests.proof.record import record, table
+from tools import bench_bare
+from tools.bench_models import GPT, SAMPLES, SEED, TINY, Sizes, mean_loss, model_of, tokens_of
 
-RANKS, SAMPLES, SEED = 2, 2, 0
-OURS = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "chimera": {}}
-THEIRS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a model, and its number of micro-batches."""
-
-    blocks: int
-    hidden: int
-    heads: int
-    length: int
-    vocabulary: int
-    micro_batches: int
-
-
-GPT = Sizes(blocks=8, hidden=256, heads=4, length=128, vocabulary=1000, micro_batches=8)
-TINY = Sizes(blocks=4, hidden=8, heads=1, length=1, vocabulary=8, micro_batches=64)
-
-
-class Embedding(nn.Module):
-    def __init__(self, z: Sizes) -> None:
-        super().__init__()
-        self.token, self.position = nn.Embedding(z.vocabulary, z.hidden), nn.Parameter(torch.zeros(z.length, z.hidden))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.token(tokens) + self.position  # type: ignore[no-any-return]  # (b, L, hidden)
-
-
-class Block(nn.Module):
-    def __init__(self, z: Sizes) -> None:
-        super().__init__()
-        self.heads = z.heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(z.hidden), nn.LayerNorm(z.hidden)
-        self.qkv, self.merge = nn.Linear(z.hidden, 3 * z.hidden), nn.Linear(z.hidden, z.hidden)
-        self.up, self.down = nn.Linear(z.hidden, 4 * z.hidden), nn.Linear(4 * z.hidden, z.hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, length, hidden = x.shape
-        q, k, v = self.qkv(self.norm_1(x)).view(b, length, 3, self.heads, hidden // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, length, hidden)
-        x = x + self.merge(y)
-        return x + self.down(F.gelu(self.up(self.norm_2(x))))  # type: ignore[no-any-return]
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+RANKS = 2
+OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
+V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
+THEIRS: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "Interleaved1F1B": ScheduleInterleaved1F1B, **V_SHAPED}
+RUNS = {"GPT, N=8": (GPT, 8), "GPT, N=16": (GPT, 16), "tiny, N=64": (TINY, 64)}
+# What is compared with what, and the largest ratio that is a success.
+GOALS = {
+    "GPT, N=8": [
+        ("ours 1f1b", "torch 1F1B", 0.98),
+        ("ours gpipe", "torch GPipe", 1.0),
+        ("ours chimera", "torch 1F1B", 0.90),
+        ("ours chimera", "best of torch", 0.97),
+        ("ours chimera", "chimera by hand", 1.02),
+        ("ideal", "ours chimera", None),
+    ],
+    "GPT, N=16": [
+        ("ours chimera", "torch 1F1B", 0.93),
+        ("ours chimera", "best of torch", 0.97),
+        ("ours chimera", "chimera by hand", 1.02),
+        ("ideal", "ours chimera", None),
+    ],
+    "tiny, N=64": [("ours 1f1b", "torch 1F1B", 0.80), ("ours gpipe", "torch GPipe", 0.80)],
+}
+EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # at least
 
 
-class TinyLayer(nn.Module):
-    """A layer that computes as little as possible."""
-
-    def __init__(self, z: Sizes) -> None:
-        super().__init__()
-        self.linear = nn.Linear(z.hidden, z.hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)  # type: ignore[no-any-return]
-
-
-class Head(nn.Module):
-    def __init__(self, z: Sizes) -> None:
-        super().__init__()
-        self.norm, self.logits = nn.LayerNorm(z.hidden), nn.Linear(z.hidden, z.vocabulary)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.logits(self.norm(x))  # type: ignore[no-any-return]
-
-
-def loss(outputs: Values, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs[0].flatten(0, 1), targets.flatten(), reduction="sum")
-
-
-def model_of(z: Sizes) -> Model:
-    block = TinyLayer if z is TINY else Block
-    makers: list[Any] = [partial(Embedding, z), *[partial(block, z)] * z.blocks, partial(Head, z)]
-
-    def example(samples: int) -> tuple[Values, Tensor]:
-        tokens = torch.zeros(samples, z.length, dtype=torch.int64)
-        return (tokens,), tokens
-
-    return Model("bench", tuple((f"layer {k}", make) for k, make in enumerate(makers)), loss, example)
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The samples of an iteration, the same for all iterations."""
-
-    tokens: Tensor
-
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        part = self.tokens[numbers[0] : numbers[-1] + 1]
-        return (part,), part
-
-    def valid_targets(self, numbers: Sequence[int]) -> int:
-        return len(numbers) * self.tokens.shape[1]
-
-
-def ours(name: str, z: Sizes, tokens: Tensor) -> tuple[Callable[[], None], int]:
+def ours(name: str, z: Sizes, micro_batches: int, transport: Gloo) -> tuple[Callable[[], None], int]:
     """Return a function that runs one iteration with our runtime, and the number of its instructions on this rank."""
-    program = compile_schedule(name, {"D": RANKS, "N": z.micro_batches, **OURS[name]}).program
-    model, h, transport = model_of(z), program.header, Gloo()
-    parts = partitioned(program, model, describe(model, SAMPLES))
-    held = [s for s in range(h.stages) if transport.rank in h.holders([s])]
-    stages = {s: parts.build(s, SEED) for s in held}
-    transport.connect(program)
-    executor = Executor(program, model, stages, parts.table, transport)
+    program = compile_schedule(name, {"D": RANKS, "N": micro_batches, **OURS[name]}).program
+    model, tokens = model_of(z), tokens_of(z, micro_batches)
+    pipe = Pipeline.of(program, partitioned(program, model, describe(model, SAMPLES)), transport, SEED)
+    draws = [Draws(SEED, 0, ())] * micro_batches
 
     def iterate() -> None:
-        executor.run(Batch(Tokens(tokens), SEED, 0, 0, 1, h.micro_batches, SAMPLES))
-        for stage in stages.values():
+        pipe.run(TensorBatch((tokens,), tokens, micro_batches, tokens.numel(), draws))
+        for stage in pipe.stages.values():
             stage.zero_grad()
 
-    return iterate, len(executor.stream)
+    return iterate, len(pipe.executor.stream)
 
 
-def theirs(name: str, z: Sizes, tokens: Tensor) -> Callable[[], None]:
+def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return a function that runs one iteration with torch.distributed.pipelining."""
-    model, rank = model_of(z), dist.get_rank()
-    stages = RANKS * (2 if name == "interleaved" else 1)
-    partition = balanced(describe(model, SAMPLES), stages).layers
-    stages_of_rank = range(rank, stages, RANKS)
-    modules = {s: nn.Sequential(*build_stage(model, partition[s], SEED).layers) for s in stages_of_rank}
-    parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in stages_of_rank]
-
-    def mean(output: Tensor, target: Tensor) -> Tensor:
-        return loss((output,), target) / tokens.numel()
-
-    kind = THEIRS[name]
-    schedule = kind(parts if name == "interleaved" else parts[0], z.micro_batches, loss_fn=mean, scale_grads=False)
+    model, tokens, rank = model_of(z), tokens_of(z, micro_batches), dist.get_rank()
+    each = 1 if name in ("GPipe", "1F1B") else 2
+    stages = RANKS * each
+    cut = balanced(describe(model, SAMPLES), stages).layers
+    mine = [rank, stages - 1 - rank] if name in V_SHAPED else list(range(rank, stages, RANKS))
+    modules = {s: nn.Sequential(*build_stage(model, cut[s], SEED).layers) for s in mine}
+    parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]
+    schedule = THEIRS[name](parts if each > 1 else parts[0], micro_batches, loss_fn=mean_loss)
+    first, last = 0 in mine, stages - 1 in mine
 
     def iterate() -> None:
-        schedule.step(*([tokens] if rank == 0 else []), **({"target": tokens, "losses": []} if rank == RANKS - 1 else {}))
+        schedule.step(*([tokens] if first else []), **({"target": tokens, "losses": []} if last else {}))
         for module in modules.values():
             module.zero_grad()
 
     return iterate
 
 
-def single_process(z: Sizes, tokens: Tensor) -> Callable[[], None]:
-    """Return a function that runs one iteration on rank 0 alone, one micro-batch after another."""
+def by_hand(z: Sizes, micro_batches: int) -> Callable[[], None]:
+    """Return the loop of tools/bench_bare.py for Chimera."""
     model = model_of(z)
-    whole = build_stage(model, range(len(model.layers)), SEED)
-
-    def iterate() -> None:
-        if dist.get_rank() == 0:
-            for part in tokens.split(SAMPLES):
-                torch.autograd.backward(loss(whole(part), part) / tokens.numel())
-            whole.zero_grad()
-
-    return iterate
+    halves = [build_stage(model, layers, SEED) for layers in balanced(describe(model, SAMPLES), 2).layers]
+    groups = [dist.new_group([0, 1]) for _ in range(4)]
+    return bench_bare.chimera(*halves, tokens_of(z, micro_batches), groups)  # type: ignore[arg-type]
 
 
-def measure(z: Sizes, rounds: int) -> dict[str, Any]:
+def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
+    """Return a loop over the whole model. Both ranks run one at the same time, each on all micro-batches."""
+    model = model_of(z)
+    return bench_bare.alone(build_stage(model, range(len(model.layers)), SEED), tokens_of(z, micro_batches))
+
+
+def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     """Return the seconds of each round for every runner, and the instructions of this rank by schedule."""
-    torch.manual_seed(SEED)
-    tokens = torch.randint(0, z.vocabulary, (z.micro_batches * SAMPLES, z.length))
-    runners: dict[str, Callable[[], None]] = {"single process": single_process(z, tokens)}
-    counts = {}
+    transport, counts = Gloo(), {}
+    runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}
     for name in OURS:
-        runners[f"ours {name}"], counts[name] = ours(name, z, tokens)
-        if name in THEIRS:
-            runners[f"theirs {name}"] = theirs(name, z, tokens)
+        runners[f"ours {name}"], counts[name] = ours(name, z, micro_batches, transport)
+    for name in THEIRS:
+        runners[f"torch {name}"] = theirs(name, z, micro_batches)
+    runners["chimera by hand"] = by_hand(z, micro_batches)
     times: dict[str, list[float]] = {name: [] for name in runners}
     for number in range(rounds + 1):
         for name, run in runners.items():
@@ -205,57 +135,77 @@ def measure(z: Sizes, rounds: int) -> dict[str, Any]:
             dist.barrier()
             if number:  # the first round is a warm-up
                 times[name].append(time.perf_counter() - start)
-    return {"times": times, "counts": counts}
+    times["ideal"] = [t / RANKS for t in times["alone"]]
+    best = min((name for name in times if name.startswith("torch")), key=lambda name: statistics.median(times[name]))
+    times["best of torch"] = times[best]
+    return {"times": times, "counts": counts, "best": best}
 
 
-def child(out: Path, rounds: int) -> None:
+def rank(out: Path, rounds: int) -> None:
     """Run as one rank; rank 0 writes the results to `out`."""
     torch.set_num_threads(1)
     join(timeout_s=120)
-    found = {"gpt": measure(GPT, rounds), "tiny": measure(TINY, 3 * rounds)}
+    found = {name: measure(z, n, rounds if z is GPT else 3 * rounds) for name, (z, n) in RUNS.items()}
     if dist.get_rank() == 0:
         out.write_text(json.dumps(found))
     leave()
 
 
-def ratio(times: dict[str, list[float]], a: str, b: str) -> float:
-    """Return the median over all rounds of the time of `a` divided by the time of `b`."""
-    return statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
+def ratios(times: dict[str, list[float]], a: str, b: str) -> tuple[float, float, float]:
+    """Return the first quartile, the median and the third quartile of the times of `a` divided by those of `b`."""
+    found = [x / y for x, y in zip(times[a], times[b], strict=True)]
+    low, median, high = statistics.quantiles(found, n=4, method="inclusive")
+    return low, median, high
 
 
-def report(found: dict[str, Any]) -> str:
-    """Return the tables of the results."""
-    gpt, tiny, counts = found["gpt"]["times"], found["tiny"]["times"], found["tiny"]["counts"]
-    lines = [f"GPT of {GPT.blocks} layers, two ranks, N={GPT.micro_batches}; medians of {len(gpt['ours 1f1b'])} rounds"]
-    lines.append(f"{'':<14}{'time / one process':>20}{'time / torch':>16}")
-    for name in OURS:
-        ratio_to_torch = f"{ratio(gpt, f'ours {name}', f'theirs {name}'):16.3f}" if name in THEIRS else f"{'-':>16}"
-        lines.append(f"{name:<14}{ratio(gpt, f'ours {name}', 'single process'):20.3f}{ratio_to_torch}")
-    best = min(THEIRS, key=lambda name: statistics.median(gpt[f"theirs {name}"]))
-    lines.append(f"time of chimera / time of {best}, the fastest of torch: {ratio(gpt, 'ours chimera', f'theirs {best}'):.3f}")
-    lines.append(f"\nnothing to compute, two ranks, N={TINY.micro_batches}; medians of {len(tiny['ours 1f1b'])} rounds")
-    lines.append(f"{'':<14}{'us per instruction':>20}{'time / torch':>16}")
-    for name in OURS:
-        ratio_to_torch = f"{ratio(tiny, f'ours {name}', f'theirs {name}'):16.3f}" if name in THEIRS else f"{'-':>16}"
-        each = statistics.median(tiny[f"ours {name}"]) / counts[name] * 1e6
-        lines.append(f"{name:<14}{each:20.1f}{ratio_to_torch}")
-    return "\n".join(lines)
+def report(found: dict[str, Any]) -> tuple[str, bool]:
+    """Return the tables of the results, and whether all goals are met."""
+    text, met = "", True
+    for run, (z, _) in RUNS.items():
+        times, counts, rounds = found[run]["times"], found[run]["counts"], len(found[run]["times"]["ideal"])
+        text += (
+            f"**{run}**: medians of {rounds} rounds, in brackets the quartiles; the best of torch is {found[run]['best']}.\n\n"
+        )
+        rows = []
+        for a, b, most in GOALS[run]:
+            low, median, high = ratios(times, a, b)
+            ok = median <= most if most is not None else median >= EFFICIENCY[run]
+            goal = f"at most {most:.2f}" if most is not None else f"at least {EFFICIENCY[run]:.2f}"
+            rows.append([a, b, f"{median:.3f}", f"{low:.3f} to {high:.3f}", goal, "met" if ok else "missed"])
+            met &= ok
+        text += table(["time of", "beside", "ratio", "quartiles", "goal", ""], rows) + "\n"
+        each = [
+            [name, f"{statistics.median(times[name]) * 1e3:.1f} ms"] for name in times if name not in ("ideal", "best of torch")
+        ]
+        if z is TINY:
+            for row in each:
+                count = counts.get(row[0].removeprefix("ours "))
+                row.append(f"{statistics.median(times[row[0]]) / count * 1e6:.0f} µs" if count else "")
+        text += table(["loop", "iteration", *(["each instruction"] if z is TINY else [])], each) + "\n"
+    return text, met
 
 
-def main() -> None:
-    """Start both ranks and print their results."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+def main() -> int:
+    """Start both ranks, and print or record their results. Return 1 if a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", nargs="?", type=int, default=7)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "times.json"
-        root = str(Path(__file__).parents[1])
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": root, "BENCH_OUT": str(out)}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "BENCH_OUT": str(out)}
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        subprocess.run([*command, __file__, str(rounds)], env=environment, check=True)
-        print(report(json.loads(out.read_text())))
+        subprocess.run([*command, __file__, str(options.rounds)], env=environment, check=True)
+        text, met = report(json.loads(out.read_text()))
+    print(text)
+    if options.write:
+        record(PAGE, "runtime", text, time.monotonic() - begin)
+    return 0 if met else 1
 
 
 if __name__ == "__main__":
     if "RANK" in os.environ:
-        child(Path(os.environ["BENCH_OUT"]), int(sys.argv[1]))
+        rank(Path(os.environ["BENCH_OUT"]), int(sys.argv[1]))
     else:
-        main()
+        sys.exit(main())

@@ -1,0 +1,84 @@
+"""Training loops written by hand for one model: what a runtime is compared with.
+
+`chimera` is Chimera on two ranks. Every rank has the whole model: half of it in the pipe that begins here, the other half in
+the pipe that begins on the other rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tools.bench_models import SAMPLES, mean_loss
+
+
+def alone(whole: nn.Module, tokens: Tensor) -> Callable[[], None]:
+    """Return a function that trains on all micro-batches in this process, one after another."""
+    parts = tokens.split(SAMPLES)
+
+    def iterate() -> None:
+        for part in parts:
+            (output,) = whole(part)
+            torch.autograd.backward(mean_loss(output, part) / len(parts))
+        whole.zero_grad()
+
+    return iterate
+
+
+def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[Any]) -> Callable[[], None]:
+    """Return a function that runs one iteration of Chimera on this rank of two.
+
+    first, last: the two halves of the model; groups: process groups for the messages to rank 1, to rank 0, and for each half's
+    gradients. All buffers are made once, and gradients are views of one flat tensor for each half.
+    """
+    rank = dist.get_rank()
+    peer, outgoing, incoming = 1 - rank, groups[rank], groups[1 - rank]
+    parts = tokens.split(SAMPLES)
+    own, other = parts[rank * len(parts) // 2 :][: len(parts) // 2], parts[peer * len(parts) // 2 :][: len(parts) // 2]
+    with torch.no_grad():
+        shape = first(parts[0])[0].shape
+    flat = [_flat_gradients(half) for half in (first, last)]
+
+    def iterate() -> None:
+        for gradients, views in flat:
+            gradients.zero_()
+            for p, view in views:
+                p.grad = view
+        sent: list[Any] = []
+        for k in range(len(own)):
+            x, gy = torch.empty(shape), torch.empty(shape)
+            receives = [dist.irecv(x, peer, incoming)]
+            (y,) = first(own[k])
+            sent.append((dist.isend(y.detach(), peer, outgoing), y))
+            receives.append(dist.irecv(gy, peer, incoming))
+            receives[0].wait()
+            x.requires_grad_()
+            (output,) = last(x)
+            torch.autograd.backward(mean_loss(output, other[k]) / len(parts))
+            assert x.grad is not None
+            sent.append((dist.isend(x.grad, peer, outgoing), x))
+            if k == len(own) - 1:
+                sums = [dist.all_reduce(flat[1][0], group=groups[3], async_op=True)]
+            receives[1].wait()
+            torch.autograd.backward(y, gy)
+        sums.append(dist.all_reduce(flat[0][0], group=groups[2], async_op=True))
+        for work, _ in sent:
+            work.wait()
+        for total in sums:
+            total.wait()
+        for half in (first, last):
+            half.zero_grad()
+
+    return iterate
+
+
+def _flat_gradients(module: nn.Module) -> tuple[Tensor, list[tuple[nn.Parameter, Tensor]]]:
+    """Return one tensor for all gradients of a module, and the view of each parameter's."""
+    parameters = list(module.parameters())
+    flat = torch.zeros(sum(p.numel() for p in parameters))
+    parts = flat.split([p.numel() for p in parameters])
+    return flat, [(p, part.view(p.shape)) for p, part in zip(parameters, parts, strict=True)]

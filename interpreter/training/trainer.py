@@ -19,22 +19,9 @@ from chimerac.interpreter.runtime.batch import Batch, Samples
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.partitioned import PartitionedModel
+from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
+from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.transport import Transport
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
-
-    warm_up: iterations in which the rate rises; None: a tenth of all. clip: the largest norm of the gradient.
-    """
-
-    iterations: int
-    seed: int
-    micro_batch: int
-    rate: float
-    clip: float = 1.0
-    warm_up: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +35,6 @@ class Result:
     norm: float
     rate: float
     figures: tuple[tuple[float, ...], ...] = ()
-
-
-def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
-    """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
-    part, whole = program.header.micro_batch_size
-    if micro_batch * part % whole:
-        raise refuse(
-            "E804",
-            f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
-            notes=(f"{program.header.schedule} runs micro-batches of size {part}/{whole}",),
-            help=f"give --micro-batch a multiple of {whole}",
-        )
-    return micro_batch * part // whole
 
 
 class Trainer:
@@ -81,9 +55,8 @@ class Trainer:
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
         self.stages = {s: model.build(s, settings.seed).to(transport.device) for s in held}
         self.executor = Executor(program, self.model, self.stages, table, transport)
-        parameters = [p for group in self.executor.groups.values() for p in group]
-        # A rank may have no stage, and AdamW does not accept an empty list.
-        self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
+        named = {f"{name}.{k}": p for name, group in self.executor.groups.items() for k, p in enumerate(group)}
+        self.optimizer = build_optimizer(named, settings)
 
     def batch(self, iteration: int, replica: int) -> Batch:
         """Return the samples on which one replica trains in one iteration."""
@@ -135,15 +108,6 @@ class Trainer:
         stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
         here = [ps for name, ps in self.executor.groups.items() if header.holders(stages[name])[0] == self.transport.rank]
         return [p for parameters in here for p in parameters]
-
-
-def learning_rate(settings: Settings, iteration: int) -> float:
-    """Return the rate of one iteration: a linear warm-up, then a cosine from `settings.rate` down to a tenth of it."""
-    warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
-    if iteration < warm_up:
-        return settings.rate * (iteration + 1) / warm_up
-    progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)
-    return settings.rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 
 def check_equal(transport: Transport, what: str, code: str, digest: str) -> None:

@@ -128,6 +128,7 @@ def _check_together(settings: RunSettings) -> None:
         and s.transport != "gloo",
         "--machine is for --loopback: real ranks wait as their transport does": s.machine is not None and not s.loopback,
         "--timed needs ranks that wait at the same time; --loopback runs one at a time": s.timed is not None and s.loopback,
+        "--timed trains nothing and writes no log: leave out --log-file": s.timed is not None and s.log_file is not None,
         "--save-every needs --save-dir": s.save_every is not None and s.save_dir is None,
         "--keep needs --save-dir": s.keep is not None and s.save_dir is None,
         "--async-save needs --save-dir": s.async_save and s.save_dir is None,

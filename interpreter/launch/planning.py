@@ -62,7 +62,7 @@ def _program_text(path: Path) -> Source | None:
 
 def _unverified(settings: RunSettings, text: Source | None, reason: str, notify: Callable[[str], None]) -> Plan:
     """Return the plan of a compiled program where the compiler is not installed."""
-    from chimerac.chimera_ir.forms import read_program
+    from chimerac.chimera_ir.forms import read_program  # 0.2 s that --help does not need
 
     path = settings.schedule
     if text is None:

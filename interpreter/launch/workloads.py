@@ -26,21 +26,21 @@ def model_table() -> str:
 
 def model_of(settings: RunSettings, program: Program) -> Model:
     """Return the model of a run. Raises ChimeraError E801 for an unknown one."""
-    from chimerac.models.gpt import gpt
+    from chimerac.models.gpt import gpt  # with torch, 2 s
 
     return gpt(_name(settings, program), settings.seq_len, settings.dropout)
 
 
 def data_of(settings: RunSettings) -> Data:
     """Return the data of a run. Raises ChimeraError: E802 no text, E803 a text that is too short."""
-    from chimerac.interpreter.training.data import text_data
+    from chimerac.interpreter.training.data import text_data  # with torch, 2 s
 
     return text_data(_text(settings.data), settings.seq_len, settings.seed)
 
 
 def check_options(settings: RunSettings) -> None:
     """Check, without torch, the options that choose model and data. Raises ChimeraError: E801, E802, E803."""
-    from chimerac.interpreter.training.text import split_text
+    from chimerac.interpreter.training.text import split_text  # with numpy, 0.1 s that --help does not need
 
     if settings.model is not None:
         sizes_of(settings.model)
@@ -69,6 +69,6 @@ def _name(settings: RunSettings, program: Program) -> str:
 
 @lru_cache(maxsize=1)  # it is checked early, and used when torch is imported
 def _text(path: Path | None) -> Text:
-    from chimerac.interpreter.training.text import load_text
+    from chimerac.interpreter.training.text import load_text  # with numpy, 0.1 s that --help does not need
 
     return load_text(path)

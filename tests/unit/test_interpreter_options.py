@@ -64,6 +64,7 @@ def capture_help() -> str:
         (["--weight-decay", "-1"], "expected 0 or more, found '-1'"),
         (["--lr-floor", "1.5"], "expected 1 or less, found '1.5'"),
         (["--dtype", "fp8"], "invalid choice: 'fp8'"),
+        (["--timed", "3", "--log-file", "x"], "--timed trains nothing and writes no log"),
         (["--keep", "2"], "--keep needs --save-dir"),
         (["--resume", "auto"], "--resume auto needs --save-dir"),
         (["--machine", "serial"], "--machine is for --loopback"),

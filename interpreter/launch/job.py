@@ -99,7 +99,10 @@ class TrainingJob:
         trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings)
         record = Record(transport.rank, settings.iterations, self.settings.log_file, self._about())
         self._print_header(record)
-        return Training(self, trainer, record).run(check_parent)
+        try:
+            return Training(self, trainer, record).run(check_parent)
+        finally:
+            record.close()
 
     def _about(self) -> dict[str, object]:
         """Return what the log says about the run in its first line."""

@@ -79,14 +79,21 @@ class Record:
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
             self._bar.update(done - self._bar.n)
-            if done >= self.iterations:
-                self._bar.close()
-                self._bar = None
 
     def clear(self) -> None:
         """Erase the bar; the next `draw` draws it again."""
         if self._bar is not None:
             self._bar.clear()
+
+    def close(self) -> None:
+        """Erase the bar, so that what follows begins a line, and close the log."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        if self._log is not None:
+            with suppress(OSError):
+                self._log.close()
+            self._log = None
 
     def table(self, rows: Sequence[tuple[str, str, str]]) -> None:
         """Print the rows: name, figure, remark."""

@@ -67,11 +67,11 @@ def load_text(path: Path | None) -> Text:
     The files of a folder are in the order of their paths. Raises ChimeraError E802 if there is nothing to read, and for a
     file or a folder that cannot be read.
     """
-    if path is None:
-        root = Path(sysconfig.get_path("stdlib"))
-        files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
-        return Text(_parts(_in_order(root, files), DEFAULT_BYTES)).part(0, DEFAULT_BYTES)
     try:
+        if path is None:
+            root = Path(sysconfig.get_path("stdlib"))
+            files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
+            return Text(_parts(_in_order(root, files), DEFAULT_BYTES)).part(0, DEFAULT_BYTES)
         if path.is_dir():
             return _text_of_folder(path)
         if path.stat().st_size:
@@ -79,7 +79,9 @@ def load_text(path: Path | None) -> Text:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         named = error.filename if isinstance(error, OSError) else None
         why = reason(error).lower()
-        raise refuse("E802", f"the data {short_path(named or path)} cannot be read: {why}", help=_DATA_HELP) from None
+        raise refuse(
+            "E802", f"the data {short_path(named or path or 'of Python')} cannot be read: {why}", help=_DATA_HELP
+        ) from None
     raise refuse("E802", f"the data {short_path(path)} is empty", help=_DATA_HELP)
 
 

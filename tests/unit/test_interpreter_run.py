@@ -95,8 +95,10 @@ def test_the_bar_shows_loss_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     record._bar.mininterval = 0  # seconds between two drawings
     record.draw(5, 2.5, 12345.6)
     assert re.search(r"5/20 .*loss 2.500, 12,346 tokens/s", terminal.getvalue())
-    record.draw(20, 2.5, 1.0)
-    assert terminal.getvalue().endswith("\r"), "the bar is erased at the end"
+    record.close()
+    assert terminal.getvalue().endswith("\r"), "the bar is erased: a finding that follows begins a line"
+    record.write({"iteration": 5})  # nothing is open any more
+    record.draw(6, 2.5, 1.0)
 
 
 # --- the log ------------------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.evaluation import Evaluator
+from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.training.text import load_text, split_text
-from chimerac.interpreter.training.trainer import Settings, Trainer, samples_per_micro_batch
+from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.gpt import gpt

@@ -33,8 +33,9 @@ from chimerac.interpreter.launch.record import Record, check_log
 from chimerac.interpreter.launch.workloads import model_of
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_elapsed_s, times_of
+from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
-from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.training.trainer import Trainer
 from tests.distributed.alone import Alone
 
 ROOT = Path(__file__).parents[2]

@@ -65,15 +65,20 @@ def balanced(description: ModelDescription, stages: int) -> Partition:
 
     Raises ChimeraError E705 for more stages than layers.
     """
-    if stages > len(description.layers):
-        raise refuse(
-            "E705",
-            f"{stages} stages cannot be cut from the {len(description.layers)} layers of {description.name}",
-            notes=("a stage has at least one layer",),
-            help="take fewer stages or a deeper model",
-        )
+    check_layers(description.name, len(description.layers), stages)
     ranges = cut([layer.cost for layer in description.layers], stages)
     return Partition(description.name, tuple((ids.start, ids.stop) for ids in ranges))
+
+
+def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper model") -> None:
+    """Raise ChimeraError E705 unless a model has a layer for each stage. deeper: where to find one that has, for the help."""
+    if stages > layers:
+        raise refuse(
+            "E705",
+            f"{stages} stages cannot be cut from the {layers} layers of {model}",
+            notes=("a stage has at least one layer",),
+            help=f"take fewer stages or {deeper}",
+        )
 
 
 def partition_for(given: Partition | None, description: ModelDescription, stages: int) -> Partition:

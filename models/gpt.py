@@ -7,37 +7,15 @@ is zero in exact arithmetic, so the check of relative gradient errors would fail
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 from chimerac.interpreter.runtime.draws import Dropout
 from chimerac.interpreter.runtime.model import IGNORED, Model, Values
-
-VOCABULARY = 256  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sizes of a GPT. width: of the residual stream; blocks: attention and MLP each."""
-
-    blocks: int
-    width: int
-    heads: int
-
-
-PRESETS = {
-    "gpt-nano": Sizes(blocks=2, width=32, heads=2),
-    "gpt-micro": Sizes(blocks=4, width=64, heads=4),
-    "gpt-small": Sizes(blocks=4, width=128, heads=4),
-    "gpt-medium": Sizes(blocks=8, width=256, heads=8),
-    "gpt-large": Sizes(blocks=12, width=768, heads=12),
-    "gpt-huge": Sizes(blocks=24, width=1024, heads=16),
-}
+from chimerac.models.presets import VOCABULARY, Sizes, sizes_of
 
 
 class Embedding(nn.Module):
@@ -104,13 +82,11 @@ def next_byte_loss(outputs: Values, targets: Tensor) -> Tensor:
 
 
 def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> Model:
-    """Return the GPT of a preset for sequences of at most `sequence_length` bytes.
+    """Return the GPT of a name of models/presets.py for sequences of at most `sequence_length` bytes.
 
-    Raises ChimeraError E801 for an unknown preset.
+    Raises ChimeraError E801 for an unknown name.
     """
-    if name not in PRESETS:
-        raise refuse("E801", f"unknown model '{name}'", help=did_you_mean(name, PRESETS))
-    sizes = PRESETS[name]
+    sizes = sizes_of(name)
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
 
     def embedding() -> nn.Module:

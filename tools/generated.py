@@ -6,6 +6,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Callable
+from dataclasses import fields
 
 from chimerac.chimera_ir import limits
 from chimerac.compiler.command.main import main
@@ -14,6 +15,8 @@ from chimerac.compiler.explain.entries import Entry, hundreds
 from chimerac.compiler.explain.page import correction, shortened, transcript
 from chimerac.compiler.library import entries
 from chimerac.compiler.syntax.grammar import keywords
+from chimerac.interpreter.launch.options import option_names
+from chimerac.interpreter.launch.settings import RunSettings
 from tools.claims import table
 from tools.console import ROOT, in_checkout
 from tools.imports import diagram
@@ -42,6 +45,32 @@ def _first_sentence(doc: str) -> str:
 def examples(_: str) -> str:
     """Return the examples and products that `chimerac --help` lists."""
     return f"```text\n{EXAMPLES}\n```\n"
+
+
+def options(_: str) -> str:
+    """Return the options of run.py, one table for each group."""
+    groups: dict[str, list[str]] = {}
+    for field in fields(RunSettings):
+        metavar, text = field.metadata["metavar"], field.metadata["help"]
+        values = len(field.default) if field.name == "betas" else int(bool(metavar) and field.name != "schedule")
+        what, _, default = text.removesuffix(")").partition(" (default: ")
+        row = (f"`{' '.join([option_names()[field.name], *[metavar] * values])}`", what, default or _default(field.default))
+        line = "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+        groups.setdefault(field.metadata["group"], []).append(line)
+    tables = ("\n".join([f"| {title} | | default |", "|---|---|---|", *lines]) for title, lines in groups.items())
+    return "\n" + "\n\n".join(tables) + "\n\n"
+
+
+def _default(value: object) -> str:
+    match value:
+        case None | ():
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case tuple():
+            return " ".join(map(str, value))
+        case _:
+            return str(value)
 
 
 def library(columns: str) -> str:
@@ -100,6 +129,7 @@ def _explained(e: Entry) -> str:
 
 GENERATED: dict[str, Callable[[str], str]] = {
     "modules": modules,
+    "options": options,
     "imports": diagram,
     "examples": examples,
     "library": library,

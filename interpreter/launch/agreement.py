@@ -18,7 +18,7 @@ from chimerac.interpreter.transport import Transport, ranks_text
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-NOT_COMPARED = {"log_file"}  # only rank 0 writes it
+NOT_COMPARED = {"log_file", "tensorboard"}  # only rank 0 writes them
 COMPARED_AS_PRODUCTS = {
     "schedule",
     "parameters",
@@ -93,6 +93,8 @@ def _text(value: object) -> str:
             return "not given"
         case bool():
             return "yes" if value else "no"
+        case (float() | int(), *_):
+            return " ".join(map(str, value))
         case tuple():  # parameters, in any order
             return " ".join(f"{name}={number}" for name, number in sorted(value)) or "not given"
         case str() | int() | float() | Path():

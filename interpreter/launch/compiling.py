@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_schedule, evaluation_of, load_program, simulate
+from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
-from chimerac.interpreter.launch.plan import TRANSPORT, Plan, arranging, check_kind, for_another_machine
+from chimerac.interpreter.launch.plan import TRANSPORT, Plan, RankBytes, arranging, check_kind, for_another_machine
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.runtime.times import IterationTimes
 
@@ -34,11 +37,16 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     check_kind(program)
     running = program.with_header(machine=machine or program.header.machine)
     if not timed:
-        return Plan(program, evaluation_of(running), None)
+        return Plan(program, evaluation_of(running), None, partial(_memory, program))
     # In a timed run messages are real, and their time is not simulated: hop is 0.
     simulated = simulate(running, {"hop": 0})
     idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
     return Plan(program, None, IterationTimes(simulated.makespan / simulated.scale, idle))
+
+
+def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
+    """Return the bytes of each rank. Raises ChimeraError E705, E706 as `partition_for`."""
+    return tuple(RankBytes(r.weights, r.gradients, r.peak - r.weights - r.gradients) for r in memory(program, model))
 
 
 def _compiled(settings: RunSettings) -> Program:

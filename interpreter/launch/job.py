@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+import torch
+
 from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
+from chimerac.interpreter.launch.memory_check import check_memory
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
-from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Model
@@ -25,8 +28,9 @@ from chimerac.interpreter.runtime.times import bubbles, computed_and_elapsed_s
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Data
 from chimerac.interpreter.training.evaluation import Evaluator
+from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
-from chimerac.interpreter.training.trainer import Result, Settings, Trainer, samples_per_micro_batch
+from chimerac.interpreter.training.trainer import Result, Trainer
 from chimerac.interpreter.transport import Transport
 
 GRADIENT_TOLERANCE = 1e-4  # relative, float32
@@ -47,7 +51,20 @@ def training_settings(settings: RunSettings) -> Settings:
     """Return how to train."""
     s = settings
     iterations = s.iterations or (200 if s.timed is None else 5)
-    return Settings(iterations, s.seed, s.micro_batch, s.lr, s.clip, s.warm_up)
+    return Settings(
+        iterations,
+        s.seed,
+        s.micro_batch,
+        s.lr,
+        clip=s.clip,
+        warm_up=s.warm_up,
+        rate_schedule=s.lr_schedule,
+        rate_floor=s.lr_floor,
+        betas=s.betas,
+        weight_decay=s.weight_decay,
+        accumulate=s.accumulate,
+        dtype=s.dtype,
+    )
 
 
 def products(plan: Plan, model: PartitionedModel) -> list[Product]:
@@ -72,6 +89,7 @@ class TrainingJob:
         self.model = partitioned(plan.program, model, describe(model, self.size))
         small = self.model.description.parameters <= SMALL
         self.check_gradients = small if settings.check_gradients is None else settings.check_gradients
+        check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
 
     def run(self, transport: Transport, check_parent: Callable[[], None]) -> int:
         """Train, report on rank 0, and return the exit code."""
@@ -79,9 +97,29 @@ class TrainingJob:
         compare(transport, self.settings, products(self.plan, self.model), data)
         settings = training_settings(self.settings)
         trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings, self.plan.evaluation)
-        record = Record(transport.rank, settings.iterations, self.settings.log_file)
+        record = Record(transport.rank, settings.iterations, self.settings.log_file, self._about())
         self._print_header(record)
-        return Training(self, trainer, record).run(check_parent)
+        try:
+            return Training(self, trainer, record).run(check_parent)
+        finally:
+            record.close()
+
+    def _about(self) -> dict[str, object]:
+        """Return what the log says about the run in its first line."""
+        header, model = self.plan.program.header, self.model.description
+        return {
+            "settings": as_mapping(self.settings),
+            "schedule": header.schedule,
+            "parameters": dict(header.parameters),
+            "digest": self.plan.program.digest,
+            "ranks": self.plan.program.world,
+            "stages": header.stages,
+            "micro_batches": header.micro_batches,
+            "model": model.name,
+            "model_parameters": model.parameters,
+            "data": self.data.identity,
+            "torch": torch.__version__,
+        }
 
     def _print_header(self, record: Record) -> None:
         h, d = self.plan.program.header, self.model.description

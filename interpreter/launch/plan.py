@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.partition import Partition
-from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.machines import Machine
 from chimerac.interpreter.launch.settings import RunSettings
-from chimerac.interpreter.runtime.times import IterationTimes
+
+if TYPE_CHECKING:  # numpy and pydantic take 0.25 s to import, which --help does not need
+    from chimerac.chimera_ir.model import ModelDescription
+    from chimerac.chimera_ir.partition import Partition
+    from chimerac.chimera_ir.program import Program
+    from chimerac.interpreter.runtime.times import IterationTimes
 
 TRANSPORT: Machine = "window"  # the machine on which ranks run that are processes: docs/semantics.md, "Machines"
 
 
+class RankBytes(NamedTuple):
+    """Bytes of a rank, as the compiler predicts them. others: activations, messages and buffers at the worst moment."""
+
+    weights: int
+    gradients: int
+    others: int
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A program to train with. evaluation, predicted: None if not needed, or if the compiler is not installed.
+    """A program to train with. evaluation, predicted, memory: None if not needed, or if the compiler is not installed.
 
-    predicted: the simulator's times, in units of cost.
+    predicted: the simulator's times, in units of cost. memory: returns the bytes of each rank for a model.
     """
 
     program: Program
     evaluation: Program | None
     predicted: IterationTimes | None
+    memory: Callable[[ModelDescription], tuple[RankBytes, ...]] | None = None
 
     @property
     def partition(self) -> Partition | None:

@@ -5,18 +5,34 @@ The compiler is optional: if it cannot be imported, a compiled program runs with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
-from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_another_machine
+from chimerac.interpreter.launch.record import check_log
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.workloads import check_depth, check_options
+from chimerac.interpreter.training.settings import samples_per_micro_batch
 
 
 def planned(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
-    """Return the plan for a schedule or a compiled program. notify: called with messages for the user."""
+    """Return the plan for a schedule or a compiled program. notify: called with messages for the user.
+
+    All options are checked that can be checked without torch: the cheap ones first, then those that need the program.
+    """
+    if settings.log_file is not None and os.environ.get("RANK", "0") == "0":
+        check_log(settings.log_file)
+    check_options(settings)
+    plan = _plan(settings, notify)
+    samples_per_micro_batch(plan.program, settings.micro_batch)
+    check_depth(settings, plan.program)
+    return plan
+
+
+def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:
     text = _program_text(settings.schedule)
     if text is not None and (settings.parameters or settings.width is not None):
         raise refuse(
@@ -38,11 +54,16 @@ def _program_text(path: Path) -> Source | None:
         source = Source(str(path), read(path))
     except ChimeraError:
         return None  # the compiler reports what is wrong
+    # It imports numpy and pydantic, which take 0.25 s that --help does not need.
+    from chimerac.chimera_ir.forms import is_program
+
     return source if is_program(source) else None
 
 
 def _unverified(settings: RunSettings, text: Source | None, reason: str, notify: Callable[[str], None]) -> Plan:
     """Return the plan of a compiled program where the compiler is not installed."""
+    from chimerac.chimera_ir.forms import read_program  # 0.2 s that --help does not need
+
     path = settings.schedule
     if text is None:
         raise refuse(

@@ -1,32 +1,46 @@
 """The output of a run: lines, a progress bar, a log of JSON lines, and the table at the end. Only rank 0 writes.
 
-The bar is drawn on stderr, and only where stderr is a terminal.
+The bar is drawn on stderr, and only where stderr is a terminal. The log is a by-product: if it can no longer be written, the
+run says so once and goes on. docs/training.md lists the fields of the log.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import stat
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import reason, short_path
 
-BAR = 24  # width of the bar, in characters
-EVERY_S = 0.1  # how often the bar is drawn
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+FORMAT = "chimera-log"
+VERSION = 1
 
 
 class Record:
-    """The output of one rank. Ranks other than rank 0 have none. log: the file of the JSON lines."""
+    """The output of one rank. Ranks other than rank 0 have none.
 
-    def __init__(self, rank: int, iterations: int, log: Path | None = None) -> None:
+    log: the file of the JSON lines, to which this run appends; about: its settings and sizes, for the first line.
+    """
+
+    def __init__(self, rank: int, iterations: int, log: Path | None = None, about: Mapping[str, object] | None = None) -> None:
         self.is_writer, self.iterations = rank == 0, iterations
-        self._bar: TextIO | None = sys.stderr if self.is_writer and sys.stderr.isatty() else None
-        self._log = _opened(log) if self.is_writer and log else None
-        self._start = self._drawn = time.monotonic()
+        self._bar: tqdm[NoReturn] | None = None
+        self._path, self._log = log, None
+        if self.is_writer and log is not None:
+            self._log = _opened(log)
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            self.write({"format": FORMAT, "version": VERSION, "started": started, **(about or {})})
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -35,30 +49,51 @@ class Record:
             print(text, flush=True)
 
     def write(self, line: Mapping[str, object]) -> None:
-        """Add a line to the log."""
-        if self._log:
-            try:
-                self._log.write(json.dumps(line, allow_nan=False) + "\n")
-            except OSError as error:
-                raise _not_written(self._log.name, error) from None
+        """Append a line to the log. A number that is not finite becomes null, as JSON has none. It never raises OSError."""
+        if self._log is None:
+            return
+        try:
+            # Without a buffer of Python, so that nothing is left to be written when the process ends.
+            text = (json.dumps(_finite(line), allow_nan=False) + "\n").encode()
+            while text:
+                text = text[self._log.write(text) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._log.close()
+            self._log = None
+            self.say(
+                f"the log {short_path(self._path or '')} can no longer be written: {reason(error).lower()}; the run goes on"
+            )
 
-    def start(self) -> None:
-        """Start to measure the time of iterations."""
-        self._start = time.monotonic()
+    def start(self, done: int = 0) -> None:
+        """Start the progress bar. done: iterations that are complete already."""
+        if self.is_writer and sys.stderr.isatty():
+            # tqdm takes 0.1 s to import, which --help does not need.
+            from tqdm import tqdm
+
+            tqdm.monitor_interval = 0  # no thread beside the training
+            self._bar = tqdm(total=self.iterations, initial=done, unit="it", dynamic_ncols=True, leave=False)
 
     def draw(self, done: int, loss: float, tokens_per_second: float) -> None:
-        """Draw the bar again, at most every EVERY_S seconds. done: iterations."""
-        now = time.monotonic()
-        if self._bar is None or (now - self._drawn < EVERY_S and done < self.iterations):
-            return
-        self._drawn = now
-        left_s = (now - self._start) / done * (self.iterations - done)
-        print(f"\r{bar(done, self.iterations, loss, tokens_per_second, left_s)}\x1b[K", end="", file=self._bar, flush=True)
+        """Move the bar on to `done` iterations. tqdm draws it at most ten times a second."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+            self._bar.update(done - self._bar.n)
 
     def clear(self) -> None:
-        """Erase the bar."""
+        """Erase the bar; the next `draw` draws it again."""
         if self._bar is not None:
-            print("\r\x1b[K", end="", file=self._bar, flush=True)
+            self._bar.clear()
+
+    def close(self) -> None:
+        """Erase the bar, so that what follows begins a line, and close the log."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        if self._log is not None:
+            with suppress(OSError):
+                self._log.close()
+            self._log = None
 
     def table(self, rows: Sequence[tuple[str, str, str]]) -> None:
         """Print the rows: name, figure, remark."""
@@ -66,24 +101,50 @@ class Record:
         self.say("\n" + "\n".join(f"{name:<{names}}  {figure:>{figures}}   {note}".rstrip() for name, figure, note in rows))
 
 
-def bar(done: int, iterations: int, loss: float, tokens_per_second: float, left_s: float) -> str:
-    """Return the progress bar as text."""
-    full = BAR * done // iterations
-    minutes, seconds = divmod(round(left_s), 60)
-    return (
-        f"[{'#' * full}{'.' * (BAR - full)}] {done}/{iterations}  loss {loss:.3f}  "
-        f"{tokens_per_second:,.0f} tokens/s  {minutes}:{seconds:02} left"
-    )
-
-
-def _opened(path: Path) -> TextIO:
+def check_log(path: Path) -> None:
+    """Raise ChimeraError E811 if a log cannot be opened at this path. Nothing is written, and no file is made."""
     try:
-        return path.open("w", buffering=1, encoding="utf-8")  # each line is written when its iteration ends
+        try:
+            changed = path
+            if stat.S_ISDIR(path.stat().st_mode):
+                raise IsADirectoryError(0, "it is a folder")
+        except FileNotFoundError:
+            changed = path.parent
+            if not changed.is_dir():
+                raise FileNotFoundError(0, f"the folder {short_path(changed)} does not exist") from None
+        if not os.access(changed, os.W_OK):
+            raise PermissionError(0, "permission denied")
     except (OSError, ValueError) as error:
         raise _not_written(path, error) from None
 
 
-def _not_written(path: str | Path, error: Exception) -> ChimeraError:
+def _opened(path: Path) -> BinaryIO:
+    """Return the log, opened to append whole lines: if an earlier run was killed while it wrote a line, that line is ended."""
+    try:
+        file = path.open("ab", buffering=0)
+        if path.is_file() and file.tell():
+            with path.open("rb") as before, suppress(OSError):  # a full disk: `write` reports it
+                before.seek(-1, os.SEEK_END)
+                if before.read(1) != b"\n":
+                    file.write(b"\n")
+    except (OSError, ValueError) as error:
+        raise _not_written(path, error) from None
+    return file
+
+
+def _finite(value: object) -> object:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {name: _finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case _:
+            return value
+
+
+def _not_written(path: Path, error: Exception) -> ChimeraError:
     return refuse(
         "E811", f"the log {short_path(path)} cannot be written: {reason(error).lower()}", help="give --log-file another path"
     )

@@ -1,42 +1,127 @@
-"""The settings of a run: the command line of run.py as a value."""
+"""The settings of a run: one typed field per option. options.py makes the command line and the config file from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from chimerac.chimera_ir.program import Machine
+from annotated_types import Ge, Gt, Le, Lt
+
+from chimerac.chimera_ir.machines import Machine
+from chimerac.interpreter.training.settings import Dtype, RateSchedule
 
 TransportName = Literal["gloo", "staged", "nccl"]
+Count = Annotated[int, Ge(1)]
+NumberFromZero = Annotated[int, Ge(0)]
+PositiveNumber = Annotated[float, Gt(0), Lt(math.inf)]
+Share = Annotated[float, Ge(0), Lt(1)]
+ShareOrOne = Annotated[float, Ge(0), Le(1)]
+
+SCHEDULE = Path("schedules/chimera.sched")
+PROGRAM, TRAINING, CHECKPOINTS, OUTPUT = "what runs", "training", "checkpoints", "checks and output"
+
+
+def option(default: Any, group: str, help: str, metavar: str | None = None) -> Any:
+    """Return a field of RunSettings. metavar: the name of its value in --help; None for switches and choices."""
+    return field(default=default, metadata={"group": group, "help": help, "metavar": metavar})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The settings of a run. options.py describes each field. None: not given; the default depends on other settings.
+    """The settings of a run. None: not given; the default depends on other settings.
 
     Ranks compare every field before they run (agreement.py).
     """
 
-    schedule: Path
-    parameters: tuple[tuple[str, int], ...]
-    width: int | None
-    model: str
-    data: Path | None
-    transport: TransportName
-    loopback: bool
-    machine: Machine | None
-    timed: float | None
-    iterations: int | None
-    micro_batch: int
-    seq_len: int
-    lr: float
-    warm_up: int | None
-    clip: float
-    dropout: float
-    seed: int
-    eval_every: int | None
-    eval_samples: int
-    log_file: Path | None
-    check_gradients: bool | None
-    timeout: float
+    schedule: Path = option(
+        SCHEDULE,
+        PROGRAM,
+        "a schedule, or a compiled program as JSON or compact text; D from the number of processes",
+        "SCHEDULE",
+    )
+    parameters: tuple[tuple[str, int], ...] = option((), PROGRAM, "set a parameter of the schedule; repeatable", "NAME=VALUE")
+    width: Count | None = option(None, PROGRAM, "data-parallel replicas of the pipeline (default: 1)", "W")
+    model: str | None = option(
+        None, PROGRAM, "a model of the table below, or NAME/BLOCKS for another number of blocks "
+        "(default: gpt-small, with more blocks if the schedule has more than 6 stages)", "NAME",
+    )  # fmt: skip
+    data: Path | None = option(None, PROGRAM, "a text file or a folder of them (default: Python's standard library)", "PATH")
+    transport: TransportName = option(
+        "gloo", PROGRAM, "gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "
+        "nccl: a GPU per rank",
+    )  # fmt: skip
+    loopback: bool = option(False, PROGRAM, "run all ranks in this process, one at a time, without torchrun")
+    machine: Machine | None = option(
+        None, PROGRAM, "how instructions wait with --loopback (docs/semantics.md); default: the one in the program"
+    )
+    timed: PositiveNumber | None = option(
+        None, PROGRAM, "instead of the model: stages that sleep this many milliseconds for each unit of the program's costs; "
+        "prints the makespan and the bubbles, predicted and measured", "MS",
+    )  # fmt: skip
+
+    iterations: Count | None = option(None, TRAINING, "weight updates (default: 200; 5 with --timed)", "T")
+    micro_batch: Count = option(4, TRAINING, "samples of a micro-batch", "b")
+    accumulate: Count = option(1, TRAINING, "batches whose gradients are summed before each weight update", "K")
+    seq_len: Count = option(128, TRAINING, "bytes of a sample", "L")
+    dtype: Dtype = option("fp32", TRAINING, "fp32, or bf16: layers compute in bfloat16 (autocast), weights stay fp32")
+    lr: PositiveNumber = option(1e-3, TRAINING, "highest learning rate of AdamW", "RATE")
+    lr_schedule: RateSchedule = option("cosine", TRAINING, "how the rate falls after the warm-up")
+    lr_floor: ShareOrOne = option(0.1, TRAINING, "the rate falls to this share of the highest one", "SHARE")
+    warm_up: NumberFromZero | None = option(None, TRAINING, "iterations in which the rate rises (default: a tenth)", "T")
+    betas: tuple[Share, Share] = option((0.9, 0.95), TRAINING, "decay of AdamW's means of gradients and their squares", "BETA")
+    weight_decay: Annotated[float, Ge(0), Lt(math.inf)] = option(
+        0.1, TRAINING, "weight decay of AdamW, for parameters of two or more dimensions: not for norms and biases", "RATE"
+    )
+    clip: PositiveNumber = option(1.0, TRAINING, "longest gradient of the whole model", "NORM")
+    skip_nonfinite: bool = option(False, TRAINING, "leave an update out if its loss or gradient is not finite, and go on")
+    dropout: Share = option(0.0, TRAINING, "share of activations dropped", "SHARE")
+    seed: NumberFromZero = option(0, TRAINING, "of weights, sample order and dropout", "SEED")
+    compile: bool = option(False, TRAINING, "compile the stages with torch.compile")
+    zero: bool = option(False, TRAINING, "share the optimizer's state out among the ranks that hold copies of a stage")
+
+    save_dir: Path | None = option(None, CHECKPOINTS, "write checkpoints to this folder", "PATH")
+    save_every: Count | None = option(None, CHECKPOINTS, "write one every T iterations too (default: at the end)", "T")
+    keep: Count | None = option(None, CHECKPOINTS, "keep only the last K checkpoints (default: all)", "K")
+    async_save: bool = option(False, CHECKPOINTS, "go on training while a checkpoint is written")
+    resume: str = option(
+        "no",
+        CHECKPOINTS,
+        "go on from a checkpoint: its path; auto: the last one of --save-dir, if there is one; no",
+        "auto|PATH|no",
+    )
+    export: Path | None = option(None, CHECKPOINTS, "write the trained weights to this file at the end", "PATH")
+
+    eval_every: Count | None = option(None, OUTPUT, "held-out loss every T iterations too (default: at the end)", "T")
+    eval_samples: Count = option(256, OUTPUT, "held-out samples of an evaluation, at most", "K")
+    log_file: Path | None = option(
+        None,
+        OUTPUT,
+        "append to this file: a JSON line with the settings, then one for each iteration (docs/training.md)",
+        "PATH",
+    )
+    tensorboard: Path | None = option(None, OUTPUT, "write the same figures for TensorBoard to this folder", "PATH")
+    trace: Path | None = option(None, OUTPUT, "write a trace of the instructions to this file", "PATH")
+    profile_ranges: bool = option(False, OUTPUT, "mark each instruction for profilers")
+    check_gradients: bool | None = option(
+        None, OUTPUT, "compare the first gradients with one process's, which every rank computes once with the whole model "
+        "(default: where the model has at most 10 million parameters)",
+    )  # fmt: skip
+    memory_check: bool = option(
+        True, OUTPUT, "refuse to start if the ranks of this machine need more memory than it has (default: yes)"
+    )
+    timeout: PositiveNumber = option(300.0, OUTPUT, "seconds a rank waits for another before the job is ended", "SECONDS")
+
+
+def as_mapping(settings: RunSettings) -> Mapping[str, Any]:
+    """Return the settings as a config file holds them: numbers, texts, booleans, lists, null, and {name: number}."""
+    values: dict[str, Any] = {name: getattr(settings, name) for name in RunSettings.__dataclass_fields__}
+    for name, value in values.items():
+        match value:
+            case Path():
+                values[name] = str(value)
+            case tuple():
+                values[name] = dict(value) if name == "parameters" else list(value)
+    return values

@@ -29,8 +29,8 @@ def prepared(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
     ranks_here: how many ranks this machine has.
     """
     if settings.timed is not None:
-        return TimedJob(plan, settings, settings.timed, model_of(settings))
-    return TrainingJob(plan, settings, model_of(settings), data_of(settings), ranks_here)
+        return TimedJob(plan, settings, settings.timed, model_of(settings, plan.program))
+    return TrainingJob(plan, settings, model_of(settings, plan.program), data_of(settings), ranks_here)
 
 
 def run_rank(plan: Plan, settings: RunSettings) -> int:

@@ -1,18 +1,74 @@
-"""The model and the data of a run. No other module of the interpreter names a model or a data set."""
+"""The model and the data of a run. No other module of the interpreter names a model or a data set.
+
+What needs torch is imported when it is called: torch takes 2 s to import, and a wrong option is reported before that.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from chimerac.interpreter.launch.settings import RunSettings
-from chimerac.interpreter.runtime.model import Model
-from chimerac.interpreter.training.data import Data, text_data
-from chimerac.models.gpt import gpt
+from chimerac.models.presets import default_for, is_known, sizes_of, table
+
+if TYPE_CHECKING:
+    from chimerac.chimera_ir.program import Program
+    from chimerac.interpreter.runtime.model import Model
+    from chimerac.interpreter.training.data import Data
+    from chimerac.interpreter.training.text import Text
 
 
-def model_of(settings: RunSettings) -> Model:
+def model_table() -> str:
+    """Return the models that can be chosen, and their sizes, as text."""
+    return table()
+
+
+def model_of(settings: RunSettings, program: Program) -> Model:
     """Return the model of a run. Raises ChimeraError E801 for an unknown one."""
-    return gpt(settings.model, settings.seq_len, settings.dropout)
+    from chimerac.models.gpt import gpt  # with torch, 2 s
+
+    return gpt(_name(settings, program), settings.seq_len, settings.dropout)
 
 
 def data_of(settings: RunSettings) -> Data:
     """Return the data of a run. Raises ChimeraError: E802 no text, E803 a text that is too short."""
-    return text_data(settings.data, settings.seq_len, settings.seed)
+    from chimerac.interpreter.training.data import text_data  # with torch, 2 s
+
+    return text_data(_text(settings.data), settings.seq_len, settings.seed)
+
+
+def check_options(settings: RunSettings) -> None:
+    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801, E802, E803."""
+    from chimerac.interpreter.training.text import split_text  # with numpy, 0.1 s that --help does not need
+
+    if settings.model is not None:
+        sizes_of(settings.model)
+    if settings.timed is None and settings.data is not None:
+        split_text(_text(settings.data), settings.seq_len)
+
+
+def check_depth(settings: RunSettings, program: Program) -> None:
+    """Check, without torch, that the model has a layer for each stage. Raises ChimeraError E705."""
+    # It imports pydantic, which takes 0.1 s that --help does not need.
+    from chimerac.chimera_ir.partition import check_layers
+
+    name, stages = _name(settings, program), program.header.stages
+    if settings.timed is None:
+        check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")
+
+
+def _name(settings: RunSettings, program: Program) -> str:
+    """Return the name of the model: the one chosen, the one that the program is cut for, or the default for its stages."""
+    if settings.model is not None:
+        return settings.model
+    if program.partition is not None and is_known(program.partition.model):
+        return program.partition.model
+    return default_for(program.header.stages)
+
+
+@lru_cache(maxsize=1)  # it is checked early, and used when torch is imported
+def _text(path: Path | None) -> Text:
+    from chimerac.interpreter.training.text import load_text  # with numpy, 0.1 s that --help does not need
+
+    return load_text(path)

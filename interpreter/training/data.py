@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import Values
-from chimerac.interpreter.training.text import Text, load_text, split_text, unigram_entropy, windows
+from chimerac.interpreter.training.text import Text, split_text, unigram_entropy, windows
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,19 @@ def _order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def text_data(path: Path | None, length: int, seed: int) -> Data:
-    """Return samples of `length` bytes from a text whose last part is held out. path: as `load_text` takes it.
+def text_data(text: Text, length: int, seed: int) -> Data:
+    """Return samples of `length` bytes from a text whose last part is held out.
 
-    Raises ChimeraError: E802 no text, E803 a text that is too short.
+    Raises ChimeraError E803 for a text that is too short.
     """
-    train, held_out = (Windows(part, length, seed) for part in split_text(load_text(path), length))
+    train, held_out = (Windows(part, length, seed) for part in split_text(text, length))
+    note = f" ({text.note})" if text.note else ""
     return Data(
         train,
         held_out,
         held_out.count,
         identity=_identity(train.text),
-        summary=f"text: {len(train.text):,} bytes, {len(held_out.text):,} held out",
+        summary=f"text: {len(train.text):,} bytes, {len(held_out.text):,} held out{note}",
         sample=f"{length} bytes",
         target="byte",
         baseline=lambda: ("unigram entropy", unigram_entropy(held_out.text), "of the held-out text"),

@@ -13,7 +13,9 @@ from torch import nn
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.draws import Draws, drawing
 from chimerac.interpreter.runtime.model import Model, Stage, build_stage
-from chimerac.interpreter.training.trainer import Result, Settings, Trainer, learning_rate
+from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
+from chimerac.interpreter.training.settings import Settings
+from chimerac.interpreter.training.trainer import Result, Trainer
 
 
 def whole_model(model: Model, seed: int) -> Stage:
@@ -63,7 +65,8 @@ def _difference(stage: Stage, layers: list[nn.Module]) -> float:
 def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
     """Train the whole model in this process without a pipeline: `samples` samples in each iteration, as one batch."""
     parameters = list(whole.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=settings.rate)
+    optimizer = build_optimizer(dict(whole.named_parameters()), settings)
+    assert optimizer is not None, "a model without parameters"
     for iteration in range(settings.iterations):
         numbers = range(iteration * samples, (iteration + 1) * samples)
         inputs, targets = source.read(numbers)

@@ -1,11 +1,14 @@
-"""Text to train on: the bytes of a file, or of all files of a folder one after the other, mapped into memory.
+"""Text to train on: the bytes of a file, or of all text files of a folder one after the other, mapped into memory.
 
-Only the bytes that samples read are loaded. Small files are read whole.
+Only the bytes that samples read are loaded. Small files are read whole. In a folder, hidden files, hidden folders and files
+that are not text are skipped and counted.
 """
 
 from __future__ import annotations
 
+import os
 import sysconfig
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -14,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.files import reason, short_path
 
 Bytes = npt.NDArray[np.uint8]
 
 DEFAULT_BYTES = 4_000_000  # of the standard library; enough that a short run reads no sample twice
+CHECKED_BYTES = 2**16  # at the beginning of a file, which decide whether it is text
 MAPPED_BYTES = 2**20  # files of at least this size are mapped into memory
 HELD_OUT = 20  # one byte in 20 is held out, at the end of the text
 # Installed packages, tests, and files that are tables rather than text.
@@ -25,9 +30,10 @@ _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "enc
 
 
 class Text:
-    """A sequence of bytes in several parts, each an array of its own."""
+    """A sequence of bytes in several parts, each an array of its own. note: what was read and skipped, for the user."""
 
-    def __init__(self, parts: Iterable[Bytes]) -> None:
+    def __init__(self, parts: Iterable[Bytes], note: str = "") -> None:
+        self.note = note
         self._parts = [part for part in parts if len(part)]
         self._ends = np.array(list(accumulate(len(part) for part in self._parts)), np.int64)
 
@@ -56,26 +62,74 @@ class Text:
 
 
 def load_text(path: Path | None) -> Text:
-    """Return the text of a file, of all files of a folder, or by default of Python's own standard library.
+    """Return the text of a file, of all text files of a folder, or by default of Python's own standard library.
 
-    Raises ChimeraError E802 if there is nothing to read.
+    The files of a folder are in the order of their paths. Raises ChimeraError E802 if there is nothing to read, and for a
+    file or a folder that cannot be read.
     """
-    if path is None:
-        root = Path(sysconfig.get_path("stdlib"))
-        files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
-        return _joined(root, files, DEFAULT_BYTES)
     try:
+        if path is None:
+            root = Path(sysconfig.get_path("stdlib"))
+            files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
+            return Text(_parts(_in_order(root, files), DEFAULT_BYTES)).part(0, DEFAULT_BYTES)
         if path.is_dir():
-            return _joined(path, (p for p in path.rglob("*") if p.is_file() and not p.name.startswith(".")), None)
+            return _text_of_folder(path)
         if path.stat().st_size:
             return Text([_bytes_of(path)])
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise refuse("E802", f"the data {error.filename or path} cannot be read: {reason}", help=_DATA_HELP) from None
-    raise refuse("E802", f"the data {path} is empty", help=_DATA_HELP)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        named = error.filename if isinstance(error, OSError) else None
+        why = reason(error).lower()
+        raise refuse(
+            "E802", f"the data {short_path(named or path or 'of Python')} cannot be read: {why}", help=_DATA_HELP
+        ) from None
+    raise refuse("E802", f"the data {short_path(path)} is empty", help=_DATA_HELP)
 
 
 _DATA_HELP = "give --data a text file or a folder of them, or leave it out to take Python's standard library"
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is text: UTF-8 without a NUL. Its last character may be cut."""
+    try:
+        getincrementaldecoder("utf-8")().decode(head[:CHECKED_BYTES])
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head[:CHECKED_BYTES]
+
+
+def _text_of_folder(root: Path) -> Text:
+    files, hidden = _files(root)
+    parts, other = [], 0
+    for file in _in_order(root, files):
+        part = _bytes_of(file)
+        if is_text(part[:CHECKED_BYTES].tobytes()):
+            parts.append(part)
+        else:
+            other += 1
+    skipped = [f"{count} {what}" for count, what in ((hidden, "hidden"), (other, "not text")) if count]
+    note = f"{len(parts)} {'file' if len(parts) == 1 else 'files'} read"
+    note += f", {' and '.join(skipped)} skipped" if skipped else ""
+    if not sum(map(len, parts)):
+        raise refuse("E802", f"the data {short_path(root)} holds no text", notes=(note,), help=_DATA_HELP)
+    return Text(parts, note)
+
+
+def _files(root: Path) -> tuple[list[Path], int]:
+    """Return the regular files of a folder, and how many hidden files and folders are left out.
+
+    Links to files are followed, links to folders are not. Raises OSError for a folder that cannot be listed.
+    """
+    found, hidden = [], 0
+
+    def refuse_folder(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(root, onerror=refuse_folder):
+        hidden += sum(name.startswith(".") for name in (*folders, *names))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (Path(folder, name) for name in names if not name.startswith("."))
+        found += [path for path in paths if path.is_file()]
+    return found, hidden
 
 
 def _bytes_of(file: Path) -> Bytes:
@@ -84,18 +138,19 @@ def _bytes_of(file: Path) -> Bytes:
     return np.memmap(file, np.uint8, mode="r")
 
 
-def _joined(root: Path, files: Iterable[Path], limit: int | None) -> Text:
-    """Return the files' bytes, in the order of their paths below `root`, up to a limit."""
-    parts: list[Bytes] = []
+def _in_order(root: Path, files: Iterable[Path]) -> list[Path]:
+    return sorted(files, key=lambda p: p.relative_to(root).parts)
+
+
+def _parts(files: Iterable[Path], limit: int) -> Iterator[Bytes]:
+    """Yield the files' bytes until there are `limit` of them."""
     size = 0
-    for file in sorted(files, key=lambda p: p.relative_to(root).parts):
-        parts.append(_bytes_of(file))
-        size += len(parts[-1])
-        if limit is not None and size >= limit:
-            break
-    if not size:
-        raise refuse("E802", f"the data {root} holds no text", help=_DATA_HELP)
-    return Text(parts).part(0, limit or size)
+    for file in files:
+        if size >= limit:
+            return
+        part = _bytes_of(file)
+        size += len(part)
+        yield part
 
 
 def split_text(text: Text, length: int) -> tuple[Text, Text]:

@@ -17,22 +17,9 @@ from chimerac.interpreter.errors import InterpreterError, RankError
 from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.batch import Batch, Samples
 from chimerac.interpreter.runtime.partitioned import PartitionedModel
+from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
+from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.transport import Transport
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
-
-    warm_up: iterations in which the rate rises; None: a tenth of all. clip: the largest norm of the gradient.
-    """
-
-    iterations: int
-    seed: int
-    micro_batch: int
-    rate: float
-    clip: float = 1.0
-    warm_up: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +33,6 @@ class Result:
     norm: float
     rate: float
     figures: tuple[tuple[float, ...], ...] = ()
-
-
-def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
-    """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
-    part, whole = program.header.micro_batch_size
-    if micro_batch * part % whole:
-        raise refuse(
-            "E804",
-            f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
-            notes=(f"{program.header.schedule} runs micro-batches of size {part}/{whole}",),
-            help=f"give --micro-batch a multiple of {whole}",
-        )
-    return micro_batch * part // whole
 
 
 class Trainer:
@@ -76,9 +50,7 @@ class Trainer:
         self.program, self.source, self.settings, self.transport = program, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
         self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation)
-        parameters = list(self.pipeline.parameters())
-        # A rank may have no stage, and AdamW does not accept an empty list.
-        self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
+        self.optimizer = build_optimizer(dict(self.pipeline.named_parameters()), settings)
 
     def batch(self, iteration: int, replica: int) -> Batch:
         """Return the samples on which one replica trains in one iteration."""
@@ -119,12 +91,3 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
         measured = totals[2:].view(world, count).tolist()
         return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
-
-
-def learning_rate(settings: Settings, iteration: int) -> float:
-    """Return the rate of one iteration: a linear warm-up, then a cosine from `settings.rate` down to a tenth of it."""
-    warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
-    if iteration < warm_up:
-        return settings.rate * (iteration + 1) / warm_up
-    progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)
-    return settings.rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))

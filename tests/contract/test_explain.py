@@ -34,6 +34,7 @@ SHOWN_BY = {
     "E812": "tests/distributed/test_failures.py::test_each_mistake_is_a_finding",
     "E813": "tests/distributed/test_training.py::test_a_program_runs_where_the_compiler_is_not",
     "E817": "tests/distributed/test_failures.py::test_ranks_with_different_partitions_are_refused",
+    "E818": "tests/unit/test_interpreter_memory_check.py::test_more_than_there_is_is_refused_with_every_sum",
     "E815": "tests/contract/test_explain.py::test_a_transport_that_needs_a_gpu",
 }
 STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.code not in SHOWN_BY]

@@ -114,5 +114,5 @@ def test_nothing_is_suggested_if_no_name_is_near(tmp_path: Path, capsys: pytest.
     path.write_text(RIGHT.replace("param D", "zebra D"))
     assert main([str(path)]) == 1
     with pytest.raises(SystemExit, match="2"):
-        parse_options(["--zebra"])
+        parse_options(["--quux"])
     assert "did you mean" not in capsys.readouterr().err

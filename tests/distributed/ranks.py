@@ -11,7 +11,8 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.reference import add_gradients, whole_model
-from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.training.settings import Settings
+from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.distributed.integers import IntegerSamples, integer_model
 from tests.distributed.programs import TWO_RANKS

@@ -21,8 +21,9 @@ from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.evaluation import Evaluator
+from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.training.text import load_text, split_text
-from chimerac.interpreter.training.trainer import Settings, Trainer, samples_per_micro_batch
+from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.gpt import gpt
@@ -151,6 +152,13 @@ def log_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log") / "run.jsonl"
 
 
+def lines_of(log: Path) -> list[Any]:
+    """Return the lines of a log about iterations, after the first, which is about the run."""
+    about, *lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert about["format"] == "chimera-log" and about["settings"]["seed"] == 5
+    return lines
+
+
 OPTIONS = [*TINY, "--micro-batch", "2", "--dropout", "0.1", "--seed", "5", "--lr", "3e-3", "--iterations", "20"]
 
 
@@ -163,7 +171,7 @@ def run(log_path: Path) -> Any:
 
 def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
-    lines = [json.loads(line) for line in log_path.read_text().splitlines()]
+    lines = lines_of(log_path)
     curve, held_out = one_process(8)
     assert [(x["loss"], x["gradient_norm"]) for x in lines] == [pytest.approx(expected, rel=TOLERANCE) for expected in curve]
     assert [x["iteration"] for x in lines if "held_out_loss" in x] == [10, 20]
@@ -171,7 +179,7 @@ def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> No
 
 
 def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None:
-    lines = [json.loads(line) for line in log_path.read_text().splitlines()]
+    lines = lines_of(log_path)
     assert max(x["rate"] for x in lines) == lines[1]["rate"] == 3e-3  # the warm-up takes a tenth of the iterations
     for x in lines:
         assert x["tokens_per_second"] == pytest.approx(4 * 2 * 32 / x["iteration_s"])
@@ -181,7 +189,7 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
 
 
 def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
-    lines = [json.loads(line) for line in log_path.read_text().splitlines()]
+    lines = lines_of(log_path)
     found = figures(run.stdout)
     assert "chimera: 2 ranks, 2 stages, 4 micro-batches of 2 samples" in run.stdout
     assert found["loss at the start"] == pytest.approx(lines[0]["loss"], abs=1e-3)
@@ -203,7 +211,7 @@ def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> 
     one, two = figures(loop.stdout), figures(run.stdout)
     for name in ("loss at the start", "loss at the end", "held-out loss", "unigram entropy"):
         assert one[name] == pytest.approx(two[name], abs=1.1e-3), name
-    assert json.loads(log.read_text().splitlines()[0]).get("oversubscribed", False) == (processors() < 4)
+    assert lines_of(log)[0].get("oversubscribed", False) == (processors() < 4)
 
 
 def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:

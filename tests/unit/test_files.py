@@ -16,7 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import read, write
 from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find
-from chimerac.interpreter.launch.record import Record
+from chimerac.interpreter.launch.record import Record, check_log
 
 LONG = "x" * 3000
 NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, LONG, "none/x", "file/x", "loop", "a\0b"]
@@ -44,9 +44,10 @@ def test_paths_that_cannot_be_written(name: str, here: Path, capsys: pytest.Capt
     assert main(["1f1b", "-p", "D=2", "-o", name]) == 2
     assert "cannot be written" in capsys.readouterr().err
     if not name.startswith("new"):
-        with pytest.raises(ChimeraError) as caught:
-            Record(0, 1, Path(name))
-        assert code(caught) == "E811"
+        for refused in (lambda: check_log(Path(name)), lambda: Record(0, 1, Path(name))):
+            with pytest.raises(ChimeraError) as caught:
+                refused()
+            assert code(caught) == "E811"
     assert sorted(os.listdir(here)) == before and Path("file").read_text() == "old\n"
 
 
@@ -185,13 +186,6 @@ def test_a_model_description_on_a_full_disk(here: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     completed = subprocess.run(f"{command} > /dev/full", shell=True, env=env, capture_output=True, text=True)
     assert completed.returncode == 1 and "error[E003]" in completed.stderr and "Traceback" not in completed.stderr
-
-
-def test_a_log_on_a_full_disk_is_a_finding() -> None:
-    record = Record(0, 1, Path("/dev/full"))
-    with pytest.raises(ChimeraError) as caught:
-        record.write({"loss": 1.0})
-    assert code(caught) == "E811"
 
 
 def test_a_file_larger_than_any_is_not_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Samples: their numbers, their order, the default text, and the finding if there is no text."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.runtime.batch import Batch
-from chimerac.interpreter.training.data import Windows
-from chimerac.interpreter.training.text import MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
+from chimerac.interpreter.training.data import Windows, text_data
+from chimerac.interpreter.training.text import CHECKED_BYTES, MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
 
 HUNDRED = np.arange(100, dtype=np.uint8)
 TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows span several parts
@@ -73,12 +75,69 @@ def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> No
     assert all_of(load_text(tmp_path / "c")) == b"third"
 
 
+def test_hidden_files_and_files_that_are_not_text_are_skipped_and_counted(tmp_path: Path) -> None:
+    for name, content in {
+        "a.txt": b"first ",
+        "sub/b.txt": "zweite \u00fc ".encode(),
+        "long.txt": b"x" * (CHECKED_BYTES - 1) + "\u00fc".encode(),  # the checked part ends inside a character
+        ".git/objects/pack": b"never",
+        ".git/config": b"never",
+        "sub/.cache/x": b"never",
+        "sub/.hidden": b"never",
+        "program": b"\x7fELF\0\0\0",
+        "picture.png": b"\x89PNG\r\n\x1a\n",
+        "latin-1.txt": b"caf\xe9 au lait",
+        "empty": b"",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "sub" / "loop").symlink_to(tmp_path)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    text = load_text(tmp_path)
+    assert all_of(text) == b"first " + b"x" * (CHECKED_BYTES - 1) + "\u00fczweite \u00fc ".encode()
+    assert text.note == "4 files read, 3 hidden and 3 not text skipped"
+    assert text_data(text, 8, 0).summary.endswith("held out (4 files read, 3 hidden and 3 not text skipped)")
+
+
+def test_a_file_that_is_named_is_read_whatever_it_holds(tmp_path: Path) -> None:
+    (tmp_path / ".tokens.bin").write_bytes(bytes(range(256)))
+    text = load_text(tmp_path / ".tokens.bin")
+    assert all_of(text) == bytes(range(256)) and text.note == ""
+
+
 def test_no_text_is_refused_with_a_help(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    for path, reason in ((tmp_path / "gone", "no such file"), (tmp_path / "empty", "is empty"), (tmp_path, "holds no text")):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "binary").write_bytes(b"\0")
+    for path, reason in (
+        (tmp_path / "gone", "cannot be read: no such file"),
+        (tmp_path / "empty", "is empty"),
+        (tmp_path / "folder", "holds no text"),
+        (Path("nul\0"), "cannot be read: .*null"),
+    ):
         with pytest.raises(ChimeraError, match=f"E802.*{reason}") as error:
             load_text(path)
         assert "--data" in error.value.diagnostics[0].help
+    with pytest.raises(ChimeraError) as error:
+        load_text(tmp_path / "folder")
+    assert error.value.diagnostics[0].notes == ("0 files read, 1 not text skipped",)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("words")
+    (tmp_path / "secret").mkdir()
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for path in (tmp_path, tmp_path / "secret"):
+        with pytest.raises(ChimeraError, match=r"E802: the data .*/secret cannot be read: permission denied"):
+            load_text(path)
 
 
 def test_a_text_shorter_than_two_samples_is_refused_with_both_numbers() -> None:

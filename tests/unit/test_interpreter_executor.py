@@ -13,8 +13,10 @@ from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.pipeline.ranks import check_equal
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.training.optimizer import learning_rate
 from chimerac.interpreter.training.reference import add_gradients, largest_difference, whole_model
-from chimerac.interpreter.training.trainer import Settings, Trainer, learning_rate, samples_per_micro_batch
+from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
+from chimerac.interpreter.training.trainer import Trainer
 from chimerac.models.gpt import gpt
 from tests.distributed.alone import Alone
 from tests.distributed.integers import IntegerSamples, integer_model

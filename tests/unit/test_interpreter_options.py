@@ -1,16 +1,21 @@
 """The command line of run.py, and the names of the files in its folder."""
 
 import re
+import subprocess
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed.run import get_args_parser
 
 from chimerac import interpreter
-from chimerac.interpreter.launch.options import SCHEDULE, parse_options
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.settings import SCHEDULE
+from chimerac.models.gpt import gpt
+from chimerac.models.presets import PRESETS
 
 
 def test_the_options_of_the_first_command() -> None:
@@ -23,7 +28,7 @@ def test_the_options_of_the_first_command() -> None:
 def test_without_arguments_it_is_chimera() -> None:
     options = parse_options([])
     assert (options.schedule, options.parameters, options.iterations) == (SCHEDULE, (), None)
-    assert options.model == "gpt-small" and not options.loopback and options.timed is None
+    assert options.model is None and not options.loopback and options.timed is None
 
 
 def test_torchrun_takes_no_option_of_run_py() -> None:
@@ -44,17 +49,25 @@ def capture_help() -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-p", "D=2", "-p", "N=2", "-p", "D=4"], "-p D is given twice"),
-        (["--width", "0"], "0 is less than 1"),
-        (["--timed", "0"], "0 is not a positive number"),
+        (["-p", "D=2", "-p", "N=2", "-p", "D=4"], "argument -p: D is given twice"),
+        (["--width", "0"], "argument --width: expected 1 or more, found '0'"),
+        (["--timed", "0"], "argument --timed: expected more than 0, found '0'"),
         (["--transport", "mpi"], "invalid choice: 'mpi'"),
-        (["-p", "D"], "'D' is not NAME=VALUE"),
-        (["-p", "D=two"], "the value of D is 'two', not an integer"),
-        (["--iterations", "0"], "0 is less than 1"),
-        (["--iterations", "x"], "invalid integer value: 'x'"),
-        (["--lr", "nan"], "nan is not a positive number"),
-        (["--lr", "inf"], "inf is not a positive number"),
-        (["--dropout", "1"], "1 is not a share from 0 to below 1"),
+        (["-p", "D"], "argument -p: 'D' is not NAME=VALUE"),
+        (["-p", "D=two"], "argument -p: D: expected an integer, found 'two'"),
+        (["--iterations", "0"], "expected 1 or more, found '0'"),
+        (["--iterations", "x"], "expected an integer, found 'x'"),
+        (["--lr", "nan"], "expected a finite number, found 'nan'"),
+        (["--lr", "inf"], "expected a finite number, found 'inf'"),
+        (["--dropout", "1"], "expected less than 1, found '1'"),
+        (["--betas", "0.9", "1"], "argument --betas: value 2: expected less than 1, found '1'"),
+        (["--weight-decay", "-1"], "expected 0 or more, found '-1'"),
+        (["--lr-floor", "1.5"], "expected 1 or less, found '1.5'"),
+        (["--dtype", "fp8"], "invalid choice: 'fp8'"),
+        (["--timed", "3", "--log-file", "x"], "--timed trains nothing and writes no log"),
+        (["--keep", "2"], "--keep needs --save-dir"),
+        (["--resume", "auto"], "--resume auto needs --save-dir"),
+        (["--machine", "serial"], "--machine is for --loopback"),
     ],
 )
 def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,6 +75,30 @@ def test_a_wrong_option_ends_with_code_2(words: list[str], message: str, capsys:
         parse_options(words)
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_help_imports_neither_torch_nor_numpy() -> None:
+    """Each of them takes a quarter of a second or more to import."""
+    code = """
+import sys
+from chimerac.interpreter import run
+try:
+    run.parse_options(["--help"])
+except SystemExit:
+    sys.exit(str({"torch", "numpy", "pydantic", "tqdm"} & set(sys.modules)))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == "set()\n"
+
+
+def test_every_preset_and_its_size_is_in_the_help() -> None:
+    shown = capture_help()
+    for name, sizes in PRESETS.items():
+        row = next(line.split() for line in shown.splitlines() if line.startswith(f"{name} "))
+        with torch.device("meta"):  # without memory
+            layers = [build() for _, build in gpt(name, 128).layers]
+        parameters = sum(p.numel() for layer in layers for p in layer.parameters())
+        assert row[1:] == [str(sizes.blocks), str(sizes.width), str(sizes.heads), f"{parameters:,}"]
+        assert len(layers) == sizes.layers
 
 
 def test_no_file_beside_run_py_hides_a_standard_module() -> None:

@@ -1,12 +1,16 @@
 """run.py besides training: its output and measurements, timed stages, and the plan that it makes from its options."""
 
+import errno
 import json
 import os
+import re
+import subprocess
 import sys
 import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ import torch
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.model import Tensor as Spec
+from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Costs
 from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_schedule, compile_text, simulate
@@ -24,12 +29,16 @@ from chimerac.interpreter import run
 from chimerac.interpreter.launch.measure import peak_memory_bytes
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import planned
-from chimerac.interpreter.launch.record import Record, bar
+from chimerac.interpreter.launch.record import Record, check_log
+from chimerac.interpreter.launch.workloads import model_of
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_elapsed_s, times_of
+from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
-from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.training.trainer import Trainer
 from tests.distributed.alone import Alone
+
+ROOT = Path(__file__).parents[2]
 
 # --- start --------------------------------------------------------------------------------------------------------------
 
@@ -62,11 +71,6 @@ class Terminal(StringIO):
         return True
 
 
-def test_the_bar_shows_loss_speed_and_time_left() -> None:
-    assert bar(5, 20, 2.5, 12345.6, 75.2) == "[######..................] 5/20  loss 2.500  12,346 tokens/s  1:15 left"
-    assert bar(20, 20, 2.5, 1.0, 0).startswith("[########################] 20/20")
-
-
 def test_only_rank_0_prints_and_the_bar_is_for_terminals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,21 +78,99 @@ def test_only_rank_0_prints_and_the_bar_is_for_terminals(
         monkeypatch.setattr(sys, "stderr", terminal)
         record = Record(rank, iterations=2)
         record.start()
-        record.draw(2, 1.0, 1.0)
+        record.draw(1, 2.5, 12345.6)
         record.say("words")
-        assert capsys.readouterr().out == "words\n" * lines
-        assert ("2/2" in terminal.getvalue()) == bars
-        assert terminal.getvalue().endswith("\r\x1b[K") == bars, "the bar is erased before a line is printed"
+        shown = terminal.getvalue()
+        assert shown.endswith("\r") == bars, "the bar is erased before the words"
+        record.draw(2, 1.0, 1.0)
+        assert capsys.readouterr().out == "words\n" * lines, "piped output has no trace of the bar"
+        assert ("0/2" in shown) == bars and "\x1b[?25l" not in shown, "the cursor stays: a rank may be killed at any time"
 
 
-def test_each_line_of_the_log_is_written_at_once(tmp_path: Path) -> None:
-    record = Record(0, 2, tmp_path / "log")
+def test_the_bar_shows_loss_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    record = Record(0, iterations=20)
+    record.start(done=4)
+    assert record._bar is not None
+    record._bar.mininterval = 0  # seconds between two drawings
+    record.draw(5, 2.5, 12345.6)
+    assert re.search(r"5/20 .*loss 2.500, 12,346 tokens/s", terminal.getvalue())
+    record.close()
+    assert terminal.getvalue().endswith("\r"), "the bar is erased: a finding that follows begins a line"
+    record.write({"iteration": 5})  # nothing is open any more
+    record.draw(6, 2.5, 1.0)
+
+
+# --- the log ------------------------------------------------------------------------------------------------------------
+
+
+def lines_of(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_line_of_the_log_is_written_at_once_after_a_line_about_the_run(tmp_path: Path) -> None:
+    record = Record(0, 2, tmp_path / "log", {"settings": {"lr": 0.1}})
     Record(1, 2, tmp_path / "other").write({"iteration": 1})
     record.write({"iteration": 1, "loss": 2.5})
-    assert json.loads((tmp_path / "log").read_text()) == {"iteration": 1, "loss": 2.5}
+    first, second = lines_of(tmp_path / "log")
+    assert first.pop("started").endswith("+00:00")
+    assert first == {"format": "chimera-log", "version": 1, "settings": {"lr": 0.1}}
+    assert second == {"iteration": 1, "loss": 2.5}
     assert not (tmp_path / "other").exists()
-    with pytest.raises(ChimeraError, match=r"E811: the log .* cannot be written: no such file or directory"):
-        Record(0, 2, tmp_path / "gone" / "log")
+
+
+def test_a_log_is_appended_to_also_after_a_line_that_was_cut(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for end in ("\n", '\n{"iteration": 2, "lo'):
+        log.write_text('{"iteration": 1}' + end)
+        Record(0, 2, log).write({"iteration": 3})
+        lines = log.read_text().splitlines()
+        assert lines[0] == '{"iteration": 1}' and json.loads(lines[-1]) == {"iteration": 3}
+        assert len(lines) == (3 if end == "\n" else 4) and json.loads(lines[-2])["format"] == "chimera-log"
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    Record(0, 2, tmp_path / "log").write({"loss": float("nan"), "bubble": [0.5, float("inf")]})
+    assert lines_of(tmp_path / "log")[-1] == {"loss": None, "bubble": [0.5, None]}
+
+
+def test_a_full_disk_is_said_once_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = Record(0, 2, Path("/dev/full"))
+    record.write({"iteration": 1})
+    said = "the log /dev/full can no longer be written: no space left on device; the run goes on\n"
+    assert capsys.readouterr().out == said
+    record = Record(0, 2, tmp_path / "log")
+    record.write({"iteration": 1})
+
+    class Full:
+        def write(self, _: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def close(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    record._log = Full()  # type: ignore[assignment]
+    for iteration in (2, 3):
+        record.write({"iteration": iteration})
+    assert capsys.readouterr().out.count("can no longer be written: no space left on device") == 1
+
+
+def test_a_log_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for path, why in (
+        (tmp_path / "gone" / "log", "the folder .*gone does not exist"),
+        (tmp_path / "file" / "log", "not a directory"),
+        (tmp_path, "it is a folder"),
+    ):
+        with pytest.raises(ChimeraError, match=f"E811: the log .* cannot be written: {why}"):
+            plan("--log-file", str(path), "--model", "unknown", monkeypatch=monkeypatch)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ChimeraError, match=r"E811: .*permission denied"):
+        check_log(tmp_path / "log")
+    assert not (tmp_path / "log").exists()
+    monkeypatch.setenv("RANK", "1")  # only rank 0 writes
+    plan("--log-file", "/nowhere/log", monkeypatch=monkeypatch)
 
 
 def test_the_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,6 +307,56 @@ def test_a_timed_plan_has_the_simulators_times(monkeypatch: pytest.MonkeyPatch) 
     found = plan("--timed", "20", monkeypatch=monkeypatch)
     assert found.evaluation is None
     assert found.predicted == IterationTimes(16, (0.25,) * 4)
+
+
+def test_mistakes_are_found_in_the_order_of_their_cost_and_without_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "short").write_text("short")
+    for words, code in (
+        (["--log-file", "/nowhere/log", "--model", "gpt-smal"], "E811"),
+        (["--model", "gpt-smal", "-p", "N=3"], "E801"),
+        (["--model", "gpt-small/0"], "E801"),
+        (["--model", "gpt-small/-1"], "E801"),
+        (["--model", "gpt-small/10001"], "E801"),
+        (["--data", str(tmp_path / "gone"), "-p", "N=3"], "E802"),
+        (["--data", str(tmp_path / "short"), "-p", "N=3"], "E803"),
+        (["-p", "N=3"], "E210"),
+        (["schedules/chimera_halving.sched", "--micro-batch", "3"], "E804"),
+        (["schedules/zb_v.sched", "-p", "D=4", "--model", "gpt-small"], "E705"),
+    ):
+        with pytest.raises(ChimeraError) as error:
+            plan(*words, monkeypatch=monkeypatch)
+        assert [d.code for d in error.value.diagnostics] == [code]
+
+
+def test_planning_imports_no_torch() -> None:
+    code = """
+import sys
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import planned
+planned(parse_options(["--data", "LICENSE", "--loopback"]))
+sys.exit("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_the_default_model_has_a_layer_for_each_stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for words, name in (
+        (["schedules/zb_v.sched", "-p", "D=4"], "gpt-small/6"),
+        (["schedules/zb_v.sched", "-p", "D=2"], "gpt-small"),
+        (["schedules/gpipe.sched", "-p", "D=40", "--micro-batch", "1"], "gpt-small/38"),
+        (["schedules/zb_v.sched", "-p", "D=2", "--model", "gpt-nano/9"], "gpt-nano/9"),
+    ):
+        settings = parse_options(words)
+        program = planned(settings).program
+        model = model_of(settings, program)
+        assert model.name == name
+        assert len(model.layers) >= program.header.stages
+    # A program that is cut for a model trains that model.
+    for named, expected in (("gpt-micro", "gpt-micro"), ("mine", "gpt-small")):
+        cut = replace(program, partition=Partition(named, ((0, 2), (2, 3), (3, 4), (4, 6))))
+        assert model_of(parse_options([]), cut).name == expected
 
 
 # --- machines -----------------------------------------------------------------------------------------------------------

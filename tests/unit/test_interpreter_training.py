@@ -13,8 +13,10 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import IGNORED
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.evaluation import Evaluator, FirstSamples
+from chimerac.interpreter.training.optimizer import learning_rate
 from chimerac.interpreter.training.reference import train, whole_model
-from chimerac.interpreter.training.trainer import Settings, Trainer, learning_rate
+from chimerac.interpreter.training.settings import Settings
+from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
@@ -83,18 +85,12 @@ def test_a_loss_that_is_nan_ends_the_run_with_a_finding() -> None:
         trainer.update(4, float("nan"))
 
 
-def test_the_warm_up_has_the_length_of_its_setting() -> None:
-    rates = [learning_rate(replace(SETTINGS, warm_up=5), t) for t in range(20)]
-    assert rates[:5] == pytest.approx([SETTINGS.rate * k / 5 for k in range(1, 6)])
-    assert rates[5:] == sorted(rates[5:], reverse=True)
-    assert learning_rate(replace(SETTINGS, warm_up=0), 0) == SETTINGS.rate
-
-
 def test_the_plain_reference_is_a_textbook_loop() -> None:
     """The reference to which schedules are compared equals a training loop that uses torch only."""
     settings, whole, reference = replace(SETTINGS, iterations=3), whole_model(MODEL, 3), whole_model(MODEL, 3)
     results = list(train(whole, MODEL, IntegerSamples(), settings, samples=4))
-    optimizer = torch.optim.AdamW(reference.parameters(), lr=1.0)
+    decay = [{"params": [p], "weight_decay": 0.1 if p.dim() > 1 else 0.0} for p in reference.parameters()]
+    optimizer = torch.optim.AdamW(decay, lr=1.0, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
     for t, result in enumerate(results):
         (tokens,), targets = IntegerSamples().read(range(4 * t, 4 * t + 4))

@@ -13,7 +13,8 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws, Dropout, drawing
 from chimerac.interpreter.runtime.model import IGNORED, Model, build_layer, build_stage
 from chimerac.models.__main__ import main
-from chimerac.models.gpt import PRESETS, gpt, next_byte_loss
+from chimerac.models.gpt import gpt, next_byte_loss
+from chimerac.models.presets import PRESETS
 
 NANO = gpt("gpt-nano", 16)
 

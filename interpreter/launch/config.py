@@ -1,0 +1,160 @@
+"""Config files: the settings of a run as YAML, each key an option. Values are checked against the types of RunSettings.
+
+YAML 1.2, in which `1e-4` is a number and `no` a text. A key is the name of an option without its dashes; `seq-len` and
+`seq_len` are the same key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean
+from chimerac.chimera_ir.files import read
+from chimerac.interpreter.launch.settings import RunSettings, as_mapping
+
+
+def config_values(path: Path) -> dict[str, Any]:
+    """Return the values of a config file by field of RunSettings.
+
+    Raises ValueError with the file, the key and what is wrong.
+    """
+    try:
+        text = read(path)
+    except ChimeraError as error:
+        raise ValueError(f"argument --config: {error.diagnostics[0].message}") from None
+    values: dict[str, Any] = {}
+    for key, value in _mapping(path, text).items():
+        name = key.replace("-", "_") if isinstance(key, str) else ""
+        if name not in types():
+            near = did_you_mean(name, types())
+            raise ValueError(f"{path}: unknown key '{key}'" + (f"; {near}" if near.startswith("did you mean") else ""))
+        if name in values:
+            raise ValueError(f"{path}: {key}: this key is given twice")
+        try:
+            values[name] = typed(name, value, strict=True)
+        except ValueError as error:
+            raise ValueError(f"{path}: {key}: {error}") from None
+    return values
+
+
+def as_yaml(settings: RunSettings) -> str:
+    """Return the settings as the text of a config file."""
+    out = StringIO()
+    _yaml().dump(as_mapping(settings), out)
+    return out.getvalue()
+
+
+def typed(name: str, value: Any, strict: bool) -> Any:
+    """Return a value as the type of a field of RunSettings. strict: of a file; otherwise the words of a command line.
+
+    Raises ValueError that says what is expected and what was found.
+    """
+    # pydantic takes 0.1 s to import, which --help does not need.
+    from pydantic import ValidationError
+
+    kind, is_optional = types()[name]
+    if value is None and is_optional:
+        return None
+    if name == "parameters":
+        kind = dict[str, int]
+    try:
+        # The JSON form: a list is also a tuple, and a text is also a path, but no text is a number.
+        found = (
+            _adapter(kind).validate_json(json.dumps(value), strict=True) if strict else _adapter(kind).validate_python(value)
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "".join(f"{part}: " if isinstance(part, str) else f"value {part + 1}: " for part in first["loc"])
+        raise ValueError(f"{place}expected {_expected(first)}, found {_short(first['input'])}") from None
+    except (TypeError, ValueError, RecursionError):  # a date, or a list that contains itself
+        raise ValueError(f"a value of this kind is not allowed: {_short(value)}") from None
+    return tuple(found.items()) if name == "parameters" else found
+
+
+def _expected(error: Any) -> str:
+    """Return what pydantic expected, from one of its errors."""
+    limits = error.get("ctx", {})
+    match error["type"].split("_"):
+        case ["int", *_]:
+            return "an integer"
+        case ["float", *_]:
+            return "a number"
+        case ["bool", *_]:
+            return "true or false"
+        case ["literal", "error"]:
+            return str(limits["expected"])
+        case ["greater", "than", "equal"]:
+            return f"{limits['ge']:g} or more"
+        case ["greater", "than"]:
+            return f"more than {limits['gt']:g}"
+        case ["less", "than", "equal"]:
+            return f"{limits['le']:g} or less"
+        case ["less", "than"]:
+            return "a finite number" if limits["lt"] == math.inf else f"less than {limits['lt']:g}"
+        case ["too", "long" | "short"] | ["missing"] | ["tuple", *_]:
+            return "a list of two numbers"
+        case ["dict", *_]:
+            return "lines of the form 'NAME: NUMBER'"
+        case ["string" | "path", *_]:
+            return "a text"
+        case _:
+            return f"another value ({error['msg']})"
+
+
+@cache
+def types() -> dict[str, tuple[Any, bool]]:
+    """Return the type of each field of RunSettings without its None, and whether None is allowed."""
+    hints = get_type_hints(RunSettings, include_extras=True)
+    found = {}
+    for name in (f.name for f in fields(RunSettings)):
+        parts = [part for part in get_args(hints[name]) if part is not NoneType]
+        is_optional = NoneType in get_args(hints[name])
+        found[name] = (parts[0] if is_optional else hints[name], is_optional)
+    return found
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _mapping(path: Path, text: str) -> Mapping[Any, Any]:
+    # ruamel.yaml takes 0.05 s to import, which only a run with a config file needs.
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        found = _yaml().load(text)
+    except MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"{path}{line}: {error.problem}") from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if found is None:  # an empty file
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected lines of the form 'key: value', found {_short(found)}")
+    return found
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    return yaml
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,71 @@
+"""The check before the first iteration that the ranks of this machine have the memory that they need (E818)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.interpreter.launch import measure
+from chimerac.interpreter.launch.plan import Plan, RankBytes
+from chimerac.interpreter.launch.settings import RunSettings
+
+HELP = "take a smaller model, smaller micro-batches or more machines; --no-memory-check starts all the same"
+
+
+def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ranks_here: int, checks_gradients: bool) -> None:
+    """Raise ChimeraError E818 if the ranks that share this rank's memory need more than is available.
+
+    Without the compiler nothing is predicted, and nothing is checked. ranks_here: ranks of this machine; checks_gradients:
+    every rank builds the whole model once.
+    """
+    if plan.memory is None or not settings.memory_check:
+        return
+    device, sharing = _sharing(settings, ranks_here)
+    by_rank = plan.memory(model)
+    ranks = [by_rank[rank] for rank in sharing]
+    state = [_state_bytes(r, settings, model, len(by_rank)) for r in ranks]
+    whole = model.stage_sums((range(len(model.layers)),))[0]
+    once = whole.weight_bytes + whole.gradient_bytes if checks_gradients else 0
+    needed = sum(sum(r) + max(s, once) for r, s in zip(ranks, state, strict=True))
+    available = measure.available_memory_bytes(device)
+    if needed <= available:
+        return
+    place = "this machine" if device.type == "cpu" else f"GPU {device.index} of this machine"
+    count = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    parts = {
+        "weights": sum(r.weights for r in ranks),
+        "gradients": sum(r.gradients for r in ranks),
+        "optimizer state": sum(state),
+        "activations and messages": sum(r.others for r in ranks),
+    }
+    notes = [", ".join(f"{name} {size:,}" for name, size in parts.items())]
+    if once:
+        notes.append(f"the check of the gradients: {once:,} for each rank once, before there is optimizer state")
+    raise refuse(
+        "E818",
+        f"{place} has {available:,} bytes available, and its {count} need {needed:,} to train {model.name}",
+        notes=tuple(notes),
+        help=HELP,
+    )
+
+
+def _sharing(settings: RunSettings, ranks_here: int) -> tuple[torch.device, Sequence[int]]:
+    """Return the device whose memory this rank uses, and all global ranks of this machine that use it."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    first = 0 if settings.loopback else int(os.environ.get("RANK", "0")) - local
+    here = range(first, first + ranks_here)
+    if settings.transport == "gloo":
+        return torch.device("cpu"), here
+    gpus = torch.cuda.device_count()
+    return torch.device("cuda", local % gpus), here[local % gpus :: gpus]
+
+
+def _state_bytes(rank: RankBytes, settings: RunSettings, model: ModelDescription, world: int) -> int:
+    """Return the bytes of AdamW's state on a rank: two numbers for each of a gradient."""
+    if not settings.zero:
+        return 2 * rank.gradients
+    return 2 * model.stage_sums((range(len(model.layers)),))[0].gradient_bytes // world

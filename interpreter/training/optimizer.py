@@ -1,0 +1,45 @@
+"""The optimizer of a run, and its learning rate in each iteration (docs/reproducing.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import assert_never
+
+from torch import nn
+from torch.optim import AdamW
+
+from chimerac.interpreter.training.settings import Settings
+
+
+def build_optimizer(named_parameters: Mapping[str, nn.Parameter], settings: Settings) -> AdamW | None:
+    """Return AdamW for these parameters; None if there are none, which AdamW does not accept.
+
+    Weights decay in parameters with two or more dimensions: matrices and tables of embeddings, but no norms and biases.
+    The learning rate of a step is set before it, from `learning_rate`.
+    """
+    parameters = list(named_parameters.values())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return AdamW(groups, lr=settings.rate, betas=settings.betas) if groups else None
+
+
+def learning_rate(settings: Settings, iteration: int) -> float:
+    """Return the rate of one iteration: it rises linearly over the warm-up, then falls from `rate` to `rate_floor` times it."""
+    warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
+    if iteration < warm_up:
+        return settings.rate * (iteration + 1) / warm_up
+    progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)
+    match settings.rate_schedule:
+        case "cosine":
+            left = (1 + math.cos(math.pi * progress)) / 2
+        case "linear":
+            left = 1 - progress
+        case "constant":
+            left = 1.0
+        case _:
+            assert_never(settings.rate_schedule)
+    return settings.rate * (settings.rate_floor + (1 - settings.rate_floor) * left)

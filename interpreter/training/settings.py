@@ -1,0 +1,50 @@
+"""How to train: the settings of the trainer, as a value. It does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from chimerac.chimera_ir.diagnostics import refuse
+
+if TYPE_CHECKING:
+    from chimerac.chimera_ir.program import Program
+
+Dtype = Literal["fp32", "bf16"]
+RateSchedule = Literal["cosine", "linear", "constant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
+
+    warm_up: iterations in which the rate rises; None: a tenth of all. rate_schedule, rate_floor: how the rate falls, and to
+    which share of `rate`. betas, weight_decay: of AdamW. clip: the largest norm of the gradient. accumulate: batches whose
+    gradients are summed before each weight update. dtype: in which layers compute.
+    """
+
+    iterations: int
+    seed: int
+    micro_batch: int
+    rate: float
+    clip: float = 1.0
+    warm_up: int | None = None
+    rate_schedule: RateSchedule = "cosine"
+    rate_floor: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    accumulate: int = 1
+    dtype: Dtype = "fp32"
+
+
+def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
+    """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
+    part, whole = program.header.micro_batch_size
+    if micro_batch * part % whole:
+        raise refuse(
+            "E804",
+            f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
+            notes=(f"{program.header.schedule} runs micro-batches of size {part}/{whole}",),
+            help=f"give --micro-batch a multiple of {whole}",
+        )
+    return micro_batch * part // whole

@@ -1,0 +1,134 @@
+"""The check that the ranks of a machine have the memory that they need: what it counts, and where it applies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.analyze.memory import memory
+from chimerac.interpreter.launch import measure
+from chimerac.interpreter.launch.job import TrainingJob
+from chimerac.interpreter.launch.memory_check import check_memory
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.start import prepared
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.models.gpt import gpt
+
+NANO = describe(gpt("gpt-nano", 32), 4)
+WORDS = ["schedules/chimera.sched", "-p", "D=4", "--model", "gpt-nano", "--seq-len", "32"]
+BY_RANK = memory(compile_schedule("chimera", {"D": 4}).program, NANO)
+# Weights, gradients and the rest at its peak, and AdamW's two numbers for each gradient.
+NEEDED = [r.peak + 2 * r.gradients for r in BY_RANK]
+
+
+def check(
+    available: int, monkeypatch: pytest.MonkeyPatch, *words: str, ranks_here: int = 4, checks_gradients: bool = False
+) -> None:
+    settings = parse_options([*WORDS, *words])
+    monkeypatch.setattr(measure, "available_memory_bytes", lambda _: available)
+    check_memory(planned(settings), settings, NANO, ranks_here, checks_gradients)
+
+
+def test_more_than_there_is_is_refused_with_every_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(sum(NEEDED), monkeypatch)
+    with pytest.raises(ChimeraError) as error:
+        check(sum(NEEDED) - 1, monkeypatch)
+    (found,) = error.value.diagnostics
+    assert found.code == "E818"
+    assert found.message == (
+        f"this machine has {sum(NEEDED) - 1:,} bytes available, and its 4 ranks need {sum(NEEDED):,} to train gpt-nano"
+    )
+    weights, gradients = (sum(getattr(r, name) for r in BY_RANK) for name in ("weights", "gradients"))
+    rest = sum(NEEDED) - weights - 3 * gradients
+    assert found.notes == (
+        f"weights {weights:,}, gradients {gradients:,}, optimizer state {2 * gradients:,}, activations and messages {rest:,}",
+    )
+    check(0, monkeypatch, "--no-memory-check")
+
+
+def test_only_the_ranks_of_this_machine_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # the machine has ranks 2 and 3
+    here = NEEDED[2] + NEEDED[3]
+    check(here, monkeypatch, ranks_here=2)
+    with pytest.raises(ChimeraError, match=f"its 2 ranks need {here:,}"):
+        check(here - 1, monkeypatch, ranks_here=2)
+    with pytest.raises(ChimeraError, match=f"its 4 ranks need {sum(NEEDED):,}"):
+        check(here, monkeypatch, "--loopback")
+
+
+def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # GPU 1 has ranks 1 and 3
+    shared = NEEDED[1] + NEEDED[3]
+    check(shared, monkeypatch, "--transport", "staged")
+    with pytest.raises(ChimeraError, match=f"E818: GPU 1 of this machine has .* its 2 ranks need {shared:,}"):
+        check(shared - 1, monkeypatch, "--transport", "staged")
+
+
+def test_the_whole_model_of_the_gradient_check_and_shared_state_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = 2 * 4 * NANO.parameters  # its weights and gradients; they are gone before AdamW has state
+    needed = sum(r.peak + max(2 * r.gradients, whole) for r in BY_RANK)
+    check(needed, monkeypatch, checks_gradients=True)
+    with pytest.raises(ChimeraError, match="E818") as error:
+        check(needed - 1, monkeypatch, checks_gradients=True)
+    assert f"the check of the gradients: {whole:,} for each rank once" in error.value.diagnostics[0].notes[1]
+    shared = sum(r.peak + 2 * 4 * NANO.parameters // 4 for r in BY_RANK)
+    check(shared, monkeypatch, "--zero")
+    with pytest.raises(ChimeraError, match="E818"):
+        check(shared - 1, monkeypatch, "--zero")
+
+
+def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = parse_options([*WORDS, "--loopback"])
+    plan = planned(settings)
+    assert isinstance(prepared(plan, settings, ranks_here=4), TrainingJob)
+    monkeypatch.setattr(measure, "available_memory_bytes", lambda _: 1000)
+    with pytest.raises(ChimeraError, match="E818"):
+        prepared(plan, settings, ranks_here=4)
+
+
+def test_what_is_available_is_limited_by_the_machine_and_by_each_cgroup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(measure, "_limited_cgroups", list)
+    machine = measure.available_memory_bytes(cpu)
+    assert 0 < machine <= psutil.virtual_memory().total
+    inner, outer, old = tmp_path / "a" / "b", tmp_path / "a", tmp_path / "old"
+    for folder, limit, used, stat in (
+        (inner, "max", 5, "inactive_file 1"),
+        (outer, 1000, 700, "anon 3\ninactive_file 40"),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in (("memory.max", limit), ("memory.current", used), ("memory.stat", stat)):
+            (folder / name).write_text(f"{value}\n")
+    old.mkdir()
+    for name, value in (("limit_in_bytes", 100), ("usage_in_bytes", 60), ("stat", "inactive_file 1\ntotal_inactive_file 5")):
+        (old / f"memory.{name}").write_text(f"{value}\n")
+    new = ("memory.max", "memory.current")
+    found = [(inner, *new), (outer, *new), (tmp_path / "none", *new), (old, "memory.limit_in_bytes", "memory.usage_in_bytes")]
+    monkeypatch.setattr(measure, "_limited_cgroups", lambda: found)
+    assert measure._left_in_cgroups() == [340, 45]
+    assert measure.available_memory_bytes(cpu) == 45
+
+
+def test_cgroups_are_found_up_to_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(measure, "CGROUPS", tmp_path)
+    monkeypatch.setattr(Path, "read_text", lambda _: "4:memory:/x\n3:cpu,cpuacct:/y\n0::/a/b\n")
+    new, old = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    memory_root = tmp_path / "memory"
+    assert measure._limited_cgroups() == [
+        (memory_root / "x", *old),
+        (memory_root, *old),
+        (tmp_path / "a" / "b", *new),
+        (tmp_path / "a", *new),
+        (tmp_path, *new),
+    ]

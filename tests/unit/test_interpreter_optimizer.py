@@ -1,0 +1,83 @@
+"""The optimizer and the learning rate: equal to torch's own schedulers and to AdamW written out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+
+from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
+from chimerac.interpreter.training.settings import Settings
+
+SETTINGS = Settings(iterations=50, seed=0, micro_batch=1, rate=3e-3, warm_up=7)
+
+
+def falling(optimizer: torch.optim.Optimizer, s: Settings) -> LRScheduler:
+    """Return torch's scheduler for the iterations after the warm-up."""
+    rest = s.iterations - (s.warm_up or 0)
+    match s.rate_schedule:
+        case "cosine":
+            return CosineAnnealingLR(optimizer, rest, eta_min=s.rate * s.rate_floor)
+        case "linear":
+            return LinearLR(optimizer, 1.0, max(s.rate_floor, 1e-12), total_iters=rest)
+        case "constant":
+            return ConstantLR(optimizer, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize(("floor", "warm_up"), [(0.1, 7), (0.0, 2), (1.0, 7), (0.35, 40)])
+def test_rates_equal_those_of_torchs_schedulers(kind: str, floor: float, warm_up: int) -> None:
+    s = replace(SETTINGS, rate_schedule=kind, rate_floor=floor, warm_up=warm_up)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=s.rate)
+    rising = LinearLR(optimizer, 1 / warm_up, 1.0, total_iters=warm_up - 1)
+    scheduler = SequentialLR(optimizer, [rising, falling(optimizer, s)], [warm_up])
+    for iteration in range(s.iterations):
+        assert learning_rate(s, iteration) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
+def test_rates_are_defined_for_every_length_of_the_warm_up(kind: str) -> None:
+    for warm_up in (None, 0, 1, 50, 99):
+        s = replace(SETTINGS, rate_schedule=kind, warm_up=warm_up)
+        rates = [learning_rate(s, t) for t in range(s.iterations)]
+        assert all(0 < rate <= s.rate * (1 + 1e-12) for rate in rates)
+    assert learning_rate(replace(SETTINGS, warm_up=0), 0) == SETTINGS.rate
+    assert learning_rate(replace(SETTINGS, iterations=1, warm_up=None), 0) == SETTINGS.rate
+
+
+def test_updates_equal_adamw_written_out_and_only_matrices_decay() -> None:
+    s = replace(SETTINGS, betas=(0.8, 0.97), weight_decay=0.3)
+    torch.manual_seed(0)
+    start = {"matrix": torch.randn(3, 4), "table": torch.randn(5, 2), "norm": torch.randn(4), "scalar": torch.randn(())}
+    named = {name: nn.Parameter(value.clone()) for name, value in start.items()}
+    optimizer = build_optimizer(named, s)
+    assert optimizer is not None
+    expected = {name: value.double() for name, value in start.items()}
+    mean = {name: torch.zeros_like(value) for name, value in expected.items()}
+    square = {name: torch.zeros_like(value) for name, value in expected.items()}
+    for step in range(1, 6):
+        rate = learning_rate(s, step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for name, p in named.items():
+            p.grad = torch.randn_like(p)
+            g = p.grad.double()
+            mean[name] = 0.8 * mean[name] + 0.2 * g
+            square[name] = 0.97 * square[name] + 0.03 * g * g
+            decay = 0.3 if name in ("matrix", "table") else 0.0
+            change = (mean[name] / (1 - 0.8**step)) / ((square[name] / (1 - 0.97**step)).sqrt() + 1e-8)
+            expected[name] = expected[name] * (1 - rate * decay) - rate * change
+        optimizer.step()
+    for name, p in named.items():
+        assert p.double().allclose(expected[name], rtol=1e-5, atol=1e-6), name
+
+
+def test_a_rank_without_parameters_has_no_optimizer() -> None:
+    assert build_optimizer({}, SETTINGS) is None
+    only_norms = build_optimizer({"norm": nn.Parameter(torch.ones(3))}, SETTINGS)
+    assert only_norms is not None and [g["weight_decay"] for g in only_norms.param_groups] == [0.0]

@@ -99,8 +99,8 @@ def needed_waits(p: Program, machine: Machine) -> Iterator[int]:
     if executed(index, machine, waits).all():
         return
     for why in WAITS:
-        remaining = waits.why != why
-        others = Waits(waits.nodes, waits.target[remaining], waits.source[remaining], waits.why[remaining])
+        remaining = waits.reason != why
+        others = Waits(waits.nodes, waits.target[remaining], waits.source[remaining], waits.reason[remaining])
         if executed(index, machine, others).all():
             yield why
 

@@ -118,7 +118,9 @@ def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> Non
 
 def test_the_help_is_the_rule_if_no_limit_can_be_tried_in_time() -> None:
     d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)
-    assert d.help.startswith("bound F - B, which every micro-batch gives back, with room for a forward of every pipe and stage")
+    assert d.help.startswith(
+        "limit F - B instead, a count that every backward lowers; leave room for a forward of every pipe and stage"
+    )
 
 
 def test_groups_of_forwards() -> None:

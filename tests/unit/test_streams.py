@@ -74,9 +74,9 @@ def test_the_reader_accepts_exactly_the_instructions_that_the_types_accept(field
     try:
         value = _instruction_adapter().validate_json(json.dumps(fields))
     except ValidationError:
-        assert not is_added and not rows.last
+        assert not is_added and not rows.last_length
         return
-    assert is_added and rows.last == 1
+    assert is_added and rows.last_length == 1
     assert program_of_rows(rows).stream(0) == program_of(HEADER, [[value]]).stream(0) == (value,)
 
 
@@ -85,9 +85,11 @@ def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
     compiled = program("chimera_halving", D=4, N=8)
     for read, write in ((program_from_json, program_to_json), (program_from_text, program_to_text)):
         reread = read(write(compiled))
-        assert set(reread.batches) == set(compiled.batches) and reread.batches[:8] == tuple((m,) for m in range(8))
+        assert set(reread.micro_batch_lists) == set(compiled.micro_batch_lists) and reread.micro_batch_lists[:8] == tuple(
+            (m,) for m in range(8)
+        )
         assert all((a == b).all() for a, b in zip(reread.table.columns()[:4], compiled.table.columns()[:4], strict=True))
-        assert all(reread.batches[a] == compiled.batches[b] for a, b in tasks_of(reread, compiled))
+        assert all(reread.micro_batch_lists[a] == compiled.micro_batch_lists[b] for a, b in tasks_of(reread, compiled))
     rows = Streams()
     rows.begin()
     for ids in ([0], [9], [0, 1], [MAX_ID], [9], [1, 0], [0, 1]):
@@ -101,7 +103,7 @@ def test_micro_batches_are_numbered_as_the_compiler_numbers_them() -> None:
         (1, 0),
         (0, 1),
     ]  # type: ignore[union-attr]
-    assert program_of_rows(rows).batches == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
+    assert program_of_rows(rows).micro_batch_lists == ((0,), (1,), (0, 1), (1, 0), (9,), (MAX_ID,))
 
 
 def tasks_of(a: Program, b: Program) -> list[tuple[int, int]]:

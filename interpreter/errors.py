@@ -19,13 +19,12 @@ class InterpreterError(Exception):
 class PeerLostError(InterpreterError):
     """Another rank has ended, does not answer, or was waited for too long.
 
-    exit_delay_s: seconds to wait before this rank exits, so that the rank that knows the cause reports first. torchrun ends all
-    ranks as soon as one has failed.
+    peer_ended: a connection was closed. The other rank may have reported why, or the process that started it knows.
     """
 
-    def __init__(self, message: str, exit_delay_s: float = 0.0) -> None:
+    def __init__(self, message: str, peer_ended: bool = False) -> None:
         super().__init__(message)
-        self.exit_delay_s = exit_delay_s
+        self.peer_ended = peer_ended
 
 
 class StuckError(InterpreterError):

@@ -61,7 +61,7 @@ def test_ranks_with_different_settings_are_refused(different: list[str], finding
         jobs.append(prepared(plans[-1], options, ranks_here=2))
 
     def rank(transport: Transport) -> int:
-        return jobs[transport.rank].run(transport, check_parent=lambda: None)
+        return jobs[transport.rank].run(transport)
 
     with pytest.raises(ChimeraError, match=finding):
         run_in_loopback(plans[0].program, rank)
@@ -76,7 +76,7 @@ def test_ranks_with_different_partitions_are_refused(tmp_path: Path) -> None:
         settings = parse_options([str(path), *TINY])
         jobs.append(prepared(planned(settings), settings, ranks_here=2))
     with pytest.raises(ChimeraError) as error:
-        run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport, check_parent=lambda: None))
+        run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport))
     message = "rank 0 and rank 1 have a different partition, stage 0: layers 0 to 0 and layers 0 to 1"
     assert [(d.code, d.message) for d in error.value.diagnostics] == [("E817", message)]
 
@@ -159,7 +159,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
     def whole() -> None:
         plan = planned(given)
         job = prepared(plan, given, ranks_here=2)
-        run_in_loopback(plan.program, lambda transport: job.run(transport, check_parent=lambda: None))
+        run_in_loopback(plan.program, lambda transport: job.run(transport))
 
     with pytest.raises(ChimeraError) as error:
         whole()

@@ -11,6 +11,8 @@ each is raised.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class InterpreterError(Exception):
     """A run failed. The message is for the user; it needs no traceback."""
@@ -20,11 +22,12 @@ class PeerLostError(InterpreterError):
     """Another rank has ended, does not answer, or was waited for too long.
 
     peer_ended: a connection was closed. The other rank may have reported why, or the process that started it knows.
+    hanging: the ids of the processes of this machine that do not answer.
     """
 
-    def __init__(self, message: str, peer_ended: bool = False) -> None:
+    def __init__(self, message: str, peer_ended: bool = False, hanging: Sequence[int] = ()) -> None:
         super().__init__(message)
-        self.peer_ended = peer_ended
+        self.peer_ended, self.hanging = peer_ended, tuple(hanging)
 
 
 class StuckError(InterpreterError):

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
@@ -74,6 +77,8 @@ def end_with(error: Exception, reports: bool, job: JobEnd | None = None) -> NoRe
         job.linger()  # the process that ended first is the first cause for torchrun
     if claimed:
         write_error_file(text, prints)
+        if isinstance(cause, PeerLostError):
+            kill(cause.hanging)
     if job is not None and job.is_store_host:
         time.sleep(HOST_DELAY_S)
     end(1)
@@ -86,6 +91,13 @@ def error_text(error: Exception) -> str:
     cause = error.cause if isinstance(error, RankError) else error
     trace = "" if isinstance(cause, InterpreterError) else "".join(traceback.format_exception(cause))
     return f"{trace}error: {error}\n"
+
+
+def kill(processes: Iterable[int]) -> None:
+    """Kill ranks of this machine that do not answer. torchrun would wait half a minute for them."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
 
 
 def write(text: str) -> None:

@@ -1,10 +1,10 @@
 """Starts the ranks of a job like torchrun, with the same options, and prints one message if a rank fails.
 
-    python -m chimerac.interpreter.launch.launcher --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT interpreter/run.py ...
+    python -m chimerac.interpreter.launch.launcher --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT SCRIPT ...
 
-It runs the agent of torch.distributed.elastic, so rendezvous and restarts are torch's. Unlike torchrun it prints neither torch's
-log nor a table of failures. The rank that fails first prints the message of the job. If a rank was killed, the launcher prints
-the message. Its exit code is that of the rank that failed first, or 128 plus the number of the signal.
+It runs the agent of torch.distributed.elastic, so rendezvous and restarts are torch's. Unlike torchrun it prints neither the log
+of torch nor a table of failures. The rank that fails first prints the message of the job. If a rank was killed, the launcher
+prints the message. Its exit code is that of the rank that failed first, or 128 plus the number of the signal.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _ranks_per_machine(options: Any) -> int:
         world = planned(parse_options(options.training_script_args)).program.world
     except ChimeraError as error:
         end_with(error, reports=True)
-    machines = torchrun.parse_min_max_nnodes(options.nnodes)[1]
+    machines: int = torchrun.parse_min_max_nnodes(options.nnodes)[1]
     return -(-world // machines)
 
 

@@ -21,8 +21,8 @@ from chimerac.chimera_ir.program import Program
 Kind = Literal["receive", "send", "sum", "all", "setup"]
 
 # The columns of the position, each an int64.
-RUN, NUMBER, WAITS_FOR, PROGRAM = range(4)
-BYTES = 4 * 8
+RUN, NUMBER, WAITS_FOR, PROGRAM, PID = range(5)
+BYTES = 5 * 8
 NONE = -1  # no instruction
 
 
@@ -40,13 +40,14 @@ class Position:
 
     run: how many times its streams have been started; number: of the instruction in the stream, NONE before the first run,
     and the length of the stream after the last instruction; waits_for: the number of the instruction whose transfer or sum it
-    waits for, or NONE; program: the key of the program.
+    waits for, or NONE; program: the key of the program; pid: of the process, NONE if unknown.
     """
 
     run: int = 0
     number: int = NONE
     waits_for: int = NONE
     program: int = NONE
+    pid: int = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Progress:
         self.position = memoryview(_mapped(path)).cast("q")
         self.position[RUN] = 0
         self.position[NUMBER] = self.position[WAITS_FOR] = self.position[PROGRAM] = NONE
+        self.position[PID] = os.getpid()
         self.programs: dict[int, Program] = {}
         self.collectives = 0
         self.waiting: tuple[Awaited, int, float] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import ranks_text
 from chimerac.interpreter.transport.liveness import LivenessCheck
-from chimerac.interpreter.transport.progress import Awaited, Kind, Progress, own_progress_file, position_of
+from chimerac.interpreter.transport.progress import Awaited, Kind, Position, Progress, own_progress_file, position_of
 from chimerac.interpreter.transport.stall import Stall
 
 GRACE_S = 4.0  # how long a rank has to answer after a wait has timed out
@@ -67,18 +67,20 @@ class Rendezvous:
         if self.limit is None or self.liveness is None:
             return PeerLostError(f"{awaited.what} failed: {reason}")
         if re.search("timed? ?out", reason, re.IGNORECASE):
-            stalled = f"{awaited.what} is not complete after {self.limit.total_seconds():g} s"
-            return PeerLostError(f"{stalled}: {self._cause_of_stall(self.liveness)}")
+            return self._timed_out(self.liveness, f"{awaited.what} is not complete after {self.limit.total_seconds():g} s")
         return PeerLostError(f"{awaited.what} failed: {self._closed_by(self.liveness, awaited, reason)}", peer_ended=True)
 
-    def _cause_of_stall(self, liveness: LivenessCheck) -> str:
-        """Return why a wait has timed out."""
+    def _timed_out(self, liveness: LivenessCheck, what: str) -> PeerLostError:
+        """Return the error for a wait that has timed out. what: the wait, and its timeout."""
         statuses = liveness.answers(GRACE_S)
         if statuses is None:
-            return f"{_host(liveness.hosted)} does not answer"
+            return PeerLostError(f"{what}: {_host(liveness.hosted)} does not answer")
         if silent := [r for r in range(liveness.world) if r not in statuses]:
-            return f"{ranks_text(silent)} {'does' if len(silent) == 1 else 'do'} not answer{self._last_places(silent)}"
-        return Stall(self.progress, statuses).reason(liveness.rank)
+            positions = _positions_here(silent)
+            verb = "does" if len(silent) == 1 else "do"
+            message = f"{what}: {ranks_text(silent)} {verb} not answer{self._places(positions)}"
+            return PeerLostError(message, hanging=[p.pid for p in positions.values() if p.pid > 0])
+        return PeerLostError(f"{what}: {Stall(self.progress, statuses).reason(liveness.rank)}")
 
     def _closed_by(self, liveness: LivenessCheck, awaited: Awaited, reason: str) -> str:
         """Return which rank has ended, after a connection was closed."""
@@ -88,15 +90,12 @@ class Rendezvous:
         silent = [r for r in awaited.ranks if r not in statuses] or [r for r in range(liveness.world) if r not in statuses]
         if not silent:
             return f"{reason}; every rank answers"
-        return f"{ranks_text(silent)} {'has' if len(silent) == 1 else 'have'} ended{self._last_places(silent)}"
+        return f"{ranks_text(silent)} {'has' if len(silent) == 1 else 'have'} ended{self._places(_positions_here(silent))}"
 
-    def _last_places(self, ranks: Sequence[int]) -> str:
-        """Return where these ranks were last, as far as they are on this machine; with a comma in front."""
-        first = int(os.environ.get("RANK", "0")) - int(os.environ.get("LOCAL_RANK", "0"))
-        local = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
-        found = {r: position_of(r - first) for r in ranks if r in local}
-        places = {r: self.progress.place(r, position) for r, position in found.items() if position is not None}
-        if len(ranks) == 1:
+    def _places(self, positions: Mapping[int, Position]) -> str:
+        """Return where these ranks were, to be appended to a message."""
+        places = {r: self.progress.place(r, position) for r, position in positions.items()}
+        if len(places) == 1:
             return "".join(f", in {place}" for place in places.values())
         return "".join(f"\n  rank {r}: in {place}" for r, place in places.items())
 
@@ -146,3 +145,11 @@ def shutdown() -> None:
 
 def _host(hosted: bool) -> str:
     return "rank 0" if hosted else "the store of torchrun"
+
+
+def _positions_here(ranks: Sequence[int]) -> dict[int, Position]:
+    """Return the positions of those of these ranks that are on this machine, also if their processes have ended."""
+    first = int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
+    local = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
+    found = {r: position_of(r - first) for r in ranks if r in local}
+    return {r: position for r, position in found.items() if position is not None}

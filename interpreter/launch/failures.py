@@ -84,6 +84,15 @@ def end_with(error: Exception, reports: bool, job: JobEnd | None = None) -> NoRe
     end(1)
 
 
+def end_silently(text: str, job: JobEnd | None) -> NoReturn:
+    """End this process with code 1, and the job with it, without a message. text: the reason, for the error file."""
+    if job is not None:
+        job.fail()
+        job.claims_report()
+    write_error_file(text)
+    os._exit(1)
+
+
 def error_text(error: Exception) -> str:
     """Return the message for an error, with the traceback if no message explains the failure; it ends with a newline."""
     if isinstance(error, ChimeraError):

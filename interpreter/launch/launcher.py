@@ -2,9 +2,9 @@
 
     python -m chimerac.interpreter.launch.launcher --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT SCRIPT ...
 
-It runs the agent of torch.distributed.elastic, so rendezvous and restarts are torch's. Unlike torchrun it prints neither the log
-of torch nor a table of failures. The rank that fails first prints the message of the job. If a rank was killed, the launcher
-prints the message. Its exit code is that of the rank that failed first, or 128 plus the number of the signal.
+It runs the agent of torch.distributed.elastic, so rendezvous and restarts are those of torch. Unlike torchrun it prints neither
+the log of torch nor a table of failures. The rank that fails first prints the message of the job. If a rank was killed, the
+launcher prints the message. Its exit code is that of the rank that failed first, or 128 plus the number of the signal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class Agent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         if result.failures:
             files = {} if self._pcontext is None else self._pcontext.error_files
-            if text := message(result.failures, files):
+            text, most = message(result.failures, files), worker_group.spec.max_restarts
+            if self._remaining_restarts > 0:
+                text += f"restarting all ranks, restart {most - self._remaining_restarts + 1} of at most {most}\n"
+            if text:
                 write(text)
         return result
 
@@ -166,10 +169,10 @@ def _position(error_file: str | None) -> Position | None:
 def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
     """Return where a rank was when it ended. The ranks that lost it know the text of its instruction."""
     for text in texts:
-        if found := re.search(rf"\brank {rank} has ended, in (.*)", text):
+        if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):
             return f", {found[1]}"
     position = _position(error_file)
-    return "" if position is None else f", {place_without_text(position)}"
+    return "" if position is None else f", {place_without_text(position).removeprefix('the ')}"
 
 
 if __name__ == "__main__":

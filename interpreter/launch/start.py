@@ -7,7 +7,7 @@ import os
 import torch
 
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.interpreter.launch.failures import end_with, write_error_file
+from chimerac.interpreter.launch.failures import end_silently, end_with, write_error_file
 from chimerac.interpreter.launch.job import Job, TimedJob, TrainingJob
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.launch.plan import Plan
@@ -45,8 +45,8 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
     try:
         code = job.run(_joined(settings, local_rank))
         gloo.leave()
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # the process that reads the output, such as head, has closed it
+        end_silently("the output was closed", rendezvous().liveness)
     except Exception as error:
         end_with(error, reports=local_rank == 0, job=rendezvous().liveness)
     if code:

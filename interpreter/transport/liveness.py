@@ -84,7 +84,10 @@ class LivenessCheck:
         self._terminated.wait(LINGER_S)
 
     def answers(self, within_s: float) -> Mapping[int, Status] | None:
-        """Set the abort flag, and return what the ranks are doing that answer in time. None if the store does not answer."""
+        """Set the abort flag, and return what the ranks are doing that answer in time. None if the store does not answer.
+
+        It returns at once if another rank reports: that rank may have ended, and does not answer then.
+        """
         statuses = {self.rank: self.progress.status()}
         self.fail()
         if not self._ask(lambda: self._collect(statuses, within_s), within_s + STORE_S):
@@ -130,7 +133,7 @@ class LivenessCheck:
 
     def _collect(self, statuses: dict[int, Status], within_s: float) -> None:
         missing, until = [r for r in range(self.world) if r != self.rank], time.monotonic() + within_s
-        while missing and time.monotonic() < until:
+        while missing and time.monotonic() < until and not self.store.check([REPORT]):
             for rank in [r for r in missing if self.store.check([f"rank {r}"])]:
                 statuses[rank] = Status.from_json(self.store.get(f"rank {rank}").decode())
                 missing.remove(rank)

@@ -128,24 +128,26 @@ class Progress:
         return replace(status, awaited=waiting[0], posted=waiting[1], waited_s=time.monotonic() - waiting[2])
 
     def place(self, rank: int, position: Position) -> str:
-        """Return the position of a rank as text: `instruction 3: FWD down s1 m0`; empty if its program is unknown."""
-        if position.number == NONE:
-            return "start-up"
+        """Return the position of a rank as text, as in `instruction 3: FWD down s1 m0`, and the operation that it waits for."""
+        place = self.instruction(rank, position)
+        if position.waits_for in (NONE, position.number):
+            return place
+        return f"{place}, in the wait for {self.instruction(rank, replace(position, number=position.waits_for))}"
+
+    def instruction(self, rank: int, position: Position) -> str:
+        """Return the instruction of a position as text; without its own text if the program of the rank is not known."""
         program = self.programs.get(position.program)
-        if program is None or rank >= program.world:
+        if program is None or rank >= program.world or position.number == NONE:
             return place_without_text(position)
         first, end = (int(n) for n in program.offsets[rank : rank + 2])
-        place = "epilogue"
-        if position.number < end - first:
-            place = f"instruction {position.number}: {program.text(first + position.number)}"
-        if 0 <= position.waits_for < end - first and position.waits_for != position.number:
-            place += f", in the wait for instruction {position.waits_for}: {program.text(first + position.waits_for)}"
-        return place
+        if position.number >= end - first:
+            return "the epilogue"
+        return f"{place_without_text(position)}: {program.text(first + position.number)}"
 
 
 def place_without_text(position: Position) -> str:
     """Return a position as text where the program is not known."""
-    return "start-up" if position.number == NONE else f"instruction {position.number}"
+    return "the start-up" if position.number == NONE else f"instruction {position.number}"
 
 
 def progress_file(error_file: str | None) -> Path | None:

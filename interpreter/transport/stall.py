@@ -7,6 +7,7 @@ of its ranks. A rank that is past the awaited instruction, or has never to run i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -97,22 +98,24 @@ class Stall:
     def _lost(self, rank: int, other: int) -> str:
         """Return that `other` is past the SEND for which `rank` waits."""
         number = self._part(rank, other)
-        program = self.progress.programs.get(self.statuses[rank].position.program)
-        send = "its SEND"
-        if program is not None and number != NONE:
-            send = f"instruction {number}: {program.text(int(program.offsets[other]) + number)}"
-        return f"rank {other} is past {send}, but no message came"
+        send = self.progress.instruction(other, replace(self.statuses[rank].position, number=number))
+        return f"rank {other} is past {'its SEND' if number == NONE else send}, but no message came"
 
     def _lines(self, ranks: Sequence[int]) -> list[str]:
-        lines = [f"  rank {r}, {self._place(r)}: {_doing(self.statuses[r])}" for r in ranks[:SHOWN]]
+        lines = [f"  rank {r}, {self._place(r)}: {self._doing(r)}" for r in ranks[:SHOWN]]
         return lines + ([f"  and {len(ranks) - SHOWN} more ranks"] if len(ranks) > SHOWN else [])
 
     def _place(self, rank: int) -> str:
-        return self.progress.place(rank, self.statuses[rank].position)
+        return self.progress.instruction(rank, self.statuses[rank].position)
 
-
-def _doing(status: Status) -> str:
-    return "computes" if status.awaited is None else f"has waited {status.waited_s:.1f} s for {status.awaited.what}"
+    def _doing(self, rank: int) -> str:
+        status = self.statuses[rank]
+        if status.awaited is None:
+            return "computes"
+        text = f"has waited {status.waited_s:.1f} s for {status.awaited.what}"
+        if status.position.waits_for == NONE:
+            return text
+        return f"{text}, {self.progress.instruction(rank, replace(status.position, number=status.position.waits_for))}"
 
 
 def _transfers(program: Program, rank: int, op: Op, peer: int) -> list[int]:

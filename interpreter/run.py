@@ -38,7 +38,7 @@ def main() -> int:
                 # The launcher imports torch, which takes 2.6 s. Findings about the program come before that.
                 from chimerac.interpreter.launch.launcher import launch
 
-                return launch(["--standalone", f"--nproc-per-node={plan.program.world}", __file__, *sys.argv[1:]])
+                return launch(["--standalone", f"--nproc-per-node={plan.program.world}", __file__, *sys.argv[1:]], plan)
             check_world(plan.program, int(os.environ["WORLD_SIZE"]))
         # torch and the modules that use it take 2.6 s to import. Findings about the program come before that.
         from chimerac.interpreter.launch.start import start

@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
     begin_process()
 
+import json
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,11 +39,13 @@ from torch.distributed.launcher import api
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.launch.failures import LAUNCHER, end_with, write
 from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.planning import planned
 from chimerac.interpreter.launch.startup import INTERRUPTED
-from chimerac.interpreter.transport.progress import Position, place_without_text, progress_file, read_position
+from chimerac.interpreter.transport.progress import Position, Progress, progress_file, read_position
 
 RUN = Path(__file__).parents[1] / "run.py"
+_known = Progress()  # the programs of run.py, for the texts of their instructions
 
 
 class Agent(LocalElasticAgent):
@@ -65,7 +69,7 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
     failures: by rank, the first to be noticed first.
     """
     for rank, failure in failures.items():
-        if _report(failure).get("printed"):
+        if _extra(failure.error_file_data).get("printed"):
             return rank, failure
     for rank, failure in failures.items():
         if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:  # SIGTERM is what the agent sends to the others
@@ -79,7 +83,7 @@ def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, st
     failures: by rank, the first to be noticed first; error_files: by local rank.
     """
     rank, failure = first_failure(failures)
-    reports = [_report(f) for f in failures.values()]
+    reports = [_extra(f.error_file_data) for f in failures.values()]
     texts = [text for report in reports if (text := str(report.get("py_callstack", "")))]
     if any(report.get("printed") for report in reports):
         return ""
@@ -94,8 +98,13 @@ def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, st
     return f"error: rank {rank} ended with exit code {failure.exitcode}\n"
 
 
-def launch(arguments: Sequence[str]) -> int:
-    """Start the ranks with a command line of torchrun, wait for their end, and return the exit code."""
+def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
+    """Start the ranks with a command line of torchrun, wait for their end, and return the exit code.
+
+    plan: what the ranks run, if it is known.
+    """
+    if plan is not None:
+        _know(plan)
     options = _options(arguments)
     logging.disable(logging.CRITICAL)
     os.environ[LAUNCHER] = "1"
@@ -124,9 +133,22 @@ def _run(options: Any) -> int:
     except SignalException as error:
         return 128 + int(error.sigval)
     except Exception as error:
-        write(f"error: the ranks cannot be started: {error}\n")
+        # Without its store the agent does not look at the ranks any more. Another machine may have had the store.
+        reports = _reports_in(Path(options.log_dir))
+        texts = [str(report["py_callstack"]) for report in reports if not report.get("printed")]
+        if len(texts) == len(reports):
+            write(f"{texts[0] if texts else f'error: the launcher cannot go on: {error}'}\n")
         return 1
     return 0
+
+
+def _reports_in(folder: Path) -> list[dict[str, Any]]:
+    """Return what the ranks of this machine wrote into their error files."""
+    reports = []
+    for path in sorted(folder.glob("*/attempt_*/*/error.json")):
+        with suppress(OSError, ValueError):
+            reports.append(_extra(json.loads(path.read_text(encoding="utf-8"))))
+    return [report for report in reports if report.get("py_callstack")]
 
 
 def _options(arguments: Sequence[str]) -> Any:
@@ -141,22 +163,29 @@ def _options(arguments: Sequence[str]) -> Any:
     return options
 
 
+def _know(plan: Plan) -> None:
+    for program in (plan.program, plan.evaluation):
+        if program is not None:
+            _known.add(program)
+
+
 def _ranks_per_machine(options: Any) -> int:
     """Return how many ranks of run.py each machine has; 1 for another script, as torchrun does."""
     script = Path(options.training_script)
     if options.module or not script.exists() or not script.samefile(RUN):
         return 1
     try:
-        world = planned(parse_options(options.training_script_args)).program.world
+        plan = planned(parse_options(options.training_script_args))
     except ChimeraError as error:
         end_with(error, reports=True)
+    _know(plan)
     machines: int = torchrun.parse_min_max_nnodes(options.nnodes)[1]
-    return -(-world // machines)
+    return -(-plan.program.world // machines)
 
 
-def _report(failure: ProcessFailure) -> dict[str, Any]:
-    """Return what a rank wrote into its error file (failures.py); empty if it wrote none."""
-    found = failure.error_file_data.get("message")
+def _extra(error_file_data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a rank wrote into its error file (failures.py); empty if the file is not one of ours."""
+    found = error_file_data.get("message")
     extra = found.get("extraInfo") if isinstance(found, dict) else None
     return extra if isinstance(extra, dict) else {}
 
@@ -172,7 +201,7 @@ def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
         if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):
             return f", {found[1]}"
     position = _position(error_file)
-    return "" if position is None else f", {place_without_text(position).removeprefix('the ')}"
+    return "" if position is None else f", {_known.place(rank, position).removeprefix('the ')}"
 
 
 if __name__ == "__main__":

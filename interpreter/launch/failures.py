@@ -76,12 +76,19 @@ def end_with(error: Exception, reports: bool, job: JobEnd | None = None) -> NoRe
     if job is not None and (peer_ended or not claimed):
         job.linger()  # the process that ended first is the first cause for torchrun
     if claimed:
-        write_error_file(text, prints)
+        write_error_file(f"its message is above: {_headline(error)}" if prints else text, prints)
         if isinstance(cause, PeerLostError):
             kill(cause.hanging)
     if job is not None and job.is_store_host:
         time.sleep(HOST_DELAY_S)
     end(1)
+
+
+def _headline(error: Exception) -> str:
+    """Return what identifies an error whose message has been printed."""
+    if isinstance(error, ChimeraError):
+        return ", ".join(f"error[{d.code}]" for d in error.diagnostics)
+    return error.place if isinstance(error, RankError) else type(error).__name__
 
 
 def end_silently(text: str, job: JobEnd | None) -> NoReturn:

@@ -18,7 +18,8 @@ from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, child
 pytestmark = pytest.mark.distributed
 
 LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
-LONG = [RUN, *CHIMERA, *TINY, "--iterations", "1000000"]
+QUICK = [RUN, *CHIMERA, *TINY, "--no-check-gradients", "--eval-samples", "1"]
+LONG = [*QUICK, "--iterations", "1000000"]
 
 
 def wait_until(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
@@ -43,7 +44,7 @@ def imports_torch(process: subprocess.Popen[str]) -> bool:
 
 def test_a_killed_rank_is_named_and_the_ranks_are_restarted() -> None:
     """The second attempt trains from the start."""
-    with started(*LAUNCHER, "--max-restarts", "1", RUN, *CHIMERA, *TINY, "--iterations", "9") as launcher:
+    with started(*LAUNCHER, "--max-restarts", "1", *QUICK, "--iterations", "9") as launcher:
         ranks = wait_for_iteration(launcher)
         assert len(ranks) == 2, "as many as the program needs"
         os.kill(ranks[1], signal.SIGKILL)

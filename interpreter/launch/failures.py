@@ -59,9 +59,9 @@ def end_with(error: Exception, reports: bool, job: JobEnd | None = None) -> NoRe
     """
     if job is not None:
         job.fail()
-    if isinstance(error, ChimeraError) and not reports:
+    if not reports and (job is None or isinstance(error, ChimeraError)):
         # Usually all ranks have the same findings, and the first rank reports them. A rank that is still running after the
-        # delay has findings that the first one does not have.
+        # delay has findings that the first one does not have. Before the ranks have met, the same holds for every error.
         if job is None:
             time.sleep(EXIT_DELAY_S)
         elif job.is_reported(EXIT_DELAY_S):

@@ -21,7 +21,7 @@ from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankErr
 
 EXIT_DELAY_S = 20  # torchrun ends all ranks as soon as one has failed, so the rank that reports the reason must exit first
 HOST_DELAY_S = 1.0  # how long rank 0 goes on after its report if it hosts the store, so that the others see the report
-LAUNCHER = "CHIMERAC_LAUNCHER"  # set in the environment of ranks whose launcher reports processes that were killed
+LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # set in the environment of ranks whose launcher reports processes that were killed
 
 
 class JobEnd(Protocol):

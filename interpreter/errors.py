@@ -11,6 +11,8 @@ each is raised.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class InterpreterError(Exception):
     """A run failed. The message is for the user; it needs no traceback."""
@@ -19,13 +21,13 @@ class InterpreterError(Exception):
 class PeerLostError(InterpreterError):
     """Another rank has ended, does not answer, or was waited for too long.
 
-    exit_delay_s: seconds to wait before this rank exits, so that the rank that knows the cause reports first. torchrun ends all
-    ranks as soon as one has failed.
+    peer_ended: a connection was closed. The other rank may have reported why, or the process that started it knows.
+    hanging: the ids of the processes of this machine that do not answer.
     """
 
-    def __init__(self, message: str, exit_delay_s: float = 0.0) -> None:
+    def __init__(self, message: str, peer_ended: bool = False, hanging: Sequence[int] = ()) -> None:
         super().__init__(message)
-        self.exit_delay_s = exit_delay_s
+        self.peer_ended, self.hanging = peer_ended, tuple(hanging)
 
 
 class StuckError(InterpreterError):
@@ -35,12 +37,12 @@ class StuckError(InterpreterError):
 class RankError(InterpreterError):
     """One instruction of one rank failed.
 
-    number: of the instruction in the rank's stream, None in the epilogue; text: of the instruction; cause: the error, which
-    decides whether a traceback helps.
+    number: of the instruction in the rank's stream, None in the epilogue; text: of the instruction; place: all three as text;
+    cause: the error, which decides whether a traceback helps.
     """
 
     def __init__(self, rank: int, number: int | None, text: str, cause: Exception) -> None:
         self.rank, self.number, self.text, self.cause = rank, number, text, cause
-        place = text if number is None else f"instruction {number}: {text}"
+        self.place = f"rank {rank}, {text if number is None else f'instruction {number}: {text}'}"
         only_text = len(cause.args) == 1 and isinstance(cause.args[0], str)
-        super().__init__(f"rank {rank}, {place}: {cause.args[0] if only_text else repr(cause)}")
+        super().__init__(f"{self.place}: {cause.args[0] if only_text else repr(cause)}")

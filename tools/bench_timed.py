@@ -47,9 +47,7 @@ def rank(unit_ms: float) -> int:
     for name in SCHEDULES:
         for micro_batches in (depth, 2 * depth):
             plan = plan_of(compile_schedule(name, {"D": depth, "N": micro_batches}).program, timed=True)
-            found = TimedJob(plan, settings, unit_ms, model_of(settings, plan.program)).measure(
-                transport, check_parent=lambda: None
-            )
+            found = TimedJob(plan, settings, unit_ms, model_of(settings, plan.program)).measure(transport)
             assert found.predicted is not None
             error = found.measured.makespan / found.predicted.makespan - 1
             status |= int(abs(error) > TOLERANCE)

@@ -1,17 +1,47 @@
-"""How a rank exits after a failure: what it prints, when, and its exit code."""
+"""How a rank exits after a failure: whether it prints the message of the job, when it exits, and its exit code.
+
+It also writes the error file of torchrun. From these files torchrun finds out which rank failed first, and the launcher whether
+the message has been printed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
 import time
 import traceback
-from typing import NoReturn
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NoReturn, Protocol
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankError
 
 EXIT_DELAY_S = 20  # torchrun ends all ranks as soon as one has failed, so the rank that reports the reason must exit first
+HOST_DELAY_S = 1.0  # how long rank 0 goes on after its report if it hosts the store, so that the others see the report
+LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # set in the environment of ranks whose launcher reports processes that were killed
+
+
+class JobEnd(Protocol):
+    """What the ranks of a job agree upon when it fails (transport/liveness.py)."""
+
+    @property
+    def is_store_host(self) -> bool:
+        """Whether the store ends with this process."""
+
+    def fail(self) -> None:
+        """Make the failure of this rank known."""
+
+    def claims_report(self) -> bool:
+        """Return whether this rank reports."""
+
+    def is_reported(self, within_s: float) -> bool:
+        """Return whether another rank reports within this time."""
+
+    def linger(self) -> None:
+        """Wait until this process is asked to end, a few seconds at most."""
 
 
 def end(code: int, after_s: float = 0) -> NoReturn:
@@ -22,18 +52,82 @@ def end(code: int, after_s: float = 0) -> NoReturn:
     os._exit(code)
 
 
-def end_with(error: Exception, reports: bool) -> NoReturn:
-    """Report an error and end this process with code 1. reports: this rank is the first of its machine."""
-    if isinstance(error, ChimeraError):
+def end_with(error: Exception, reports: bool, job: JobEnd | None = None) -> NoReturn:
+    """Report an error, unless another rank does, and end this process with code 1.
+
+    reports: this rank is the first of its machine; job: None before the ranks have met.
+    """
+    if job is not None:
+        job.fail()
+    if not reports and (job is None or isinstance(error, ChimeraError)):
         # Usually all ranks have the same findings, and the first rank reports them. A rank that is still running after the
-        # delay has findings that the first one does not have.
-        time.sleep(0 if reports else EXIT_DELAY_S)
-        print(render(error.diagnostics, sys.stderr.isatty()), end="", file=sys.stderr)
-        end(1)
-    cause = error.cause if isinstance(error, RankError) else error
-    if isinstance(cause, PeerLostError):
-        time.sleep(cause.exit_delay_s)
-    if not isinstance(cause, InterpreterError):
-        traceback.print_exception(error)
-    print(f"error: {error}", file=sys.stderr)
+        # delay has findings that the first one does not have. Before the ranks have met, the same holds for every error.
+        if job is None:
+            time.sleep(EXIT_DELAY_S)
+        elif job.is_reported(EXIT_DELAY_S):
+            job.linger()
+            end(1)
+    text, cause = error_text(error), error.cause if isinstance(error, RankError) else error
+    peer_ended = isinstance(cause, PeerLostError) and cause.peer_ended
+    claimed = job is None or job.claims_report()
+    prints = claimed and not (peer_ended and LAUNCHER in os.environ)
+    if prints:
+        write(text)
+    if job is not None and (peer_ended or not claimed):
+        job.linger()  # the process that ended first is the first cause for torchrun
+    if claimed:
+        write_error_file(f"its message is above: {_headline(error)}" if prints else text, prints)
+        if isinstance(cause, PeerLostError):
+            kill(cause.hanging)
+    if job is not None and job.is_store_host:
+        time.sleep(HOST_DELAY_S)
     end(1)
+
+
+def _headline(error: Exception) -> str:
+    """Return what identifies an error whose message has been printed."""
+    if isinstance(error, ChimeraError):
+        return ", ".join(f"error[{d.code}]" for d in error.diagnostics)
+    return error.place if isinstance(error, RankError) else type(error).__name__
+
+
+def end_silently(text: str, job: JobEnd | None) -> NoReturn:
+    """End this process with code 1, and the job with it, without a message. text: the reason, for the error file."""
+    if job is not None:
+        job.fail()
+        job.claims_report()
+    write_error_file(text)
+    os._exit(1)
+
+
+def error_text(error: Exception) -> str:
+    """Return the message for an error, with the traceback if no message explains the failure; it ends with a newline."""
+    if isinstance(error, ChimeraError):
+        return render(error.diagnostics, sys.stderr.isatty())
+    cause = error.cause if isinstance(error, RankError) else error
+    trace = "" if isinstance(cause, InterpreterError) else "".join(traceback.format_exception(cause))
+    return f"{trace}error: {error}\n"
+
+
+def kill(processes: Iterable[int]) -> None:
+    """Kill ranks of this machine that do not answer. torchrun would wait half a minute for them."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
+
+
+def write(text: str) -> None:
+    """Write a message to stderr in one call, so that messages of several processes do not mix."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def write_error_file(text: str, printed: bool = True) -> None:
+    """Write torchrun's error file, in the form of torch.distributed.elastic. printed: the user has seen the message."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        extra = {"py_callstack": text.rstrip("\n"), "timestamp": str(int(time.time())), "printed": printed}
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"message": {"message": text.strip().split("\n")[-1], "extraInfo": extra}}, file)
+        except OSError:
+            pass  # torchrun then says only that the rank has failed; the message itself has been printed

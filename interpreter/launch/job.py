@@ -8,7 +8,6 @@ workloads.py chooses both.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from chimerac.interpreter.launch.memory_check import check_memory
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
+from chimerac.interpreter.launch.stopping import STOPPED, accepting_stop_requests, stop_requested
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Model
@@ -32,6 +32,7 @@ from chimerac.interpreter.training.settings import Settings, samples_per_micro_b
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
 from chimerac.interpreter.training.trainer import Result, Trainer
 from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.rendezvous import rendezvous
 
 GRADIENT_TOLERANCE = 1e-4  # relative, float32
 SMALL = 10_000_000  # parameters up to which every rank builds the whole model once to check the gradients
@@ -40,11 +41,8 @@ SMALL = 10_000_000  # parameters up to which every rank builds the whole model o
 class Job(Protocol):
     """The work of one rank."""
 
-    def run(self, transport: Transport, check_parent: Callable[[], None]) -> int:
-        """Do the work, report on rank 0, and return the exit code.
-
-        check_parent: called in every iteration; ends the process if torchrun has ended.
-        """
+    def run(self, transport: Transport) -> int:
+        """Do the work, report on rank 0, and return the exit code."""
 
 
 def training_settings(settings: RunSettings) -> Settings:
@@ -91,7 +89,7 @@ class TrainingJob:
         self.check_gradients = small if settings.check_gradients is None else settings.check_gradients
         check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
 
-    def run(self, transport: Transport, check_parent: Callable[[], None]) -> int:
+    def run(self, transport: Transport) -> int:
         """Train, report on rank 0, and return the exit code."""
         data = [("E809", "training (model or data)", self.data.identity)]
         compare(transport, self.settings, products(self.plan, self.model), data)
@@ -100,7 +98,7 @@ class TrainingJob:
         record = Record(transport.rank, settings.iterations, self.settings.log_file, self._about())
         self._print_header(record)
         try:
-            return Training(self, trainer, record).run(check_parent)
+            return Training(self, trainer, record).run()
         finally:
             record.close()
 
@@ -140,30 +138,38 @@ class Training:
             samples = min(job.settings.eval_samples, job.data.held_out_count)
             self.evaluator = Evaluator(trainer, job.data.held_out, samples)
 
-    def run(self, check_parent: Callable[[], None]) -> int:
-        """Run all iterations and return the exit code."""
+    def run(self) -> int:
+        """Run all iterations, or end early if a rank is asked to stop; return the exit code."""
+        with accepting_stop_requests(rendezvous().terminate):
+            return self._run()
+
+    def _run(self) -> int:
         iterations, record, trainer = self.trainer.settings.iterations, self.record, self.trainer
         print_every, losses, trained_s = max(1, iterations // 10), [], 0.0
         record.start()
         for iteration in range(iterations):
-            check_parent()
             start = time.perf_counter()
             loss = trainer.gradients(iteration)
             taken_s = time.perf_counter() - start
             if iteration == 0 and self.job.check_gradients and not self._gradients_are_equal():
                 return 1
             start = time.perf_counter()
-            result = trainer.update(iteration, loss, self._measured())
+            result = trainer.update(iteration, loss, (*self._measured(), float(stop_requested())))
             taken_s += time.perf_counter() - start
             trained_s += taken_s
             losses.append(result.loss)
+            # All ranks have the same figures, so they stop after the same iteration.
+            stops = any(asked for *_, asked in result.figures)
             speed, done = self.tokens / taken_s, iteration + 1
             if iteration % print_every == 0 or done == iterations:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
                 record.say(f"iteration {done:>5}   {state}")
-            held_out = self._held_out_loss(done)
+            held_out = None if stops and done < iterations else self._held_out_loss(done)
             record.write(self._line(done, result, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * done / trained_s)
+            if stops and done < iterations:
+                record.say(f"stopped by SIGTERM after iteration {done} of {iterations}")
+                return STOPPED
         trainer.pipeline.check_copies()
         self._print_summary(losses[0], losses[-1], held_out, self.tokens * iterations / trained_s)
         return 0
@@ -175,7 +181,7 @@ class Training:
 
     def _line(self, done: int, result: Result, taken_s: float, held_out: float | None) -> dict[str, object]:
         """Return the line of the log for an iteration."""
-        peaks, computed_s, taken = zip(*result.figures, strict=True)
+        peaks, computed_s, taken, _ = zip(*result.figures, strict=True)
         line: dict[str, object] = {
             "iteration": done,
             "loss": result.loss,
@@ -238,7 +244,7 @@ class TimedJob:
         program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
         self.model = partitioned(program, *timed_model(plan.program, boundary, size, Sleeper(self.unit_s)))
 
-    def run(self, transport: Transport, check_parent: Callable[[], None]) -> int:
+    def run(self, transport: Transport) -> int:
         """Run, report the times on rank 0, and return the exit code."""
         compare(transport, self.settings, products(self.plan, self.model))
         iterations = training_settings(self.settings).iterations
@@ -247,16 +253,15 @@ class TimedJob:
             f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
             f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
         )
-        record.say("\n" + self.measure(transport, check_parent).table())
+        record.say("\n" + self.measure(transport).table())
         return 0
 
-    def measure(self, transport: Transport, check_parent: Callable[[], None]) -> Comparison:
+    def measure(self, transport: Transport) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
         settings = training_settings(self.settings)
         trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings)
         found = []
         for iteration in range(settings.iterations):
-            check_parent()
             found.append(measured_times(trainer, iteration))
         predicted = self.plan.predicted
         if predicted is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import torch
 
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.interpreter.launch.failures import end
+from chimerac.interpreter.launch.failures import end_silently, end_with, write_error_file
 from chimerac.interpreter.launch.job import Job, TimedJob, TrainingJob
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.launch.plan import Plan
@@ -16,6 +15,7 @@ from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.workloads import data_of, model_of
 from chimerac.interpreter.transport import Transport, gloo, nccl
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.interpreter.transport.rendezvous import rendezvous
 
 
 def start(plan: Plan, settings: RunSettings) -> int:
@@ -42,37 +42,36 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
             "E815", f"--transport {settings.transport} needs a GPU, and torch finds none", help="leave it out to run on CPUs"
         )
     job = prepared(plan, settings, ranks_here)
-    transport: Transport
+    try:
+        code = job.run(_joined(settings, local_rank))
+        gloo.leave()
+    except BrokenPipeError:  # the process that reads the output, such as head, has closed it
+        end_silently("the output was closed", rendezvous().liveness)
+    except Exception as error:
+        end_with(error, reports=local_rank == 0, job=rendezvous().liveness)
+    if code:
+        write_error_file(f"rank {os.environ['RANK']} ended with exit code {code}")
+    return code
+
+
+def _joined(settings: RunSettings, local_rank: int) -> Transport:
+    """Return the transport of this rank, after all ranks have met."""
     match settings.transport:
         case "nccl":
             nccl.join(settings.timeout, local_rank)
-            transport = nccl.Nccl()
+            return nccl.Nccl()
         case "staged":
             gpu = torch.device("cuda", local_rank % torch.cuda.device_count())
             torch.cuda.set_device(gpu)
             gloo.join(settings.timeout)
-            transport = gloo.Gloo(gpu)
+            return gloo.Gloo(gpu)
         case "gloo":
             gloo.join(settings.timeout)
-            transport = gloo.Gloo()
-    code = job.run(transport, _parent_check())
-    gloo.leave()
-    return code
+            return gloo.Gloo()
 
 
 def run_loopback(plan: Plan, settings: RunSettings) -> int:
     """Run all ranks in this process, one at a time; return the exit code."""
     job = prepared(plan, settings, ranks_here=plan.program.world)
     machine = settings.machine or plan.program.header.machine
-    return max(run_in_loopback(plan.program, lambda transport: job.run(transport, lambda: None), settings.seed, machine))
-
-
-def _parent_check() -> Callable[[], None]:
-    """Return a call that ends this rank if torchrun has ended: nothing else would end the rank."""
-    parent = os.getppid()
-
-    def end_if_orphaned() -> None:
-        if os.getppid() != parent:
-            end(1)
-
-    return end_if_orphaned
+    return max(run_in_loopback(plan.program, job.run, settings.seed, machine))

@@ -46,6 +46,7 @@ from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
 from chimerac.interpreter.runtime.work import Iteration, Work
 from chimerac.interpreter.transport import Pending, Transport
+from chimerac.interpreter.transport.progress import NUMBER
 
 Call = Callable[[], None]
 
@@ -76,6 +77,7 @@ class Executor:
         self.iteration = Iteration(model, transport.device)
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
+        self._key = transport.progress.add(program)
         for i in self.stream:
             for slot in self._message(i)[0] if isinstance(i, Free) else []:
                 slot.freed_later = True
@@ -96,9 +98,11 @@ class Executor:
             gradients.begin()
         clock, transport, number = time.perf_counter_ns, self.transport, 0
         stamps, waits = self._stamps, self._waits
+        position = transport.progress.begin(self._key)
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
             for number, call in enumerate(self._calls_of(sync), 1):
+                position[NUMBER] = number - 1
                 call()
                 stamps[number], waits[number] = clock(), transport.waited_ns
         except Exception as cause:

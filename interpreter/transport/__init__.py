@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.transport.progress import Progress
 
 
 class Pending(Protocol):
@@ -31,13 +32,14 @@ class Transport(Protocol):
     """How one rank communicates with the others.
 
     device: where the tensors of messages are. waited_ns: how long this rank has waited for other ranks in the calls of its
-    stream, in total since the start.
+    stream, in total since the start. progress: what this rank is doing; the executor writes its position.
     """
 
     rank: int
     world: int
     device: torch.device
     waited_ns: int
+    progress: Progress
 
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs.

@@ -21,6 +21,7 @@ from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.errors import RankError, StuckError
 from chimerac.interpreter.transport import Transport, ranks_text
 from chimerac.interpreter.transport.machines import Channel, Operation, World
+from chimerac.interpreter.transport.progress import Progress
 from chimerac.interpreter.transport.turns import Turns
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class Loopback:
 
     def __init__(self, rank: int, world: World, device: torch.device) -> None:
         self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
-        self._world = world
+        self._world, self.progress = world, Progress()
         self._to: dict[int, Channel] = {}
         self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that have not been waited for
         self._launched: dict[tuple[int, ...], int] = {}

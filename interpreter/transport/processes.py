@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from time import monotonic, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport import Pending, ranks_text
+from chimerac.interpreter.transport.progress import NUMBER, Awaited
 from chimerac.interpreter.transport.rendezvous import rendezvous
 
 HOST = torch.device("cpu")
@@ -33,34 +34,35 @@ NEVER = timedelta(days=365)
 class PendingOperation:
     """A transfer or a collective that was posted to a process group.
 
-    then: called when it is complete; limit: the timeout of the wait; None if the timeout of its group applies.
+    then: called when it is complete; limit: the timeout of the wait; None if the timeout of its group applies. posted: the
+    number of the instruction that posted it.
     """
 
-    __slots__ = ("_limit", "_owner", "_then", "_what", "_work")
+    __slots__ = ("_awaited", "_limit", "_owner", "_posted", "_then", "_work")
 
     def __init__(
         self,
         owner: Processes,
         work: Any,
-        what: str,
+        awaited: Awaited,
         then: Callable[[], object] | None = None,
         limit: timedelta | None = None,
     ) -> None:
-        self._owner, self._work, self._what, self._then, self._limit = owner, work, what, then, limit
+        self._owner, self._work, self._awaited, self._then, self._limit = owner, work, awaited, then, limit
+        self._posted = owner.progress.position[NUMBER]
 
     def wait(self) -> None:
         """Return when it is complete. Raises PeerLostError where a peer is gone or the wait times out."""
-        rendezvous = self._owner.rendezvous
-        begin = perf_counter_ns()
-        rendezvous.waiting = self._what, monotonic()
+        progress, begin = self._owner.progress, perf_counter_ns()
+        progress.begin_wait(self._awaited, self._posted)
         try:
             if self._limit is None:
                 self._work.wait()
             else:
                 self._work.wait(self._limit)
         except RuntimeError as error:
-            raise rendezvous.lost(self._what, error) from error
-        rendezvous.waiting = None
+            raise self._owner.rendezvous.lost(self._awaited, error) from error
+        progress.end_wait()
         self._owner.waited_ns += perf_counter_ns() - begin
         if self._then is not None:
             self._then()
@@ -69,10 +71,10 @@ class PendingOperation:
 class Channel:
     """One end of a channel: its group, the peer's rank in the group, and the sends that have not been waited for."""
 
-    __slots__ = ("group", "peer", "sends", "what")
+    __slots__ = ("awaited", "group", "peer", "sends")
 
-    def __init__(self, group: Any, peer: int, what: str) -> None:
-        self.group, self.peer, self.what = group, peer, what
+    def __init__(self, group: Any, peer: int, awaited: Awaited) -> None:
+        self.group, self.peer, self.awaited = group, peer, awaited
         # With their buffers, which may not be freed before the send is complete.
         self.sends: deque[tuple[PendingOperation, Tensor]] = deque()
 
@@ -87,6 +89,7 @@ class Processes:
     def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device, self.waited_ns, self.rendezvous = device, 0, rendezvous()
+        self.progress = self.rendezvous.progress
         self._backend, self._staged = backend, staged
         # Whether this class applies the timeout to waits for an all-reduce. NCCL's waits do not block the process.
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
@@ -98,6 +101,7 @@ class Processes:
 
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs."""
+        self.progress.add(program)
         self._window = max_incomplete_sends(program.header.machine, program.header.window)
         sends = program.table.op == Op.SEND
         ends = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
@@ -108,9 +112,12 @@ class Processes:
             self._channels.add((a, b))
             group = self._group((a, b))
             if self.rank == a:
-                self._to[b] = Channel(group, dist.get_group_rank(group, b), f"the send to rank {b}")
+                awaited = Awaited(f"the send to rank {b}", "send", (b,))
+                self._to[b] = Channel(group, dist.get_group_rank(group, b), awaited)
             elif self.rank == b:
-                self._from[a] = Channel(group, dist.get_group_rank(group, a), f"the receive from rank {a}")
+                self._from[a] = Channel(
+                    group, dist.get_group_rank(group, a), Awaited(f"the receive from rank {a}", "receive", (a,))
+                )
         for ranks in sets:
             self._collectives[ranks] = self._group(ranks)
         self._use_once(channels, sets)
@@ -121,7 +128,7 @@ class Processes:
 
     def _group(self, ranks: Sequence[int]) -> Any:
         limit = self.rendezvous.limit
-        with self.rendezvous.wait(f"connecting {ranks_text(ranks)}"):
+        with self.rendezvous.wait(f"connecting {ranks_text(ranks)}", "setup"):
             if limit is None:
                 return dist.new_group(list(ranks), backend=self._backend)
             # A new group does not inherit the timeout of the default group: torch's default is half an hour.
@@ -153,8 +160,8 @@ class Processes:
         try:
             work = channel.group.send([buffer], channel.peer, 0)
         except RuntimeError as error:
-            raise self.rendezvous.lost(channel.what, error) from error
-        queue.append((PendingOperation(self, work, channel.what, then), buffer))
+            raise self.rendezvous.lost(channel.awaited, error) from error
+        queue.append((PendingOperation(self, work, channel.awaited, then), buffer))
         if self._window == 0:
             queue.popleft()[0].wait()
 
@@ -167,12 +174,12 @@ class Processes:
         try:
             work = channel.group.recv([into], channel.peer, 0)
         except RuntimeError as error:
-            raise self.rendezvous.lost(channel.what, error) from error
-        return PendingOperation(self, work, channel.what, then)
+            raise self.rendezvous.lost(channel.awaited, error) from error
+        return PendingOperation(self, work, channel.awaited, then)
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
-        what, then, total = f"the sum over {ranks_text(ranks)}", None, buffer
+        awaited, then, total = Awaited(f"the sum over {ranks_text(ranks)}", "sum", ranks), None, buffer
         if self._staged:
             total = self._host(buffer)
             total.copy_(buffer)
@@ -180,8 +187,8 @@ class Processes:
         try:
             work = dist.all_reduce(total, group=self._collectives[ranks], async_op=True)
         except RuntimeError as error:
-            raise self.rendezvous.lost(what, error) from error
-        return PendingOperation(self, work, what, then, self.rendezvous.limit if self._limits_waits else None)
+            raise self.rendezvous.lost(awaited, error) from error
+        return PendingOperation(self, work, awaited, then, self.rendezvous.limit if self._limits_waits else None)
 
     def flush(self) -> None:
         """Wait for every send."""

@@ -1,17 +1,15 @@
-"""Rendezvous and shutdown of the processes, the timeout of their waits, and which rank is missing after a timeout.
+"""Rendezvous and shutdown of the processes, and the error of a wait for other ranks that fails.
 
-Ranks connect to a key-value store: torchrun's, or one that rank 0 hosts. A rank whose wait times out sets an abort flag in
-the store. In every rank a thread polls the flag and answers with what its rank is doing. A rank that is stopped or gone
-does not answer. So the error names it, even where the rank that timed out was waiting for another rank that waits for it.
+Ranks connect to a key-value store: torchrun's, or one that rank 0 hosts. If a wait fails, the store says which ranks answer and
+what they are doing (liveness.py). So the error names the rank that is missing, even where the rank that timed out was waiting
+for another rank that waits for it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -20,136 +18,86 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import ranks_text
+from chimerac.interpreter.transport.liveness import LivenessCheck
+from chimerac.interpreter.transport.progress import Awaited, Kind, Position, Progress, own_progress_file, position_of
+from chimerac.interpreter.transport.stall import Stall
 
-EVERY_S = 0.5  # interval at which a rank polls the abort flag
-GRACE_S = 4.0  # how long a rank has to answer after the abort flag is set
-LATE_S = 3 * GRACE_S  # longer than the probe of the first rank whose wait failed
-ABORT_FLAG = "abort"  # key in the store: how many ranks have set the flag
-WORKING = "is at work"  # the answer of a rank that waits for no other
-SHOWN = 4  # how many ranks an error message lists with what they are doing
+GRACE_S = 4.0  # how long a rank has to answer after a wait has timed out
+CLOSED_S = 2.0  # how long a rank has to answer after a connection was closed
 
 
 class Rendezvous:
-    """The waits of this process for other ranks. limit: the timeout of one wait; None before the rendezvous.
+    """The waits of this process for other ranks.
 
-    liveness: finds out which ranks answer. waiting: what this process waits for and since when (time.monotonic); None while
-    it computes.
+    limit: the timeout of one wait; None before the rendezvous. liveness: finds out which ranks answer. progress: what this
+    process is doing.
     """
 
-    def __init__(self, limit: timedelta | None = None, liveness: LivenessCheck | None = None) -> None:
+    def __init__(
+        self, limit: timedelta | None = None, liveness: LivenessCheck | None = None, progress: Progress | None = None
+    ) -> None:
         self.limit, self.liveness = limit, liveness
-        self.waiting: tuple[str, float] | None = None
+        self.progress = Progress() if progress is None else progress
 
-    def doing(self) -> str:
-        """Return what this rank is doing now, as text."""
-        waiting = self.waiting
-        return WORKING if waiting is None else f"has waited {time.monotonic() - waiting[1]:.1f} s for {waiting[0]}"
+    def terminate(self) -> None:
+        """Record that this process was asked to end: it does so as soon as it knows of a failure."""
+        if self.liveness is not None:
+            self.liveness.terminate()
 
     @contextmanager
-    def wait(self, what: str) -> Iterator[None]:
-        """Record that the calls inside wait for other ranks. Raises PeerLostError if torch reports an error."""
-        self.waiting = what, time.monotonic()
+    def wait(self, what: str, kind: Kind = "all") -> Iterator[None]:
+        """Record that the calls inside wait for all ranks. Raises PeerLostError if torch reports an error."""
+        others: tuple[int, ...] = ()
+        if self.liveness is not None:
+            others = tuple(r for r in range(self.liveness.world) if r != self.liveness.rank)
+        if kind == "all":
+            self.progress.collectives += 1
+        awaited = Awaited(what, kind, others)
+        self.progress.begin_wait(awaited, self.progress.collectives)
         try:
             yield
         except RuntimeError as error:
-            raise self.lost(what, error) from error
-        self.waiting = None
+            raise self.lost(awaited, error) from error
+        self.progress.end_wait()
 
-    def lost(self, what: str, error: RuntimeError) -> PeerLostError:
+    def lost(self, awaited: Awaited, error: RuntimeError) -> PeerLostError:
         """Return the error to raise for torch's: it names what this rank was waiting for, and which rank is missing."""
-        # The first sentence of torch's message, without the source location in front of it.
-        reason = re.sub(r"^\[[^\]]*\] ", "", str(error)).split(". ")[0]
+        # The first sentence of torch's message, without the source location in front of it and the keys of the store.
+        reason = re.sub(r"^\[[^\]]*\] |, keys: .*", "", str(error)).split(". ")[0].split("\n")[0]
         if self.limit is None or self.liveness is None:
-            return PeerLostError(f"{what} failed: {reason}")
-        if not re.search("timed? ?out", reason, re.IGNORECASE):
-            return PeerLostError(f"{what} failed: {reason}", _exit_delay_s(self.liveness.is_first()))
-        first, who = self.liveness.probe()
-        return PeerLostError(f"{what} is not complete after {self.limit.total_seconds():g} s: {who}", _exit_delay_s(first))
+            return PeerLostError(f"{awaited.what} failed: {reason}")
+        if re.search("timed? ?out", reason, re.IGNORECASE):
+            return self._timed_out(self.liveness, f"{awaited.what} is not complete after {self.limit.total_seconds():g} s")
+        return PeerLostError(f"{awaited.what} failed: {self._closed_by(self.liveness, awaited, reason)}", peer_ended=True)
 
+    def _timed_out(self, liveness: LivenessCheck, what: str) -> PeerLostError:
+        """Return the error for a wait that has timed out. what: the wait, and its timeout."""
+        statuses = liveness.answers(GRACE_S)
+        if statuses is None:
+            return PeerLostError(f"{what}: {_host(liveness.hosted)} does not answer")
+        if silent := [r for r in range(liveness.world) if r not in statuses]:
+            positions = _positions_here(silent)
+            verb = "does" if len(silent) == 1 else "do"
+            message = f"{what}: {ranks_text(silent)} {verb} not answer{self._places(positions)}"
+            return PeerLostError(message, hanging=[p.pid for p in positions.values() if p.pid > 0])
+        return PeerLostError(f"{what}: {Stall(self.progress, statuses).reason(liveness.rank)}")
 
-def _exit_delay_s(is_first: bool) -> float:
-    """Return how long a rank waits before it reports and exits. The first rank whose wait failed does so at once.
+    def _closed_by(self, liveness: LivenessCheck, awaited: Awaited, reason: str) -> str:
+        """Return which rank has ended, after a connection was closed."""
+        statuses = liveness.answers(CLOSED_S)
+        if statuses is None:
+            return f"{_host(liveness.hosted)} has ended"
+        silent = [r for r in awaited.ranks if r not in statuses] or [r for r in range(liveness.world) if r not in statuses]
+        if not silent:
+            return f"{reason}; every rank answers"
+        return f"{ranks_text(silent)} {'has' if len(silent) == 1 else 'have'} ended{self._places(_positions_here(silent))}"
 
-    torchrun ends all ranks as soon as one has failed, so normally only the first one reports.
-    """
-    return 0.0 if is_first else LATE_S
-
-
-class LivenessCheck:
-    """Finds out through the store which ranks answer. hosted: rank 0 hosts the store; otherwise torchrun does."""
-
-    def __init__(self, store: PrefixStore, rank: int, world: int, hosted: bool) -> None:
-        self._store, self.rank, self.world, self._hosted = store, rank, world, hosted
-        self._is_first = True
-        self._stopped = threading.Event()
-        self._poller: threading.Thread | None = None
-
-    def start(self, rendezvous: Rendezvous) -> None:
-        """Start the thread that answers once the abort flag is set."""
-
-        def poll() -> None:
-            try:
-                while not self._stopped.wait(EVERY_S):
-                    if self._store.check([ABORT_FLAG]):
-                        self._store.set(f"rank {self.rank}", rendezvous.doing())
-                        return
-            except RuntimeError:
-                pass  # the store is gone: no rank can set the flag any more
-
-        self._poller = threading.Thread(target=poll, name="liveness check", daemon=True)
-        self._poller.start()
-
-    def stop(self) -> None:
-        """Stop the thread. A thread that is inside a call of the store when Python exits would crash the process."""
-        self._stopped.set()
-        if self._poller is not None:
-            self._poller.join(GRACE_S)
-
-    def is_first(self) -> bool:
-        """Set the abort flag, and return whether this rank is the first to set it; True if the store does not answer."""
-        self._ask(self._set_abort_flag, GRACE_S)
-        return self._is_first
-
-    def probe(self) -> tuple[bool, str]:
-        """Set the abort flag and collect the answers.
-
-        Return whether this rank is the first to set it, and as text which ranks do not answer, or what all are doing.
-        """
-        answers: dict[int, str] = {}
-        if not self._ask(self._set_abort_flag, GRACE_S) or not self._ask(lambda: self._collect(answers), 2 * GRACE_S):
-            return True, "rank 0 does not answer" if self._hosted else "the store of torchrun does not answer"
-        silent = [r for r in range(self.world) if r not in answers and r != self.rank]
-        if silent:
-            return self._is_first, f"{ranks_text(silent)} {'does' if len(silent) == 1 else 'do'} not answer"
-        others = [f"rank {r} {doing}" for r, doing in sorted(answers.items()) if r != self.rank]
-        # Ranks that compute come first: the others wait for them.
-        others.sort(key=lambda text: WORKING not in text)
-        return self._is_first, f"every rank answers; {'; '.join(others[:SHOWN])}{'; ...' if len(others) > SHOWN else ''}"
-
-    def _ask(self, question: Callable[[], None], within_s: float) -> bool:
-        """Return whether the store answered in time. The process that hosts it may be stopped too."""
-        done = threading.Event()
-
-        def ask() -> None:
-            try:
-                question()
-                done.set()
-            except RuntimeError:
-                pass
-
-        threading.Thread(target=ask, daemon=True).start()
-        return done.wait(within_s)
-
-    def _set_abort_flag(self) -> None:
-        self._is_first = self._store.add(ABORT_FLAG, 1) == 1
-
-    def _collect(self, answers: dict[int, str]) -> None:
-        missing, until = [r for r in range(self.world) if r != self.rank], time.monotonic() + GRACE_S
-        while missing and time.monotonic() < until:
-            time.sleep(EVERY_S / 5)
-            for rank in [r for r in missing if self._store.check([f"rank {r}"])]:
-                answers[rank] = self._store.get(f"rank {rank}").decode()
-                missing.remove(rank)
+    def _places(self, positions: Mapping[int, Position]) -> str:
+        """Return where these ranks were, to be appended to a message."""
+        places = {r: self.progress.place(r, position) for r, position in positions.items()}
+        if len(places) == 1:
+            return "".join(f", in {place}" for place in places.values())
+        return "".join(f"\n  rank {r}: in {place}" for r, place in places.items())
 
 
 _rendezvous = Rendezvous()
@@ -171,16 +119,17 @@ def initialize(timeout_s: float) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_count}"
-    _rendezvous = Rendezvous(limit)
+    progress = Progress(own_progress_file())
+    _rendezvous = Rendezvous(limit, progress=progress)
     host = "rank 0" if hosted else "torchrun"
-    with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,"):
+    with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "setup"):
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # The liveness check has its own connection: the other one may be blocked by a wait.
         second = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
-    liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted)
-    _rendezvous = Rendezvous(limit, liveness)
-    liveness.start(_rendezvous)
-    with _rendezvous.wait("the rendezvous of all ranks"):
+    liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress)
+    _rendezvous = Rendezvous(limit, liveness, progress)
+    liveness.start()
+    with _rendezvous.wait("the rendezvous of all ranks", "setup"):
         group_store = PrefixStore(f"chimerac/{attempt}", store)
         dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=limit)
 
@@ -194,3 +143,15 @@ def shutdown() -> None:
         _rendezvous.liveness.stop()
     dist.destroy_process_group()
     _rendezvous = Rendezvous()
+
+
+def _host(hosted: bool) -> str:
+    return "rank 0" if hosted else "the store of torchrun"
+
+
+def _positions_here(ranks: Sequence[int]) -> dict[int, Position]:
+    """Return the positions of those of these ranks that are on this machine, also if their processes have ended."""
+    first = int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
+    local = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
+    found = {r: position_of(r - first) for r in ranks if r in local}
+    return {r: position for r, position in found.items() if position is not None}

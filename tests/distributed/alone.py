@@ -7,6 +7,7 @@ from torch import Tensor
 
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport import Pending
+from chimerac.interpreter.transport.progress import Progress
 
 
 class Alone:
@@ -15,7 +16,7 @@ class Alone:
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
 
     def __init__(self, *gathered: str) -> None:
-        self.gathered = gathered
+        self.gathered, self.progress = gathered, Progress()
 
     def connect(self, program: Program) -> None:
         """Do nothing, because there are no channels."""

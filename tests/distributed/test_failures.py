@@ -3,6 +3,7 @@
 More of it, on killed ranks and on torchrun, is in test_first_run.py.
 """
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_ranks_with_different_settings_are_refused(different: list[str], finding
         jobs.append(prepared(plans[-1], options, ranks_here=2))
 
     def rank(transport: Transport) -> int:
-        return jobs[transport.rank].run(transport, check_parent=lambda: None)
+        return jobs[transport.rank].run(transport)
 
     with pytest.raises(ChimeraError, match=finding):
         run_in_loopback(plans[0].program, rank)
@@ -76,7 +77,7 @@ def test_ranks_with_different_partitions_are_refused(tmp_path: Path) -> None:
         settings = parse_options([str(path), *TINY])
         jobs.append(prepared(planned(settings), settings, ranks_here=2))
     with pytest.raises(ChimeraError) as error:
-        run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport, check_parent=lambda: None))
+        run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport))
     message = "rank 0 and rank 1 have a different partition, stage 0: layers 0 to 0 and layers 0 to 1"
     assert [(d.code, d.message) for d in error.value.diagnostics] == [("E817", message)]
 
@@ -122,10 +123,7 @@ def test_options_that_contradict_each_other(words: list[str], message: str, caps
     assert message in capsys.readouterr().err
 
 
-def test_without_arguments_and_torchrun_it_says_how_to_start_four() -> None:
-    run = run_command(sys.executable, RUN)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert "start all 4 of them with\n\n  torchrun --nproc-per-node 4 interpreter/run.py\n" in run.stderr
+def test_options_that_contradict_each_other_are_refused_once() -> None:
     refused = run_command(sys.executable, RUN, "--loopback", "--timed", "9")
     assert refused.returncode == 2 and refused.stderr.count("error:") == 1
 
@@ -159,7 +157,7 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
     def whole() -> None:
         plan = planned(given)
         job = prepared(plan, given, ranks_here=2)
-        run_in_loopback(plan.program, lambda transport: job.run(transport, check_parent=lambda: None))
+        run_in_loopback(plan.program, lambda transport: job.run(transport))
 
     with pytest.raises(ChimeraError) as error:
         whole()
@@ -184,3 +182,4 @@ def test_a_closed_output_pipe_ends_the_job_without_a_message() -> None:
         process.wait(timeout=60)
         assert have_ended(ranks, within_s=5)
     assert "interpreter/launch/job.py" not in message and "BrokenPipeError" not in message
+    assert not re.search("^error", message, re.MULTILINE), "the ranks say nothing"

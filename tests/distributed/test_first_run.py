@@ -138,12 +138,6 @@ def test_a_compiled_program_trains_too_and_takes_no_parameters(tmp_path: Path) -
     assert refused.returncode == 1 and "error[E808]" in refused.stderr
 
 
-def test_without_torchrun_it_says_how_to_start() -> None:
-    run = run_command(sys.executable, RUN, *CHIMERA, "--width", "2")
-    assert run.returncode == 2
-    assert f"torchrun --nproc-per-node 4 {RUN} schedules/chimera.sched -p D=2 -p N=8 --width 2" in run.stderr
-
-
 def test_a_wrong_number_of_ranks_is_one_finding_and_no_hang() -> None:
     run = run_command(*TORCHRUN[:-1], "6", RUN, "schedules/chimera.sched", "-p", "D=4")
     assert run.returncode == 1
@@ -195,14 +189,17 @@ def test_ranks_with_different_programs_are_refused() -> None:
     assert "error[E806]: rank 0 and rank 1 have a different program" in message
 
 
-def test_a_killed_rank_ends_the_job() -> None:
+def test_a_killed_rank_ends_the_job_and_is_the_first_cause_for_torchrun() -> None:
     with training() as (torchrun, ranks):
         os.kill(ranks[1], signal.SIGKILL)
         _, err = torchrun.communicate(timeout=30)
         assert torchrun.returncode == 1
         assert have_ended(ranks, within_s=5)
-        # The other rank reports its place, unless torchrun kills it first. It never prints a traceback.
-        assert "interpreter/" not in re.sub(r"interpreter/run.py FAILED", "", err)
+    (message,) = re.findall("^error: .*", err, re.MULTILINE)
+    assert re.search("^error: rank 0, .* failed: rank 1 has ended, in (instruction|the epilogue)", message)
+    cause = err[err.index("Root Cause") :]
+    assert re.search(r"rank +: 1 ", cause) and "Signal 9 (SIGKILL)" in cause
+    assert f"{ROOT}/interpreter" not in err, "a traceback of ours"
 
 
 def test_ctrl_c_ends_every_rank_without_a_traceback_of_the_interpreter() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,33 +30,122 @@ def test_a_rank_error_says_where_and_why() -> None:
     assert all(issubclass(kind, InterpreterError) for kind in (RankError, PeerLostError, StuckError))
 
 
-@pytest.mark.parametrize(
-    ("error", "slept_s", "has_traceback"),
-    [
-        (PeerLostError("the send to rank 1 failed", exit_delay_s=12.0), 12.0, False),
-        (RankError(0, 3, "SEND", PeerLostError("the send to rank 1 failed", exit_delay_s=12.0)), 12.0, False),
-        (RankError(0, 3, "SEND", StuckError("deadlock")), 0.0, False),
-        (StuckError("deadlock"), 0.0, False),
-        (RankError(0, 3, "FWD", RuntimeError("of torch")), 0.0, True),
-        (OSError("of the system"), 0.0, True),
-        (refuse("E812", "the loss is nan"), 0.0, False),
-    ],
-)
-def test_a_traceback_is_printed_where_no_message_explains_the_failure(
-    error: Exception, slept_s: float, has_traceback: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slept: list[float] = []
+class Job:
+    """The end of a job, as one rank sees it. calls: what the rank did, in order."""
+
+    def __init__(self, claims: bool = True, reported: bool = False, host: bool = False) -> None:
+        self.calls: list[str] = []
+        self.claims, self.reported, self.is_store_host = claims, reported, host
+
+    def fail(self) -> None:
+        self.calls.append("fail")
+
+    def claims_report(self) -> bool:
+        self.calls.append("claim")
+        return self.claims
+
+    def is_reported(self, within_s: float) -> bool:
+        self.calls.append(f"wait {within_s:g} s")
+        return self.reported
+
+    def linger(self) -> None:
+        self.calls.append("linger")
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that ends this rank with an error, and returns what it printed."""
 
     def end(code: int, after_s: float = 0) -> None:
         raise EndedError(code)
 
+    def ended_with(error: Exception, reports: bool = True, job: Job | None = None) -> str:
+        with pytest.raises(EndedError, match="1"):
+            failures.end_with(error, reports, job)
+        return capsys.readouterr().err
+
     monkeypatch.setattr(failures, "end", end)
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    monkeypatch.delenv(failures.LAUNCHER, raising=False)
+    return ended_with
+
+
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [
+        (PeerLostError("the send to rank 1 failed"), False),
+        (RankError(0, 3, "SEND", PeerLostError("the send to rank 1 failed", peer_ended=True)), False),
+        (RankError(0, 3, "SEND", StuckError("deadlock")), False),
+        (StuckError("deadlock"), False),
+        (RankError(0, 3, "FWD", RuntimeError("of torch")), True),
+        (OSError("of the system"), True),
+        (refuse("E812", "the loss is nan"), False),
+    ],
+)
+def test_a_traceback_is_printed_where_no_message_explains_the_failure(
+    error: Exception, has_traceback: bool, ended: Callable[..., str]
+) -> None:
+    printed = ended(error, job=Job())
+    assert ("Error: " in printed) == has_traceback, "the last line of a traceback names the class"
+    assert "error" in printed and printed.endswith("\n")
+
+
+def test_the_message_is_one_call_of_write(monkeypatch: pytest.MonkeyPatch, ended: Callable[..., str]) -> None:
+    """Messages of several processes would mix otherwise."""
+    calls: list[str] = []
+    monkeypatch.setattr(sys.stderr, "write", calls.append)
+    ended(RankError(0, 3, "FWD", RuntimeError("of torch")))
+    assert len(calls) == 1 and calls[0].startswith("RuntimeError: of torch\nerror: rank 0, instruction 3: FWD: of torch\n")
+
+
+def test_only_the_rank_that_claims_the_report_prints(ended: Callable[..., str]) -> None:
+    job = Job(claims=False)
+    assert ended(RankError(0, 3, "FWD", RuntimeError("of torch")), job=job) == ""
+    assert job.calls == ["fail", "claim", "linger"]
+
+
+def test_a_rank_that_lost_another_one_lets_it_end_first(ended: Callable[..., str]) -> None:
+    """torchrun takes the first process that ends for the cause."""
+    error = PeerLostError("the send to rank 1 failed: rank 1 has ended", peer_ended=True)
+    assert "rank 1 has ended" in ended(error, job=(job := Job()))
+    assert job.calls == ["fail", "claim", "linger"]
+    assert "not complete" in ended(PeerLostError("the send is not complete"), job=(job := Job()))
+    assert job.calls == ["fail", "claim"]
+
+
+def test_the_launcher_prints_for_a_process_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Callable[..., str]
+) -> None:
+    monkeypatch.setenv(failures.LAUNCHER, "1")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert ended(PeerLostError("rank 1 has ended", peer_ended=True), job=Job()) == ""
+    written = json.loads((tmp_path / "error.json").read_text())["message"]["extraInfo"]
+    assert (written["py_callstack"], written["printed"]) == ("error: rank 1 has ended", False)
+
+
+def test_findings_are_reported_by_the_first_rank_of_a_machine(ended: Callable[..., str]) -> None:
+    found = refuse("E812", "the loss is nan")
+    assert "E812" in ended(found, job=(first := Job()))
+    assert ended(found, reports=False, job=(second := Job(reported=True))) == ""
+    assert "E812" in ended(found, reports=False, job=(third := Job(reported=False))), "no other rank has this finding"
+    assert [job.calls for job in (first, second, third)] == [
+        ["fail", "claim"],
+        ["fail", "wait 20 s", "linger"],
+        ["fail", "wait 20 s", "claim"],
+    ]
+
+
+def test_a_rank_that_does_not_answer_is_killed_after_the_message(ended: Callable[..., str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"]) as hanging:
+        ended(RankError(0, 3, "FWD", PeerLostError("rank 1 does not answer", hanging=[hanging.pid])), job=Job())
+        assert hanging.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_the_host_of_the_store_lets_the_others_read_it(monkeypatch: pytest.MonkeyPatch, ended: Callable[..., str]) -> None:
+    slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    with pytest.raises(EndedError, match="1"):
-        failures.end_with(error, reports=True)
-    output = capsys.readouterr().err
-    assert ("Error: " in output) == has_traceback, "the last line of a traceback names the class"
-    assert sum(slept) == slept_s and "error" in output
+    ended(ValueError("wrong"), job=Job(host=True))
+    assert slept == [failures.HOST_DELAY_S]
 
 
 def test_a_project_with_packages_called_models_and_data_imports_the_runtime(tmp_path: Path) -> None:

@@ -1,69 +1,113 @@
-"""If a wait takes too long, the error names the ranks that do not answer. If all answer, it says what each of them does."""
+"""If a wait fails, the error names the rank that is missing or says what the ranks do; one rank reports, and all end."""
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from queue import Queue
 
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from chimerac.compiler import compile_schedule
 from chimerac.interpreter.errors import PeerLostError
-from chimerac.interpreter.transport import rendezvous
-from chimerac.interpreter.transport.rendezvous import LivenessCheck, Rendezvous
+from chimerac.interpreter.transport import liveness, rendezvous
+from chimerac.interpreter.transport.liveness import LivenessCheck
+from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress
+from chimerac.interpreter.transport.rendezvous import Rendezvous
 
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
 CLOSED = RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
+KEYS = RuntimeError("wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1")
+
+
+class Job:
+    """The ranks of a job, with a store that they share. ended: the ranks whose thread has ended their process."""
+
+    def __init__(self, store: object, world: int, answering: list[int], hosted: bool = False) -> None:
+        self.ended: Queue[int] = Queue()
+        ends = [partial(self._end, rank) for rank in range(world)]
+        progress = [Progress() for _ in range(world)]
+        self.checks = [LivenessCheck(store, r, world, hosted, progress[r], ends[r]) for r in range(world)]  # type: ignore[arg-type]
+        self.ranks = [Rendezvous(timedelta(seconds=2), self.checks[r], progress[r]) for r in range(world)]
+        for rank in answering:
+            self.checks[rank].start()
+
+    def _end(self, rank: int, code: int) -> None:
+        assert code == 1
+        self.ended.put(rank)
 
 
 @pytest.fixture(autouse=True)
-def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "EVERY_S", 0.01)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(liveness, "EVERY_S", 0.01)
+    monkeypatch.setattr(liveness, "STORE_S", 0.5)
+    monkeypatch.setattr(liveness, "LINGER_S", 0.1)
     monkeypatch.setattr(rendezvous, "GRACE_S", 0.5)
+    monkeypatch.setattr(rendezvous, "CLOSED_S", 0.5)
 
 
-def connected(store: object, world: int, answering: list[int], hosted: bool = False) -> list[Rendezvous]:
-    """Return the rendezvous of each rank of a world in which some ranks answer."""
-    checks = [LivenessCheck(store, rank, world, hosted) for rank in range(world)]  # type: ignore[arg-type]
-    found = [Rendezvous(timedelta(seconds=2), check) for check in checks]
-    for rank in answering:
-        checks[rank].start(found[rank])
-    return found
+def error_of_a_wait(rank: Rendezvous, awaited: Awaited, error: RuntimeError) -> PeerLostError:
+    rank.progress.begin_wait(awaited, 0)
+    return rank.lost(awaited, error)
 
 
-def error_of_a_wait(of_rank: Rendezvous, what: str, error: RuntimeError) -> PeerLostError:
-    with pytest.raises(PeerLostError) as found, of_rank.wait(what):
-        raise error
-    return found.value
+def receive(peer: int) -> Awaited:
+    return Awaited(f"the receive from rank {peer}", "receive", (peer,))
 
 
 def test_the_error_names_the_rank_that_does_not_answer_and_not_the_one_in_between() -> None:
-    first, second, *_ = ranks = connected(HashStore(), 4, answering=[0, 1, 3])
-    found = error_of_a_wait(first, "the receive from rank 1", LATE)
+    job = Job(HashStore(), 4, answering=[0, 1, 3])
+    found = error_of_a_wait(job.ranks[0], receive(1), LATE)
     assert str(found) == "the receive from rank 1 is not complete after 2 s: rank 2 does not answer"
-    assert found.exit_delay_s == 0
-    assert error_of_a_wait(second, "the receive from rank 2", LATE).exit_delay_s > 0, "one error for one rank that is stopped"
-    assert error_of_a_wait(ranks[3], "the receive from rank 2", CLOSED).exit_delay_s > 0
+    assert not found.peer_ended and not found.hanging
 
 
 def test_several_ranks_that_do_not_answer_are_named() -> None:
-    (first, *_) = connected(HashStore(), 3, answering=[0])
-    assert str(error_of_a_wait(first, "a sum over all ranks", LATE)).endswith("after 2 s: ranks 1, 2 do not answer")
+    job = Job(HashStore(), 3, answering=[0])
+    everybody = Awaited("a sum over all ranks", "all", (1, 2))
+    assert str(error_of_a_wait(job.ranks[0], everybody, LATE)).endswith("after 2 s: ranks 1, 2 do not answer")
 
 
-def test_if_all_ranks_answer_those_that_compute_are_named_first() -> None:
-    first, second, _ = connected(HashStore(), 3, answering=[0, 1, 2])
-    second.waiting = "the receive from rank 2", 0.0
-    message = str(error_of_a_wait(first, "the receive from rank 1", LATE))
-    assert "after 2 s: every rank answers; rank 2 is at work; rank 1 has waited " in message
-    assert message.endswith(" s for the receive from rank 2")
+def test_the_position_of_a_rank_of_this_machine_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "0/error.json"))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    (tmp_path / "1").mkdir()
+    job, program = Job(HashStore(), 2, answering=[0]), compile_schedule("gpipe", {"D": 2, "N": 1}).program
+    key = job.ranks[0].progress.add(program)
+    Progress(tmp_path / "1/progress").begin(key)[NUMBER] = 1
+    found = error_of_a_wait(job.ranks[0], receive(1), LATE)
+    assert str(found).endswith(": rank 1 does not answer, in instruction 1: FWD main s1 m0")
+    assert found.hanging == (os.getpid(),), "the process that wrote the file"
 
 
-def test_a_closed_connection_is_reported_at_once() -> None:
-    (first, *_) = connected(HashStore(), 2, answering=[0, 1])
-    found = error_of_a_wait(first, "the send to rank 1", CLOSED)
-    assert str(found) == "the send to rank 1 failed: Connection closed by peer [127.0.0.1]:4711"
-    assert found.exit_delay_s == 0
+def test_a_closed_connection_names_the_rank_that_has_ended() -> None:
+    """Also if the rank is one of many over which a sum goes."""
+    found = error_of_a_wait(Job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
+    assert (str(found), found.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
+    everybody = Awaited("a sum over all ranks", "all", (1, 2))
+    found = error_of_a_wait(Job(HashStore(), 3, answering=[0, 1]).ranks[0], everybody, CLOSED)
+    assert str(found) == "a sum over all ranks failed: rank 2 has ended"
+
+
+def test_a_connection_that_is_closed_between_ranks_that_live() -> None:
+    found = error_of_a_wait(Job(HashStore(), 2, answering=[0, 1]).ranks[0], receive(1), CLOSED)
+    assert str(found) == ("the receive from rank 1 failed: Connection closed by peer [127.0.0.1]:4711; every rank answers")
+
+
+def test_no_message_has_the_keys_of_the_store() -> None:
+    job = Job(HashStore(), 2, answering=[0])
+    setup = Awaited("connecting ranks 0, 1", "setup", (1,))
+    assert (
+        str(error_of_a_wait(job.ranks[0], setup, KEYS))
+        == "connecting ranks 0, 1 is not complete after 2 s: rank 1 does not answer"
+    )
+    assert str(error_of_a_wait(Rendezvous(), setup, KEYS)) == "connecting ranks 0, 1 failed: wait timeout after 2000ms"
 
 
 @pytest.mark.parametrize(("hosted", "name"), [(True, "rank 0"), (False, "the store of torchrun")])
@@ -73,15 +117,39 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(hosted: bool, na
             threading.Event().wait()
             return 1
 
-    _, second = connected(Stopped(), 2, answering=[], hosted=hosted)
-    assert str(error_of_a_wait(second, "the receive from rank 0", LATE)).endswith(f"after 2 s: {name} does not answer")
-    assert error_of_a_wait(second, "the receive from rank 0", CLOSED).exit_delay_s == 0
+        def check(self, keys: list[str]) -> bool:
+            threading.Event().wait()
+            return True
+
+    job = Job(Stopped(), 2, answering=[], hosted=hosted)
+    assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {who} does not answer")
+    assert job.checks[1].claims_report(), "there is nobody else who could report"
 
 
-def test_before_the_rendezvous_the_error_gives_only_the_reason_of_torch() -> None:
-    assert str(error_of_a_wait(Rendezvous(), "connecting ranks 0, 1", CLOSED)).startswith(
-        "connecting ranks 0, 1 failed: Connection closed"
-    )
+def test_one_rank_reports_and_the_others_end() -> None:
+    job = Job(HashStore(), 3, answering=[0, 1, 2])
+    job.checks[1].fail()
+    assert [check.claims_report() for check in (job.checks[1], job.checks[0])] == [True, False]
+    assert job.checks[2].is_reported(10)
+    assert {job.ended.get(timeout=10) for _ in range(2)} == {0, 2}, "the thread leaves the end of rank 1 to its main thread"
+
+
+def test_a_rank_that_was_asked_to_end_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "LINGER_S", 600)
+    job = Job(HashStore(), 2, answering=[0, 1])
+    job.ranks[0].terminate()
+    job.checks[1].fail()
+    assert job.checks[1].claims_report() and job.ended.get(timeout=10) == 0
+    job.checks[1].terminate()
+    job.checks[1].linger()
+
+
+def test_a_thread_that_was_stopped_ends_nothing() -> None:
+    job = Job(HashStore(), 2, answering=[0])
+    job.checks[0].stop()
+    job.checks[1].fail()
+    job.checks[1].claims_report()
+    assert job.ended.empty()
 
 
 def test_missing_environment_variables_of_the_rendezvous_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

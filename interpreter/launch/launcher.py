@@ -1,0 +1,208 @@
+"""Starts the ranks of a job like torchrun, with the same options, and prints one message if a rank fails.
+
+    python -m chimerac.interpreter.launch.launcher --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT SCRIPT ...
+
+It runs the agent of torch.distributed.elastic, so rendezvous and restarts are those of torch. Unlike torchrun it prints neither
+the log of torch nor a table of failures. The rank that fails first prints the message of the job. If a rank was killed, the
+launcher prints the message. Its exit code is that of the rank that failed first, or 128 plus the number of the signal.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    # Before torch is imported: from here on Ctrl-C ends this process without a traceback.
+    from chimerac.interpreter.launch.startup import begin_process
+
+    begin_process()
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher import api
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.launch.failures import LAUNCHER, end_with, write
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.plan import Plan
+from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.startup import INTERRUPTED
+from chimerac.interpreter.transport.progress import Position, Progress, progress_file, read_position
+
+RUN = Path(__file__).parents[1] / "run.py"
+_known = Progress()  # the programs of run.py, for the texts of their instructions
+
+
+class Agent(LocalElasticAgent):
+    """torch's agent of one machine. It reports a failure when it happens, also if the ranks are then restarted."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.failures:
+            files = {} if self._pcontext is None else self._pcontext.error_files
+            text, most = message(result.failures, files), worker_group.spec.max_restarts
+            if self._remaining_restarts > 0:
+                text += f"restarting all ranks, restart {most - self._remaining_restarts + 1} of at most {most}\n"
+            if text:
+                write(text)
+        return result
+
+
+def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
+    """Return the rank that failed first: the one that has printed a message, or else the first that was killed.
+
+    failures: by rank, the first to be noticed first.
+    """
+    for rank, failure in failures.items():
+        if _extra(failure.error_file_data).get("printed"):
+            return rank, failure
+    for rank, failure in failures.items():
+        if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:  # SIGTERM is what the agent sends to the others
+            return rank, failure
+    return next(iter(failures.items()))
+
+
+def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, str]) -> str:
+    """Return the message of the job if ranks have failed and none has printed one; otherwise an empty text.
+
+    failures: by rank, the first to be noticed first; error_files: by local rank.
+    """
+    rank, failure = first_failure(failures)
+    reports = [_extra(f.error_file_data) for f in failures.values()]
+    texts = [text for report in reports if (text := str(report.get("py_callstack", "")))]
+    if any(report.get("printed") for report in reports):
+        return ""
+    if failure.exitcode < 0:
+        place = _last_place(rank, texts, error_files.get(failure.local_rank))
+        hint = ", as the system does when memory runs out" if failure.exitcode == -signal.SIGKILL else ""
+        return f"error: rank {rank}{place}: killed by {failure.signal_name()}{hint}\n"
+    if texts:
+        return f"{texts[0]}\n"
+    if any(_position(error_files.get(f.local_rank)) for f in failures.values()):
+        return ""  # these ranks had met the others, and a rank of another machine reports
+    return f"error: rank {rank} ended with exit code {failure.exitcode}\n"
+
+
+def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
+    """Start the ranks with a command line of torchrun, wait for their end, and return the exit code.
+
+    plan: what the ranks run, if it is known.
+    """
+    if plan is not None:
+        _know(plan)
+    options = _options(arguments)
+    logging.disable(logging.CRITICAL)
+    os.environ[LAUNCHER] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which prints a warning; start.py sets torch's threads
+    # Ctrl-C ends this process at once, and the ranks end with it. torch would pass it on and wait.
+    options.signals_to_handle = ",".join(name for name in options.signals_to_handle.split(",") if name != "SIGINT")
+    with tempfile.TemporaryDirectory(prefix="chimerac_") as folder:
+        options.log_dir = options.log_dir or folder
+
+        def interrupted(signum: int, frame: FrameType | None) -> None:
+            write("interrupted\n")
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(INTERRUPTED)
+
+        signal.signal(signal.SIGINT, interrupted)
+        return _run(options)
+
+
+def _run(options: Any) -> int:
+    vars(api)["LocalElasticAgent"] = Agent  # torch has no argument for the class of the agent
+    try:
+        torchrun.run(options)  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        _, failure = first_failure(error.failures)
+        return int(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    except Exception as error:
+        # Without its store the agent does not look at the ranks any more. Another machine may have had the store.
+        reports = _reports_in(Path(options.log_dir))
+        texts = [str(report["py_callstack"]) for report in reports if not report.get("printed")]
+        if len(texts) == len(reports):
+            write(f"{texts[0] if texts else f'error: the launcher cannot go on: {error}'}\n")
+        return 1
+    return 0
+
+
+def _reports_in(folder: Path) -> list[dict[str, Any]]:
+    """Return what the ranks of this machine wrote into their error files."""
+    reports = []
+    for path in sorted(folder.glob("*/attempt_*/*/error.json")):
+        with suppress(OSError, ValueError):
+            reports.append(_extra(json.loads(path.read_text(encoding="utf-8"))))
+    return [report for report in reports if report.get("py_callstack")]
+
+
+def _options(arguments: Sequence[str]) -> Any:
+    """Return the options of torchrun. The number of processes of run.py follows from its program, if it is not given."""
+    parser = torchrun.get_args_parser()
+    parser.prog = "python -m chimerac.interpreter.launch.launcher"
+    if "PET_NPROC_PER_NODE" not in os.environ:
+        parser.set_defaults(nproc_per_node="")
+    options = parser.parse_args(arguments)
+    if not options.nproc_per_node:
+        options.nproc_per_node = str(_ranks_per_machine(options))
+    return options
+
+
+def _know(plan: Plan) -> None:
+    for program in (plan.program, plan.evaluation):
+        if program is not None:
+            _known.add(program)
+
+
+def _ranks_per_machine(options: Any) -> int:
+    """Return how many ranks of run.py each machine has; 1 for another script, as torchrun does."""
+    script = Path(options.training_script)
+    if options.module or not script.exists() or not script.samefile(RUN):
+        return 1
+    try:
+        plan = planned(parse_options(options.training_script_args))
+    except ChimeraError as error:
+        end_with(error, reports=True)
+    _know(plan)
+    machines: int = torchrun.parse_min_max_nnodes(options.nnodes)[1]
+    return -(-plan.program.world // machines)
+
+
+def _extra(error_file_data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a rank wrote into its error file (failures.py); empty if the file is not one of ours."""
+    found = error_file_data.get("message")
+    extra = found.get("extraInfo") if isinstance(found, dict) else None
+    return extra if isinstance(extra, dict) else {}
+
+
+def _position(error_file: str | None) -> Position | None:
+    path = progress_file(error_file)
+    return None if path is None else read_position(path)
+
+
+def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
+    """Return where a rank was when it ended. The ranks that lost it know the text of its instruction."""
+    for text in texts:
+        if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):
+            return f", {found[1]}"
+    position = _position(error_file)
+    return "" if position is None else f", {_known.place(rank, position).removeprefix('the ')}"
+
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[1:]))

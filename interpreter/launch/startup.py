@@ -1,0 +1,76 @@
+"""The first lines of a process of a run: it ends with the process that started it, and Ctrl-C ends it at once.
+
+It imports nothing that takes time, because both have to hold before torch is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+
+PR_SET_PDEATHSIG = 1  # of prctl (Linux): the signal that this process gets when its parent ends
+EVERY_S = 1.0  # interval at which a process looks whether its parent has ended, where the system does not tell it
+CONNECT_S = 5.0  # how long the store of torchrun has to accept a connection
+INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
+
+
+def begin_process() -> None:
+    """Prepare this process: a rank, if the environment has RANK, otherwise a process that a user has started."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's warnings about closed connections, with C++ stacks
+    if "RANK" in os.environ:
+        # Ctrl-C ends a rank at once and without a message, even while it waits inside gloo.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        end_with_parent()
+    else:
+        signal.signal(signal.SIGINT, _end_interrupted)
+
+
+def end_with_parent() -> None:
+    """Make this process end when the process that started it ends."""
+    parent = os.getppid()
+    if "TORCHELASTIC_RUN_ID" in os.environ and _killed_with_parent():
+        # The parent may have ended before the call. Then nobody accepts connections to its store.
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not _store_accepts():
+            os._exit(1)
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _killed_with_parent() -> bool:
+    """Ask the kernel to kill this process when its parent ends; return whether it will."""
+    if sys.platform != "linux":
+        return False
+    import ctypes  # takes 10 ms, and only Linux needs it
+
+    try:
+        return bool(ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def _store_accepts() -> bool:
+    """Return False if the store of torchrun refuses connections: the process that had it has ended."""
+    try:
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        socket.create_connection(address, CONNECT_S).close()
+    except ConnectionRefusedError:
+        return False
+    except (OSError, KeyError, ValueError):
+        return True  # the rendezvous reports it
+    return True
+
+
+def _end_interrupted(signum: int, frame: FrameType | None) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)

@@ -1,0 +1,140 @@
+"""The end of a failed job, agreed upon through the store: one rank reports the first cause, and every rank ends.
+
+A rank that fails sets an abort flag in the store. In every rank a thread polls the flag and answers with what its rank is
+doing. A rank that is stopped or gone does not answer. The first rank to claim the report writes the message of the job. All
+others end without a message, also those that compute or wait inside torch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from chimerac.interpreter.transport.progress import Progress, Status
+
+EVERY_S = 0.5  # interval at which a rank polls the abort flag
+STORE_S = 4.0  # how long the store has to answer one question
+LINGER_S = 3.0  # how long a rank that reports nothing goes on after the report
+REPORT_S = 20.0  # longer than a rank needs to report: the answers of the others, and its own text
+ABORT_FLAG = "abort"  # key in the store: how many ranks have set the flag
+REPORT = "report"  # key in the store: how many ranks have claimed the report
+
+
+class LivenessCheck:
+    """Finds out through the store which ranks answer, and which one reports.
+
+    hosted: rank 0 hosts the store; otherwise torchrun does. end: ends this process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world: int,
+        hosted: bool,
+        progress: Progress,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        self.store, self.rank, self.world, self.hosted, self.progress, self._end = store, rank, world, hosted, progress, end
+        self._stopped = threading.Event()
+        self._terminated = threading.Event()
+        self._failed = threading.Event()
+        self._poller: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread that answers once the abort flag is set, and then ends this process."""
+        self._poller = threading.Thread(target=self._poll, name="liveness check", daemon=True)
+        self._poller.start()
+
+    def stop(self) -> None:
+        """Stop the thread. A thread that is inside a call of the store when Python exits would crash the process."""
+        self._stopped.set()
+        if self._poller is not None:
+            self._poller.join(STORE_S)
+
+    @property
+    def is_store_host(self) -> bool:
+        """Whether the store ends with this process."""
+        return self.hosted and self.rank == 0
+
+    def terminate(self) -> None:
+        """Record that this process was asked to end (SIGTERM). It then ends as soon as it knows of a failure."""
+        self._terminated.set()
+
+    def fail(self) -> None:
+        """Record that the main thread ends this process because of a failure, and set the abort flag."""
+        self._failed.set()
+        self._ask(lambda: self.store.add(ABORT_FLAG, 1), STORE_S)
+
+    def claims_report(self) -> bool:
+        """Return whether this rank is the first to claim the report of the job. True if the store does not answer."""
+        claims: list[int] = []
+        return not self._ask(lambda: claims.append(self.store.add(REPORT, 1)), STORE_S) or claims == [1]
+
+    def is_reported(self, within_s: float) -> bool:
+        """Return whether another rank claims the report within this time."""
+        return self._ask(self._wait_for_report, within_s)
+
+    def linger(self) -> None:
+        """Wait until this process is asked to end, or LINGER_S: torchrun should see first the rank that failed first."""
+        self._terminated.wait(LINGER_S)
+
+    def answers(self, within_s: float) -> Mapping[int, Status] | None:
+        """Set the abort flag, and return what the ranks are doing that answer in time. None if the store does not answer.
+
+        It returns at once if another rank reports: that rank may have ended, and does not answer then.
+        """
+        statuses = {self.rank: self.progress.status()}
+        self.fail()
+        if not self._ask(lambda: self._collect(statuses, within_s), within_s + STORE_S):
+            return None
+        return dict(sorted(statuses.items()))
+
+    def _poll(self) -> None:
+        aborted = False
+        try:
+            while not self._stopped.wait(EVERY_S):
+                if self.store.check([ABORT_FLAG]):
+                    aborted = True
+                    self.store.set(f"rank {self.rank}", self.progress.status().to_json())
+                    self._wait_for_report(REPORT_S)
+                    break
+        except RuntimeError:
+            pass  # the store is gone, as at the end of rank 0, which may host it
+        if aborted:
+            self._terminated.wait(LINGER_S)
+            if not self._failed.is_set() and not self._stopped.is_set():
+                self._end(1)
+
+    def _wait_for_report(self, within_s: float = REPORT_S) -> None:
+        until = time.monotonic() + within_s
+        while not self.store.check([REPORT]) and time.monotonic() < until:
+            time.sleep(EVERY_S / 5)
+
+    def _ask(self, question: Callable[[], object], within_s: float) -> bool:
+        """Return whether the store answered in time. The process that hosts it may be stopped too."""
+        answered = threading.Event()
+
+        def ask() -> None:
+            try:
+                question()
+                answered.set()
+            except RuntimeError:
+                pass
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(within_s)
+        return answered.is_set()
+
+    def _collect(self, statuses: dict[int, Status], within_s: float) -> None:
+        missing, until = [r for r in range(self.world) if r != self.rank], time.monotonic() + within_s
+        while missing and time.monotonic() < until and not self.store.check([REPORT]):
+            for rank in [r for r in missing if self.store.check([f"rank {r}"])]:
+                statuses[rank] = Status.from_json(self.store.get(f"rank {rank}").decode())
+                missing.remove(rank)
+            time.sleep(EVERY_S / 5 if missing else 0)

@@ -1,0 +1,185 @@
+"""What a rank is doing: its instruction, and what it waits for. The other ranks read it once a wait has taken too long.
+
+The position is in memory that is mapped from a file next to the error file of torchrun, if there is one. So the ranks and the
+launcher of the same machine can read the position of a process that has been killed.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from chimerac.chimera_ir.program import Program
+
+# What a wait is for. A transfer or a sum belongs to an instruction. `all` is a collective of all ranks outside the streams,
+# `setup` the creation of connections.
+Kind = Literal["receive", "send", "sum", "all", "setup"]
+
+# The columns of the position, each an int64.
+RUN, NUMBER, WAITS_FOR, PROGRAM, PID = range(5)
+BYTES = 5 * 8
+NONE = -1  # no instruction
+
+
+class Awaited(NamedTuple):
+    """What a wait is for. what: as text; ranks: the other ranks that have to do their part."""
+
+    what: str
+    kind: Kind
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position of a rank in its program.
+
+    run: how many times its streams have been started; number: of the instruction in the stream, NONE before the first run,
+    and the length of the stream after the last instruction; waits_for: the number of the instruction whose transfer or sum it
+    waits for, or NONE; program: the key of the program; pid: of the process, NONE if unknown.
+    """
+
+    run: int = 0
+    number: int = NONE
+    waits_for: int = NONE
+    program: int = NONE
+    pid: int = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What one rank is doing.
+
+    collectives: how many collectives of all ranks it has begun; awaited: None while it computes; posted: the number of the
+    awaited operation, of the instruction or of the collective; waited_s: seconds.
+    """
+
+    position: Position
+    collectives: int = 0
+    awaited: Awaited | None = None
+    posted: int = NONE
+    waited_s: float = 0.0
+
+    def to_json(self) -> str:
+        """Return this status as text for the store."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Status:
+        """Return the status that a rank wrote to the store."""
+        fields = json.loads(text)
+        awaited = fields["awaited"]
+        if awaited is not None:
+            what, kind, ranks = awaited
+            fields["awaited"] = Awaited(what, kind, tuple(ranks))
+        return Status(**fields | {"position": Position(**fields["position"])})
+
+
+class Progress:
+    """The progress of this process. path: the file of the position; None if no other process reads it.
+
+    position: its columns, for writing; programs: those that this rank runs, by key; waiting: what it waits for, the number of
+    the operation, and since when (time.monotonic); None while it computes.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.position = memoryview(_mapped(path)).cast("q")
+        self.position[RUN] = 0
+        self.position[NUMBER] = self.position[WAITS_FOR] = self.position[PROGRAM] = NONE
+        self.position[PID] = os.getpid()
+        self.programs: dict[int, Program] = {}
+        self.collectives = 0
+        self.waiting: tuple[Awaited, int, float] | None = None
+
+    def add(self, program: Program) -> int:
+        """Record that this rank may run a program; return its key."""
+        key = int(program.digest[:15], 16)
+        self.programs[key] = program
+        return key
+
+    def begin(self, key: int) -> memoryview:
+        """Record that a run of a program begins. Return the position, in which the caller writes the number."""
+        position = self.position
+        position[PROGRAM] = key
+        position[NUMBER] = 0
+        position[RUN] += 1
+        return position
+
+    def begin_wait(self, awaited: Awaited, posted: int) -> None:
+        """Record that this rank waits from now on."""
+        self.waiting = awaited, posted, time.monotonic()
+        if awaited.kind in ("receive", "send", "sum"):
+            self.position[WAITS_FOR] = posted
+
+    def end_wait(self) -> None:
+        """Record that the wait is over."""
+        self.waiting = None
+        self.position[WAITS_FOR] = NONE
+
+    def status(self) -> Status:
+        """Return what this rank is doing now."""
+        waiting, status = self.waiting, Status(Position(*self.position), self.collectives)
+        if waiting is None:
+            return status
+        return replace(status, awaited=waiting[0], posted=waiting[1], waited_s=time.monotonic() - waiting[2])
+
+    def place(self, rank: int, position: Position) -> str:
+        """Return the position of a rank as text, as in `instruction 3: FWD down s1 m0`, and the operation that it waits for."""
+        place = self.instruction(rank, position)
+        if position.waits_for in (NONE, position.number):
+            return place
+        return f"{place}, in the wait for {self.instruction(rank, replace(position, number=position.waits_for))}"
+
+    def instruction(self, rank: int, position: Position) -> str:
+        """Return the instruction of a position as text; without its own text if the program of the rank is not known."""
+        program = self.programs.get(position.program)
+        if program is None or rank >= program.world or position.number == NONE:
+            return place_without_text(position)
+        first, end = (int(n) for n in program.offsets[rank : rank + 2])
+        if position.number >= end - first:
+            return "the epilogue"
+        return f"{place_without_text(position)}: {program.text(first + position.number)}"
+
+
+def place_without_text(position: Position) -> str:
+    """Return a position as text where the program is not known."""
+    return "the start-up" if position.number == NONE else f"instruction {position.number}"
+
+
+def progress_file(error_file: str | None) -> Path | None:
+    """Return the file of the position of the rank with this error file. None if torchrun gave the rank none."""
+    return Path(error_file).with_name("progress") if error_file else None
+
+
+def own_progress_file() -> Path | None:
+    """Return the file of the position of this process."""
+    return progress_file(os.environ.get("TORCHELASTIC_ERROR_FILE"))
+
+
+def position_of(local_rank: int) -> Position | None:
+    """Return the position of another rank of this machine, also if its process has ended. None if it is not known."""
+    own = own_progress_file()
+    return None if own is None else read_position(own.parent.parent / str(local_rank) / own.name)
+
+
+def read_position(path: Path) -> Position | None:
+    """Return the position in a file; None if there is none."""
+    try:
+        return Position(*memoryview(path.read_bytes()[:BYTES]).cast("q"))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _mapped(path: Path | None) -> mmap.mmap:
+    if path is not None:
+        try:
+            with path.open("w+b") as file:
+                file.truncate(BYTES)
+                return mmap.mmap(file.fileno(), BYTES)
+        except OSError:
+            pass  # no other process can read the position then; the run does not depend on it
+    return mmap.mmap(-1, BYTES)

@@ -1,0 +1,189 @@
+"""Jobs of two ranks in which one rank fails. Prints, as JSON, the exit code and the messages of each rank of each job.
+
+All jobs run at the same time. Their processes are forks of this one, so torch is imported only once.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.launch.failures import end_with
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.transport import liveness
+from chimerac.interpreter.transport.gloo import Gloo, join, leave
+from chimerac.interpreter.transport.progress import NONE, position_of
+from chimerac.interpreter.transport.rendezvous import rendezvous
+from tests.distributed.integers import IntegerSamples, integer_model
+from tests.distributed.programs import program
+
+TIMEOUT_S = 5.0
+CHIMERA = compile_schedule("chimera", {"D": 2, "N": 2}).program
+GPIPE = compile_schedule("gpipe", {"D": 2, "N": 2}).program
+# Each rank waits for the other: rank 0 would send the activation only after its backward.
+CYCLE = program(
+    """pipe main  on 0 1  micro_batches 0
+
+rank 0:
+  RECV grad main s0 m0 <- 1
+  FWD main s0 m0
+  BWD main s0 m0
+  SEND act main s1 m0 -> 1
+
+rank 1:
+  RECV act main s1 m0 <- 0
+  FWD main s1 m0
+  BWD main s1 m0; SEND grad main s0 m0 -> 0
+""",
+    "cycle",
+    2,
+    2,
+    1,
+)
+
+
+class Faulty(Gloo):
+    """A transport whose methods a job may replace: a stage of the network that fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drops = 0  # how many sends are dropped
+
+    def send(self, peer: int, buffer: torch.Tensor) -> None:
+        if self.drops:
+            self.drops -= 1
+        else:
+            super().send(peer, buffer)
+
+
+def stop_self(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def kill_self(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_peer_in_a_wait(*_: object) -> None:
+    """Kill rank 1 once it waits for this rank."""
+    while (its := position_of(1)) is None or its.waits_for == NONE or its.number <= 0:
+        time.sleep(0.01)
+    with suppress(ProcessLookupError):
+        os.kill(its.pid, signal.SIGKILL)
+
+
+def fail(*_: object) -> None:
+    raise ValueError("no such token: 7")
+
+
+def pause(seconds: float) -> Callable[..., None]:
+    return lambda *_: time.sleep(seconds)
+
+
+def before_forwards(rank: int, fault: Callable[..., None]) -> Callable[[Trainer], None]:
+    """Return a function that calls `fault` before every forward of a rank."""
+
+    def prepare(trainer: Trainer) -> None:
+        if trainer.transport.rank == rank:
+            for stage in trainer.stages.values():
+                stage.register_forward_pre_hook(fault)
+
+    return prepare
+
+
+def before_all_reduces(trainer: Trainer) -> None:
+    """Make rank 1 kill itself when it launches an all-reduce."""
+    if trainer.transport.rank == 1:
+        trainer.transport.launch_all_reduce = kill_self
+
+
+def before_the_norm(trainer: Trainer) -> None:
+    """Make rank 1 kill itself when the gradient norm is summed."""
+    if trainer.transport.rank == 1:
+        trainer.transport.all_reduce = kill_self
+
+
+def without_a_send(trainer: Trainer) -> None:
+    if trainer.transport.rank == 0:
+        trainer.transport.drops = 1
+
+
+# name: (program, what is made faulty)
+JOBS: dict[str, tuple[Program, Callable[[Trainer], None]]] = {
+    "killed in FWD": (GPIPE, before_forwards(1, kill_self)),
+    "killed in a wait": (GPIPE, before_forwards(0, kill_peer_in_a_wait)),
+    "killed in ALLREDUCE": (CHIMERA, before_all_reduces),
+    "killed before the norm": (GPIPE, before_the_norm),
+    "stopped": (GPIPE, before_forwards(1, stop_self)),
+    "exception": (GPIPE, before_forwards(1, fail)),
+    "dropped": (GPIPE, without_a_send),
+    "late": (GPIPE, before_forwards(1, pause(60))),
+    "cycle": (CYCLE, lambda trainer: None),
+    "slow": (GPIPE, before_forwards(1, pause(1))),
+}
+
+
+def run(name: str, model: Any, description: Any) -> None:
+    """Run one rank of a job."""
+    program, prepare = JOBS[name]
+    join(60)  # the ranks start at different times
+    rendezvous().limit = timedelta(seconds=TIMEOUT_S)
+    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous().limit)
+    transport = Faulty()
+    trainer = Trainer(program, partitioned(program, model, description), IntegerSamples(), transport, Settings(1, 0, 1, 1e-3))
+    prepare(trainer)
+    trainer.update(0, trainer.gradients(0))
+    leave()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    liveness.EVERY_S, liveness.LINGER_S = 0.1, 1.0
+    model = integer_model(middle=2)
+    description = describe(model, samples=1)
+    folder, ranks = Path(tempfile.mkdtemp()), {}
+    for name in sys.argv[1:] or JOBS:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for rank in (0, 1):
+            place = folder / name / str(rank)
+            place.mkdir(parents=True)
+            if pid := os.fork():
+                ranks[pid] = name, rank
+                continue
+            os.dup2(os.open(place / "output", os.O_WRONLY | os.O_CREAT), 2)
+            where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+            os.environ |= {key: str(value) for key, value in where.items()}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_ERROR_FILE": str(place / "error.json")}
+            try:
+                run(name, model, description)
+            except Exception as error:
+                end_with(error, reports=rank == 0, job=rendezvous().liveness)
+            os._exit(0)
+    results: dict[str, Any] = {}
+    while ranks:
+        pid, status = os.wait()
+        name, rank = ranks.pop(pid)
+        output = (folder / name / str(rank) / "output").read_text()
+        results.setdefault(name, {})[rank] = os.waitstatus_to_exitcode(status), output
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

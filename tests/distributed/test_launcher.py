@@ -1,0 +1,86 @@
+"""The launcher: it starts the ranks of a program, restarts them, and no process is left, however it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, children, ended, started
+
+pytestmark = pytest.mark.distributed
+
+LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
+QUICK = [RUN, *CHIMERA, *TINY, "--no-check-gradients", "--eval-samples", "1"]
+LONG = [*QUICK, "--iterations", "1000000"]
+
+
+def wait_until(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Return when something has happened; fail if the process ends before, or after a minute."""
+    limit = time.monotonic() + 60
+    while not happens():
+        assert process.poll() is None and time.monotonic() < limit, process.communicate()
+        time.sleep(0.02)
+
+
+def wait_for_iteration(process: subprocess.Popen[str]) -> list[int]:
+    """Return the ids of the ranks, once the first iteration is complete."""
+    assert process.stdout is not None
+    while not (line := process.stdout.readline()).startswith("iteration"):
+        assert line, process.communicate()
+    return children(process.pid)
+
+
+def imports_torch(process: subprocess.Popen[str]) -> bool:
+    return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def test_a_killed_rank_is_named_and_the_ranks_are_restarted() -> None:
+    """The second attempt trains from the start."""
+    with started(*LAUNCHER, "--max-restarts", "1", *QUICK, "--iterations", "9") as launcher:
+        ranks = wait_for_iteration(launcher)
+        assert len(ranks) == 2, "as many as the program needs"
+        os.kill(ranks[1], signal.SIGKILL)
+        out, message = launcher.communicate(timeout=100)
+    assert launcher.returncode == 0
+    assert "iteration     1   loss" in out and "iteration     9   loss" in out
+    place = r"(instruction \d+: [A-Z]+ .*|epilogue.*|start-up)"
+    first, second = message.splitlines()
+    assert re.fullmatch(rf"error: rank 1, {place}: killed by SIGKILL, as the system does when memory runs out", first)
+    assert second == "restarting all ranks, restart 1 of at most 1"
+
+
+def test_ctrl_c_ends_the_launcher_and_its_ranks_with_one_line() -> None:
+    with started(sys.executable, *LONG) as early, started(sys.executable, *LONG) as late:
+        wait_until(lambda: imports_torch(early), early)
+        os.kill(early.pid, signal.SIGINT)
+        assert early.communicate(timeout=30) == ("", "interrupted\n") and early.returncode == 130
+        ranks = wait_for_iteration(late)
+        os.kill(late.pid, signal.SIGINT)
+        assert late.communicate(timeout=30)[1] == "interrupted\n" and late.returncode == 130
+        assert ended(ranks, within_s=10)
+
+
+def test_sigterm_stops_all_ranks_after_the_same_iteration() -> None:
+    with started(sys.executable, *LONG) as launcher:
+        ranks = wait_for_iteration(launcher)
+        os.kill(launcher.pid, signal.SIGTERM)
+        out, message = launcher.communicate(timeout=60)
+        assert (launcher.returncode, message) == (143, "") and ended(ranks, within_s=10)
+    assert re.search(r"^stopped by SIGTERM after iteration \d+ of 1000000$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", [[sys.executable], TORCHRUN], ids=["launcher", "torchrun"])
+def test_no_rank_outlives_the_process_that_started_it_a_moment_ago(command: list[str]) -> None:
+    with started(*command, *LONG) as parent:
+        wait_until(lambda: children(parent.pid), parent)
+        ranks = children(parent.pid)
+        parent.kill()
+        assert ended(ranks, within_s=10)

@@ -1,0 +1,166 @@
+"""What the launcher prints for ranks that failed, how run.py calls it, and the first lines of a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter import run
+from chimerac.interpreter.launch import failures, launcher, startup, stopping
+from chimerac.interpreter.transport.progress import NUMBER, Progress
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes ranks fail. Each is given by its exit code, and the text and `printed` of its error file."""
+
+    def fail(*ranks: tuple[int, str, bool]) -> tuple[dict[int, ProcessFailure], dict[int, str]]:
+        files = {}
+        for rank, (_, text, printed) in enumerate(ranks):
+            files[rank] = str(tmp_path / str(rank) / "error.json")
+            Path(files[rank]).parent.mkdir(exist_ok=True)
+            monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", files[rank])
+            if text:
+                failures.write_error_file(text, printed)
+        return {r: ProcessFailure(r, 1, code, files[r]) for r, (code, _, _) in enumerate(ranks)}, files
+
+    return fail
+
+
+def test_a_message_that_a_rank_has_printed_is_not_repeated(job: Any) -> None:
+    failed, files = job((-9, "", False), (1, "error: rank 1, instruction 2: FWD: no such token\n", True))
+    assert launcher.message(failed, files) == ""
+    assert launcher.first_failure(failed)[0] == 1
+
+
+def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_others_know(job: Any) -> None:
+    lost = "error: rank 0, epilogue: the sum over ranks 0, 1 failed: rank 1 has ended, in the epilogue\n"
+    failed, files = job((1, lost, False), (-11, "", False), (-signal.SIGTERM, "", False))
+    assert launcher.message(failed, files) == "error: rank 1, epilogue: killed by SIGSEGV\n"
+    assert launcher.first_failure(failed)[0] == 1
+
+
+def test_the_instruction_of_the_only_rank_is_read_from_its_file(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, files = job((-9, "", False))
+    progress = Progress(Path(files[0]).with_name("progress"))
+    program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
+    progress.begin(progress.add(program))[NUMBER] = 1
+    hint = "killed by SIGKILL, as the system does when memory runs out\n"
+    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {hint}"
+    monkeypatch.setattr(launcher, "_known", progress)
+    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {program.text(1)}: {hint}"
+
+
+def test_a_rank_of_another_machine_is_reported_by_the_ranks_that_lost_it(job: Any) -> None:
+    text = "error: rank 0, epilogue: a sum over all ranks failed: rank 7 has ended"
+    assert launcher.message(*job((1, text, False), (1, "", False))) == text + "\n"
+
+
+def test_a_script_that_ends_without_a_message(job: Any) -> None:
+    assert launcher.message(*job((3, "", False))) == "error: rank 0 ended with exit code 3\n"
+
+
+def test_the_error_file_has_the_form_that_torchrun_reads(job: Any) -> None:
+    failed, _ = job((1, "Traceback ...\nerror: rank 0, instruction 2: FWD: no such token\n", True))
+    assert failed[0].message["message"] == "error: rank 0, instruction 2: FWD: no such token"
+    assert failed[0].message["extraInfo"]["py_callstack"].startswith("Traceback")
+    assert failed[0].timestamp > 0
+
+
+def test_run_py_starts_as_many_ranks_as_its_program_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(launcher, "launch", lambda arguments, plan: calls.append(arguments) or 0)
+    monkeypatch.setattr(sys, "argv", ["interpreter/run.py", "schedules/chimera.sched", "-p", "D=2", "--width", "3"])
+    monkeypatch.delenv("RANK", raising=False)
+    assert run.main() == 0
+    words = ["schedules/chimera.sched", "-p", "D=2", "--width", "3"]
+    assert calls == [["--standalone", "--nproc-per-node=6", run.__file__, *words]]
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ([run.__file__, "-p", "D=2", "--width", "3"], "6"),
+        (["--nnodes", "2", run.__file__, "-p", "D=2", "--width", "3"], "3"),
+        (["--nproc-per-node", "5", run.__file__, "-p", "D=2"], "5"),
+        ([__file__], "1"),
+    ],
+)
+def test_the_number_of_ranks_of_a_machine(words: list[str], number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
+    assert launcher._options(words).nproc_per_node == number
+
+
+# --- the first lines ----------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_whose_torchrun_has_ended_before_its_first_line_ends_at_once() -> None:
+    """Nobody accepts connections at its address any more."""
+    code = "from chimerac.interpreter.launch.startup import begin_process; begin_process(); print('alive')"
+    agent = {"RANK": "0", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    ended = subprocess.run([sys.executable, "-c", code], env=os.environ | agent | where, capture_output=True, text=True)
+    expected = (1, "") if sys.platform == "linux" else (0, "alive\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (*expected, "")
+
+
+def test_the_first_lines_import_no_torch_and_no_compiler() -> None:
+    code = (
+        "import sys; from chimerac.interpreter.launch.startup import begin_process; begin_process()\n"
+        "print([m for m in sys.modules if m.startswith(('torch', 'numpy', 'chimerac.compiler'))])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_ctrl_c_ends_a_process_that_a_user_started_with_one_line() -> None:
+    code = (
+        "import os, signal; from chimerac.interpreter.launch.startup import begin_process; begin_process()\n"
+        "os.kill(os.getpid(), signal.SIGINT)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "RANK"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (startup.INTERRUPTED, "interrupted\n") == (130, "interrupted\n")
+
+
+# --- requests to stop ---------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_is_a_request_to_stop_only_inside() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    notified = threading.Event()
+    with stopping.accepting_stop_requests(notified.set):
+        assert not stopping.stop_requested()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert notified.wait(10) and stopping.stop_requested()
+    assert signal.getsignal(signal.SIGTERM) == before
+    with stopping.accepting_stop_requests():
+        assert not stopping.stop_requested()
+
+
+def test_a_second_sigterm_ends_the_process_at_once() -> None:
+    code = (
+        "import os, signal, threading\n"
+        "from chimerac.interpreter.launch.stopping import accepting_stop_requests\n"
+        "came = threading.Event()\n"
+        "with accepting_stop_requests(came.set):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM); came.wait()\n"
+        "    os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == stopping.STOPPED
+
+
+def test_an_error_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/nowhere/error.json")
+    failures.write_error_file("error")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "")
+    failures.write_error_file("error")

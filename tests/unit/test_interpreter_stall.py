@@ -1,0 +1,113 @@
+"""Why a wait takes too long, from what each rank is doing."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.transport.progress import NONE, Awaited, Position, Progress, Status
+from chimerac.interpreter.transport.stall import SHOWN, Stall
+
+PROGRAM = compile_schedule("1f1b", {"D": 3, "N": 2}).program
+CHIMERA = compile_schedule("chimera", {"D": 2, "N": 2}).program
+
+
+class Ranks:
+    """The ranks of a program, each at an instruction."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.progress = program, Progress()
+        self.key = self.progress.add(program)
+        self.statuses: dict[int, Status] = {}
+
+    def number(self, rank: int, text: str) -> int:
+        """Return the number of an instruction in the stream of a rank."""
+        first, end = (int(n) for n in self.program.offsets[rank : rank + 2])
+        return next(row - first for row in range(first, end) if self.program.text(row).startswith(text))
+
+    def at(self, rank: int, text: str, awaited: Awaited | None = None, posted: str = "", run: int = 1) -> Ranks:
+        """Put a rank at an instruction, where it waits for the operation that another instruction posted."""
+        number = self.number(rank, posted) if posted else NONE
+        position = Position(run, self.number(rank, text), number, self.key)
+        self.statuses[rank] = Status(position, awaited=awaited, posted=number, waited_s=2.5)
+        return self
+
+    def reason(self, rank: int = 0) -> list[str]:
+        return Stall(self.progress, self.statuses).reason(rank).splitlines()
+
+
+def receive(peer: int) -> Awaited:
+    return Awaited(f"the receive from rank {peer}", "receive", (peer,))
+
+
+def test_the_rank_that_computes_is_named_and_not_the_one_in_between() -> None:
+    ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0")
+    ranks.at(1, "BWD main s1 m0", receive(2), "RECV grad main s1 m0").at(2, "FWD main s2 m0")
+    text = PROGRAM.place(int(PROGRAM.offsets[2]) + ranks.number(2, "FWD main s2 m0"))
+    headline, *lines = ranks.reason()
+    assert headline == f"late: rank 2 still computes, {text.removeprefix('rank 2, ')}"
+    assert lines[0] == f"  {text}: computes"
+    assert lines[1].startswith("  rank 1, instruction ")
+    assert "has waited 2.5 s for the receive from rank 2, instruction " in lines[1]
+
+
+def test_a_rank_that_is_past_its_send_has_not_sent() -> None:
+    ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0").at(1, "FWD main s1 m1")
+    assert ranks.reason()[0].startswith("late: rank 1 still computes")
+    ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0").at(1, "BWD main s1 m1")
+    assert ranks.reason()[0].startswith("never sent: rank 1 is past instruction ")
+    assert "SEND grad main s0 m0 -> 0, but no message came" in ranks.reason()[0]
+
+
+def test_a_rank_in_a_later_iteration_is_past_every_send_of_this_one() -> None:
+    ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0").at(1, "FWD main s1 m0", run=2)
+    assert ranks.reason()[0].startswith("never sent: rank 1 is past ")
+
+
+def test_a_cycle_is_listed() -> None:
+    ranks = Ranks(PROGRAM).at(0, "BWD main s0 m0", receive(1), "RECV grad main s0 m0")
+    ranks.at(1, "FWD main s1 m0", receive(0), "RECV act main s1 m1").at(2, "FWD main s2 m0", receive(1), "RECV act main s2 m0")
+    ranks.statuses[0] = Status(
+        Position(1, 0, 0, ranks.key), awaited=receive(1), posted=ranks.number(0, "RECV grad main s0 m0"), waited_s=2.5
+    )
+    headline, *lines = ranks.reason(2)
+    assert headline == "cycle: 2 ranks wait for each other"
+    assert [line.split(",")[0] for line in lines] == ["  rank 1", "  rank 0"]
+
+
+def test_a_full_window_waits_for_the_receive() -> None:
+    send = Awaited("the send to rank 1", "send", (1,))
+    ranks = Ranks(PROGRAM).at(0, "SEND act main s1 m1", send, "SEND act main s1 m1").at(1, "RECV act main s1 m0")
+    assert ranks.reason()[0].startswith("late: rank 1 still computes")
+    ranks = Ranks(PROGRAM).at(0, "SEND act main s1 m1", send, "SEND act main s1 m0").at(1, "BWD main s1 m0")
+    assert ranks.reason()[0] == "every rank answers, and has done its part", "the message may be on its way"
+
+
+def test_a_sum_waits_for_the_ranks_that_have_not_launched_it() -> None:
+    total = Awaited("the sum over ranks 0, 1", "sum", (0, 1))
+    ranks = Ranks(CHIMERA).at(0, "ALLREDUCE s1", total, "ALLREDUCE s0").at(1, "BWD")
+    assert ranks.reason()[0].startswith("late: rank 1 still computes, instruction ")
+    ranks.at(1, "ALLREDUCE s1")
+    assert ranks.reason()[0] == "every rank answers, and has done its part"
+
+
+@pytest.mark.parametrize(
+    ("kind", "late"), [("all", [Status(Position(), collectives=1)]), ("setup", [Status(Position(), collectives=2)])]
+)
+def test_a_collective_of_all_ranks_waits_for_those_that_have_not_begun_it(kind: str, late: list[Status]) -> None:
+    awaited = Awaited("a sum over all ranks", kind, (0, 1, 2))  # type: ignore[arg-type]
+    waiting = Status(Position(), collectives=2, awaited=awaited, posted=2)
+    stall = Stall(Progress(), {0: waiting, 1: waiting, 2: late[0]})
+    assert stall.reason(0).splitlines()[0] == "late: rank 2 still computes, the start-up"
+
+
+def test_a_long_list_is_cut() -> None:
+    waiting = Status(Position(), collectives=1, awaited=Awaited("a sum over all ranks", "all", tuple(range(40))), posted=1)
+    lines = Stall(Progress(), dict.fromkeys(range(40), waiting)).reason(0).splitlines()
+    assert len(lines) == 1 + SHOWN + 1 and lines[-1] == f"  and {39 - SHOWN} more ranks"
+
+
+def test_a_status_is_the_same_after_the_store() -> None:
+    for status in (Status(Position()), Status(Position(1, 2, 3, 4, 5), 6, receive(1), 7, 8.5)):
+        assert Status.from_json(status.to_json()) == status

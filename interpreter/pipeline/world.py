@@ -1,9 +1,13 @@
-"""The number of ranks that a program needs. It does not import torch, so that this finding appears at once."""
+"""The number of ranks that a program needs. It imports neither torch nor numpy, so that --help appears at once."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.chimera_ir.program import Program
+
+if TYPE_CHECKING:
+    from chimerac.chimera_ir.program import Program
 
 
 def check_world(program: Program, started: int) -> None:

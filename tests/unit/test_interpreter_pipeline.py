@@ -63,9 +63,10 @@ def batch(samples: int, seed: int = 1) -> tuple[Tensor, Tensor]:
 
 def pipeline(program: Program | str, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
     model = model or net()
+    layers = options.pop("net_layers", model.layers())
     example = torch.zeros(SAMPLES, WIDTH)
     arguments: dict[str, Any] = {"loss": F.cross_entropy, "inputs": example, "model": model, "transport": transport}
-    return Pipeline(model.layers(), program, **(arguments | options))
+    return Pipeline(layers, program, **(arguments | options))
 
 
 def on_all_ranks(program: Program, run: Callable[[Pipeline], Any], **options: Any) -> list[Any]:
@@ -250,7 +251,7 @@ def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
         (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
         (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), ValueError, "no layer"),
         (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), TypeError, "layer 0 is a int"),
-        (lambda: Pipeline([LINEAR], "1f1b", loss=F.mse_loss, inputs=ONE, model=net()), ValueError, "no submodule"),
+        (lambda: pipeline("1f1b", Alone(), net_layers=[LINEAR]), ValueError, "no submodule of the model Net"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(call: Callable[[], object], error: type[Exception], message: str) -> None:

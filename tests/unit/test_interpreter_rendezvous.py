@@ -122,7 +122,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(hosted: bool, na
             return True
 
     job = Job(Stopped(), 2, answering=[], hosted=hosted)
-    assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {who} does not answer")
+    assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {name} does not answer")
     assert job.checks[1].claims_report(), "there is nobody else who could report"
 
 

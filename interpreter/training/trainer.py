@@ -80,6 +80,12 @@ class Trainer:
         # A rank may have no stage, and AdamW does not accept an empty list.
         self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
 
+    @property
+    def samples_per_iteration(self) -> int:
+        """Return how many samples all replicas together train on in one iteration."""
+        header = self.program.header
+        return header.width * header.micro_batches * self.size
+
     def batch(self, iteration: int, replica: int) -> Batch:
         """Return the samples on which one replica trains in one iteration."""
         header = self.program.header

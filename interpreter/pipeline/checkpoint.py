@@ -91,12 +91,13 @@ class PendingSave:
         """
         transport = self._pipeline.transport
         try:
-            written = self._work.results(transport)
+            by_rank = [json.loads(text) for text in self._work.results(transport)]
 
             def commit() -> str:
                 if transport.rank == 0:
-                    self._writer.finish(written)
-                    files.commit(self.path, self._info)
+                    self._writer.finish([written for written, _ in by_rank])
+                    checksums = {name: found for _, sums in by_rank for name, found in sums.items()}
+                    files.commit(self.path, self._info, checksums)
                 return ""
 
             Background(commit).results(transport)
@@ -141,7 +142,8 @@ def start_save(
     def write() -> str:
         if rank == 0:
             files.write(folder / files.STATE, packed)
-        return writer.write()
+        written, names = writer.write()
+        return json.dumps([written, {name: files.checksum(folder / name) for name in names}])
 
     header = pipeline.program.header
     found = {
@@ -222,7 +224,9 @@ def open_checkpoint(path: PathLike, pipeline: Pipeline) -> OpenedCheckpoint:
     found: list[OpenedCheckpoint] = []
 
     def read() -> str:
-        found.append(OpenedCheckpoint(folder, files.read_info(folder), TensorReader(folder)))
+        info = files.read_info(folder)
+        files.verify(folder, info, pipeline.rank, pipeline.transport.world)
+        found.append(OpenedCheckpoint(folder, info, TensorReader(folder)))
         return ""
 
     _read(folder, Background(read), pipeline)

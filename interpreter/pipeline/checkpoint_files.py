@@ -2,7 +2,7 @@
 
     .metadata, __*.distcp   the tensors, in the format of torch.distributed.checkpoint (checkpoint_tensors.py)
     state.pt                what the caller saved besides, written by torch.save
-    checkpoint.json         what kind of run this is from, and the sizes of the other files
+    checkpoint.json         what kind of run this is from, and the sizes and checksums of the other files
 
 A folder that has its final name is complete. A process that is killed leaves a hidden folder, which the next save removes.
 """
@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
-
-from chimerac.chimera_ir.files import short_path
 
 FORMAT = 1  # number of this layout
 INFO, STATE = "checkpoint.json", "state.pt"
@@ -41,17 +40,25 @@ def prepare(path: Path) -> None:
 
     A folder at `path` that is not empty and is no checkpoint is not replaced.
     """
-    if path.exists() and not (path / INFO).exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{short_path(path)} exists and is no checkpoint")
+    if path.exists() and not (path.is_dir() and _may_be_replaced({file.name for file in path.iterdir()})):
+        raise FileExistsError("it exists and is no checkpoint")
     remove(partial(path))
     partial(path).mkdir(parents=True)
 
 
-def commit(path: Path, info: Mapping[str, Any]) -> None:
-    """Write checkpoint.json, and give the folder its final name. A checkpoint that has this name is replaced."""
+def _may_be_replaced(names: Set[str]) -> bool:
+    """Return whether a folder with these files is empty, or a checkpoint, perhaps a damaged one."""
+    return not names or not names.isdisjoint({INFO, STATE, ".metadata"})
+
+
+def commit(path: Path, info: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
+    """Write checkpoint.json, and give the folder its final name. A checkpoint that has this name is replaced.
+
+    checksums: of the files that are known already.
+    """
     folder = partial(path)
-    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-    write(folder / INFO, json.dumps({"format": FORMAT, **info, "files": sizes}, indent=1).encode())
+    found = {f.name: [f.stat().st_size, checksums[f.name] if f.name in checksums else checksum(f)] for f in folder.iterdir()}
+    write(folder / INFO, json.dumps({"format": FORMAT, **info, "files": found}, indent=1).encode())
     _sync_folder(folder)
     if path.exists():
         remove(_replaced(path))
@@ -99,7 +106,7 @@ def read_info(folder: Path) -> dict[str, Any]:
         info: dict[str, Any] = json.loads((folder / INFO).read_text(encoding="utf-8"))
         if info["format"] > FORMAT:
             raise UnreadableError(f"its format has the number {info['format']}, and this version reads up to {FORMAT}")
-        for name, size in info["files"].items():
+        for name, (size, _) in info["files"].items():
             if not (folder / name).exists():
                 raise UnreadableError(f"the file {name} is missing")
             if (found := (folder / name).stat().st_size) != size:
@@ -107,6 +114,22 @@ def read_info(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UnreadableError(f"{INFO} is damaged") from None
     return info
+
+
+def verify(folder: Path, info: Mapping[str, Any], part: int, parts: int) -> None:
+    """Raise UnreadableError if a file has other bytes than were written. Each of `parts` callers reads some of the files."""
+    for name, (_, expected) in sorted(info["files"].items())[part::parts]:
+        if checksum(folder / name) != expected:
+            raise UnreadableError(f"the file {name} is damaged: its checksum is not the one that it had")
+
+
+def checksum(file: Path) -> int:
+    """Return the CRC-32 of a file."""
+    found = 0
+    with open(file, "rb") as stream:
+        while data := stream.read(2**20):
+            found = zlib.crc32(data, found)
+    return found
 
 
 def write(file: Path, data: bytes) -> None:

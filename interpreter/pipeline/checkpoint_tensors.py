@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, load  # type: ignore[attr-defined]
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter  # type: ignore[attr-defined]
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
@@ -58,9 +58,10 @@ class TensorWriter:
             value = self._planner.lookup_object(item.index)
             self._planner.copies[item.index.fqn] = value.to("cpu", copy=True) if isinstance(value, Tensor) else value
 
-    def write(self) -> str:
-        """Write this rank's file, and return where each value is in it."""
-        return _to_text(self._storage.write_data(self._plan, self._planner).value())
+    def write(self) -> tuple[str, list[str]]:
+        """Write this rank's values. Return where each of them is, and the names of the files."""
+        found = self._storage.write_data(self._plan, self._planner).value()
+        return _to_text(found), sorted({result.storage_data.relative_path for result in found})
 
     def finish(self, written: Sequence[str]) -> None:
         """Write the file `.metadata`, by which readers find the values; called by rank 0 with what all ranks returned."""
@@ -96,8 +97,13 @@ class TensorReader:
             found = self._metadata.state_dict_metadata[self._names[place]]
             value = torch.empty(found.size, dtype=found.properties.dtype) if isinstance(found, TensorStorageMetadata) else None
             values[self._names[place]] = value
-        if values:
-            load(values, storage_reader=self._storage, planner=DefaultLoadPlanner(flatten_state_dict=False), no_dist=True)
+        # The steps of dcp.load for one process, without its warning that there are no others.
+        planner = DefaultLoadPlanner(flatten_state_dict=False)
+        planner.set_up_planner(values, self._metadata, is_coordinator=True)
+        self._storage.set_up_storage_reader(self._metadata, is_coordinator=True)
+        local = self._storage.prepare_local_plan(planner.create_local_plan())
+        plan = self._storage.prepare_global_plan(planner.create_global_plan([local]))[0]
+        self._storage.read_data(planner.finish_plan(plan), planner).wait()
         return {place: values[self._names[place]] for place in places}
 
 

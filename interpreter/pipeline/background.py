@@ -62,7 +62,14 @@ class Background:
 
 
 def _reason(error: Exception) -> str:
-    """Return why the work failed, in one line."""
+    """Return why the work failed, in one line.
+
+    torch's writer of files raises an error of its own while it handles that of the file system, which is the reason.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    error = cause or error
     if isinstance(error, OSError):
         return reason(error).lower() + (f": {error.filename}" if error.filename else "")
     lines = str(error).strip().splitlines()

@@ -37,6 +37,7 @@ from chimerac.interpreter.pipeline.checkpoint_state import (
 )
 from chimerac.interpreter.pipeline.checkpoint_tensors import TensorReader, TensorWriter
 from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.transport import Transport
 
 PathLike = str | os.PathLike[str]
 
@@ -102,7 +103,7 @@ class PendingSave:
 
             Background(commit).results(transport)
         except RanksFailedError as error:
-            raise _not_written(self.path, error, transport.rank) from None
+            raise _not_written(self.path, error, transport) from None
 
 
 def start_save(
@@ -136,7 +137,7 @@ def start_save(
         plans = [json.loads(text)["plan"] for text in by_rank]
         plan = Background(lambda: writer.global_plan(plans) if rank == 0 else "").results(transport)[0]
     except RanksFailedError as error:
-        raise _not_written(path, error, rank) from None
+        raise _not_written(path, error, transport) from None
     writer.start(plan, copied)
 
     def write() -> str:
@@ -252,11 +253,16 @@ def _read(path: Path, work: Background, pipeline: Pipeline) -> None:
         ) from None
 
 
-def _not_written(path: Path, error: RanksFailedError, rank: int) -> ChimeraError:
-    """Return the finding, and remove what was written, which may have filled the disk."""
-    if rank == 0:
-        with suppress(OSError):
-            files.remove(files.partial(path))
+def _not_written(path: Path, error: RanksFailedError, transport: Transport) -> ChimeraError:
+    """Return the finding, and remove what was written, which may have filled the disk; called by all ranks together."""
+
+    def remove() -> str:
+        if transport.rank == 0:
+            with suppress(OSError):
+                files.remove(files.partial(path))
+        return ""
+
+    Background(remove).results(transport)
     return refuse(
         "E830",
         f"rank {error.rank} cannot write the checkpoint {short_path(path)}: {error.reason}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
@@ -63,9 +64,10 @@ class Checkpoints:
         restarts: how often torchrun has started this job again; a job that was started again goes on from its own last
         checkpoint. A checkpoint that cannot be read is left out, and the one before it is taken.
 
-        Raises ChimeraError on all ranks: E831 and E834 for a checkpoint of another run, E832 if none can be read, E833 if the
-        folder has checkpoints that the run would mix with its own.
+        Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint of another run,
+        E832 if none can be read, E833 if the folder has checkpoints that the run would mix with its own.
         """
+        self._check_folder()
         found = self._in_folder()
         if source == "auto" or (restarts and found):
             return self._resume_from(found)
@@ -147,6 +149,21 @@ class Checkpoints:
         except RanksFailedError as error:
             return error.reason
         return ""
+
+    def _check_folder(self) -> None:
+        """Create the folder if it is not there, and raise ChimeraError E830 unless files can be written to it."""
+        folder = self.settings.folder
+        if folder is None:
+            return
+
+        def attempt() -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
+
+        if reason := self._on_rank_0(attempt):
+            message = f"checkpoints cannot be written to {short_path(folder)}: {reason}"
+            raise refuse("E830", message, help="give --save-dir a folder that all machines see and may write to")
 
     def _in_folder(self) -> list[Path]:
         """Return the checkpoints of the folder as rank 0 sees them, the last one first."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.runtime.describe import describe
@@ -47,6 +48,11 @@ def data(seed: int) -> Data:
 
 
 @cache
+def description(model: Model, size: int) -> ModelDescription:
+    return describe(model, size)
+
+
+@cache
 def compiled(name: str, width: int, **parameters: int) -> Program:
     return compile_schedule(name, parameters, width).program
 
@@ -62,7 +68,7 @@ def training(
     after: Callable[[Transport, int, float], None] = lambda transport, done, loss: None,
 ) -> Callable[[Transport], Trained]:
     """Return the function of a rank that trains up to iteration `until`. after: called after each iteration and its save."""
-    parts = partitioned(program, model, describe(model, samples_per_micro_batch(program, settings.micro_batch)))
+    parts = partitioned(program, model, description(model, samples_per_micro_batch(program, settings.micro_batch)))
     source_of_samples = data(settings.seed)
 
     def rank(transport: Transport) -> Trained:

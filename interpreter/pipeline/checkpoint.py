@@ -155,7 +155,7 @@ def start_save(
         "depth": header.ranks,
         "width": header.width,
         "program": pipeline.program.digest,
-        "steps": pipeline.steps,
+        "iteration": pipeline.iteration,
         "torch": torch.__version__,
         "optimizer": merged_settings(json.loads(text)["settings"] for text in by_rank),
         **(info or {}),
@@ -197,7 +197,7 @@ class OpenedCheckpoint:
         restore()
         if same_program:
             restore_random(found, pipeline)
-        pipeline.steps = info["steps"]
+        pipeline.iteration = info["iteration"]
         return state
 
     def _check_model(self, pipeline: Pipeline) -> None:

@@ -151,7 +151,10 @@ class Checkpoints:
         return ""
 
     def _check_folder(self) -> None:
-        """Create the folder if it is not there, and raise ChimeraError E830 unless files can be written to it."""
+        """Create the folder if it is not there, and remove what processes that were killed have left in it.
+
+        Raises ChimeraError E830 unless files can be written to it.
+        """
         folder = self.settings.folder
         if folder is None:
             return
@@ -159,7 +162,7 @@ class Checkpoints:
         def attempt() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):
-                pass
+                files.remove_leftovers(folder)
 
         if reason := self._on_rank_0(attempt):
             message = f"checkpoints cannot be written to {short_path(folder)}: {reason}"

@@ -180,7 +180,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
     assert train(FOUR, folder, "auto", until=10).start == 10, "the damaged one has been replaced"
 
 
-def test_if_no_checkpoint_can_be_read_the_run_does_not_start_again_from_nothing(folder: Path) -> None:
+def test_if_no_checkpoint_can_be_read_the_run_does_not_start(folder: Path) -> None:
     for path in folder.iterdir():
         truncated(path / "__0_0.distcp")
     with refused("E832", "iteration_00000010"):
@@ -382,7 +382,7 @@ def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_depth(maker: str, bef
 
     def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
         state = load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
-        assert state == {"iteration": 3, "note": {"a": [1, None], "e": {}}} and pipe.steps == 3
+        assert state == {"iteration": 3, "note": {"a": [1, None], "e": {}}} and pipe.iteration == 3
         assert optimizer.param_groups[0]["lr"] == 0.005, "the scheduler had halved it"
         return steps(pipe, optimizer, scheduler, range(3, 6))
 

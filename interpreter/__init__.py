@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chimerac.interpreter.pipeline.checkpoint import load_checkpoint, save_checkpoint
     from chimerac.interpreter.pipeline.pipeline import Pipeline
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "load_checkpoint", "save_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Pipeline":
+    if name in __all__:
         # torch takes 2.6 s to import, which the parts of run.py that come before it should not need.
-        from chimerac.interpreter.pipeline.pipeline import Pipeline
+        from chimerac.interpreter.pipeline import checkpoint, pipeline
 
-        return Pipeline
+        return getattr(pipeline if name == "Pipeline" else checkpoint, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

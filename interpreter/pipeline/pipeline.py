@@ -130,7 +130,7 @@ class Pipeline:
         self.weights = Weights(header, self.stages, transport)
         self._evaluation_program, self._example = evaluation, example
         self._evaluation: Executor | None = None
-        self._steps = 0
+        self.iteration = 0
 
     @property
     def rank(self) -> int:
@@ -172,7 +172,7 @@ class Pipeline:
         ValueError for tensors that do not fit.
         """
         share = self.run(self._batch(inputs, targets, divisor), sync)
-        self._steps += 1
+        self.iteration += 1
         return self._total(share)
 
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
@@ -300,8 +300,8 @@ class Pipeline:
         if targets is not None and len(targets) % count:
             raise ValueError(f"{len(targets)} targets cannot be cut into {count} micro-batches")
         size = len(given[0]) // count if given else 1
-        first = (self._steps * header.width + self.replica) * count
-        draws = [Draws(0, self._steps, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
+        first = (self.iteration * header.width + self.replica) * count
+        draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
         return TensorBatch(given, targets, count, divisor or count * header.width, draws)
 
     def _total(self, share: float) -> float:

@@ -52,6 +52,12 @@ class Trainer:
         self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation)
         self.optimizer = build_optimizer(dict(self.pipeline.named_parameters()), settings)
 
+    @property
+    def samples_per_iteration(self) -> int:
+        """Return how many samples all replicas together train on in one iteration."""
+        header = self.program.header
+        return header.width * header.micro_batches * self.size
+
     def batch(self, iteration: int, replica: int) -> Batch:
         """Return the samples on which one replica trains in one iteration."""
         header = self.program.header

@@ -36,6 +36,12 @@ SHOWN_BY = {
     "E817": "tests/distributed/test_failures.py::test_ranks_with_different_partitions_are_refused",
     "E818": "tests/unit/test_interpreter_memory_check.py::test_more_than_there_is_is_refused_with_every_sum",
     "E815": "tests/contract/test_explain.py::test_a_transport_that_needs_a_gpu",
+    "E830": "tests/unit/test_interpreter_checkpoint.py::test_a_folder_that_cannot_be_written_is_refused_before_training",
+    "E831": "tests/unit/test_interpreter_checkpoint.py::test_a_checkpoint_of_another_run_is_refused_with_both_values",
+    "E832": "tests/unit/test_interpreter_checkpoint.py::test_if_no_checkpoint_can_be_read_the_run_does_not_start",
+    "E833": "tests/unit/test_interpreter_checkpoint.py::test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another",
+    "E834": "tests/unit/test_interpreter_checkpoint.py::test_another_number_of_samples_is_refused_with_values_that_fit",
+    "E835": "tests/unit/test_interpreter_checkpoint.py::test_an_export_that_is_not_possible_is_refused_before_the_run",
 }
 STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.code not in SHOWN_BY]
 

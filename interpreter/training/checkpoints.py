@@ -1,0 +1,225 @@
+"""The checkpoints of a run, in one folder: when they are written, which are kept, and from which one a run goes on.
+
+iteration_00000100/     after 100 iterations
+iteration_00000200/
+.iteration_00000300.partial/    is being written, or was when the process was killed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import short_path
+from chimerac.interpreter.pipeline import checkpoint_files as files
+from chimerac.interpreter.pipeline.background import Background, RanksFailedError
+from chimerac.interpreter.pipeline.checkpoint import PendingSave, open_checkpoint, start_save
+from chimerac.interpreter.training.checkpoint_fit import check_fit, facts_of
+from chimerac.interpreter.training.trainer import Trainer
+
+PREFIX = "iteration_"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """When and where checkpoints are written.
+
+    folder: None for none; every: iterations from one to the next, None for one at the end alone; keep: how many of the last
+    ones, None for all; asynchronous: whether training goes on while one is written.
+    """
+
+    folder: Path | None = None
+    every: int | None = None
+    keep: int | None = None
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """From where a run goes on.
+
+    iteration: how many are done; path: of the checkpoint, None for a new run; messages: for the user.
+    """
+
+    iteration: int = 0
+    path: Path | None = None
+    messages: tuple[str, ...] = ()
+
+
+class Checkpoints:
+    """The checkpoints of one rank's trainer. All ranks call each method together. data: the identity of the data."""
+
+    def __init__(self, trainer: Trainer, settings: CheckpointSettings, data: str) -> None:
+        self.trainer, self.settings, self.data = trainer, settings, data
+        self._pending: PendingSave | None = None
+        self._last: int | None = None  # iteration of the last complete checkpoint
+
+    def resume(self, source: str, restarts: int = 0) -> Resumed:
+        """Load the state from which the run goes on.
+
+        source: the path of a checkpoint; `auto` for the last one of the folder, if there is one; `no` for a new run.
+        restarts: how often torchrun has started this job again; a job that was started again goes on from its own last
+        checkpoint. A checkpoint that cannot be read is left out, and the one before it is taken.
+
+        Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint of another run,
+        E832 if none can be read, E833 if the folder has checkpoints that the run would mix with its own.
+        """
+        self._check_folder()
+        found = self._in_folder()
+        if source == "auto" or (restarts and found):
+            return self._resume_from(found)
+        path = None if source == "no" else Path(source).absolute()
+        own = [p for p in found if path is None or p.parent != path.parent or _iteration(p) > _iteration(path)]
+        if own and self.settings.folder is not None:
+            raise refuse(
+                "E833",
+                f"{short_path(self.settings.folder)} has checkpoints of another run or of later iterations: "
+                f"{', '.join(p.name for p in own[:3])}{', ...' if len(own) > 3 else ''}",
+                help="go on from the last one with --resume auto, or give another --save-dir",
+            )
+        return Resumed() if path is None else self._resume_from([path])
+
+    def after(self, done: int, last: bool = False) -> list[str]:
+        """Save where a checkpoint is due after `done` iterations, and return messages for the user. last: the run ends now.
+
+        A save that fails is a message, and training goes on. Raises ChimeraError E830 if the last save fails.
+        """
+        every = self.settings.every
+        is_due = self.settings.folder is not None and (last or (every is not None and done % every == 0))
+        messages: list[str] = []
+        if self._pending is not None and (is_due or last or self._pending.is_written()):
+            messages += self._attempt(self._finish)
+        if is_due and done != self._last:
+            messages += self._save(done, last=True) if last else self._attempt(lambda: self._save(done, last=False))
+        return messages
+
+    def _save(self, done: int, last: bool) -> list[str]:
+        """Save, or start to."""
+        self._start(done)
+        return [] if self.settings.asynchronous and not last else self._finish()
+
+    def _attempt(self, save: Callable[[], list[str]]) -> list[str]:
+        """Return the messages of a save, also of one that fails: training goes on without it."""
+        try:
+            return save()
+        except ChimeraError as error:
+            last = "there is none yet" if self._last is None else f"the last one is of iteration {self._last}"
+            return [f"error[{d.code}]: {d.message}; training goes on, {last}" for d in error.diagnostics]
+
+    def _start(self, done: int) -> None:
+        assert self.settings.folder is not None
+        t, path = self.trainer, self.settings.folder / f"{PREFIX}{done:08}"
+        self._on_rank_0(lambda: files.remove_leftovers(path.parent))
+        info = {"iteration": done, "run": facts_of(t, self.data)}
+        copied = self.settings.asynchronous
+        self._pending = start_save(path, t.pipeline, t.optimizer, {"iteration": done}, info, copied)
+
+    def _finish(self) -> list[str]:
+        """Complete the save that was started, and remove checkpoints that are no longer kept."""
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        pending.finish()
+        self._last = _iteration(pending.path)
+        return [f"saved {short_path(pending.path)}", *self._remove_older(pending.path)]
+
+    def _remove_older(self, path: Path) -> list[str]:
+        """Remove the checkpoints before the last `keep` ones, and folders that were left by processes that were killed."""
+
+        def remove() -> None:
+            older = [p for p in _sorted(path.parent) if _iteration(p) < _iteration(path)]
+            for p in older[self.settings.keep - 1 :] if self.settings.keep else ():
+                files.remove(files.complete(p))
+
+        reason = self._on_rank_0(remove)
+        return [f"older checkpoints could not be removed: {reason}"] if reason else []
+
+    def _on_rank_0(self, work: Callable[[], None]) -> str:
+        """Let rank 0 do this work, and return why it failed, if it did."""
+
+        def own() -> str:
+            if self.trainer.transport.rank == 0:
+                work()
+            return ""
+
+        try:
+            Background(own).results(self.trainer.transport)
+        except RanksFailedError as error:
+            return error.reason
+        return ""
+
+    def _check_folder(self) -> None:
+        """Create the folder if it is not there, and remove what processes that were killed have left in it.
+
+        Raises ChimeraError E830 unless files can be written to it.
+        """
+        folder = self.settings.folder
+        if folder is None:
+            return
+
+        def attempt() -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                files.remove_leftovers(folder)
+
+        if reason := self._on_rank_0(attempt):
+            message = f"checkpoints cannot be written to {short_path(folder)}: {reason}"
+            raise refuse("E830", message, help="give --save-dir a folder that all machines see and may write to")
+
+    def _in_folder(self) -> list[Path]:
+        """Return the checkpoints of the folder as rank 0 sees them, the last one first."""
+        folder = self.settings.folder
+        if folder is None:
+            return []
+        try:
+            listed = Background(lambda: "\n".join(p.name for p in _sorted(folder))).results(self.trainer.transport)[0]
+        except RanksFailedError as error:
+            message = f"rank {error.rank} cannot read the folder {short_path(folder)}: {error.reason}"
+            raise refuse("E832", message, help="give another --save-dir") from None
+        return [folder.absolute() / name for name in listed.split("\n") if name]
+
+    def _resume_from(self, candidates: list[Path]) -> Resumed:
+        """Load the first of these checkpoints that can be read."""
+        unreadable: list[ChimeraError] = []
+        for path in candidates:
+            try:
+                opened = open_checkpoint(path, self.trainer.pipeline)
+                check_fit(path, opened.info, self.trainer, self.data)
+                opened.load(self.trainer.pipeline, self.trainer.optimizer, with_settings=False)
+            except ChimeraError as error:
+                if error.diagnostics[0].code != "E832":
+                    raise
+                unreadable.append(error)
+                continue
+            self._last = done = int(opened.info["iteration"])
+            messages = [f"error[E832]: {error.diagnostics[0].message}" for error in unreadable]
+            if unreadable:
+                lost = _iteration(candidates[0]) - done
+                messages.append(f"so the run goes on from the checkpoint before it: {lost} iterations are lost")
+            return Resumed(done, path, (*messages, _origin(opened.info, path)))
+        if not unreadable:
+            return Resumed()
+        raise unreadable[0] if len(unreadable) == 1 else ChimeraError(d for error in unreadable for d in error.diagnostics)
+
+
+def _origin(info: dict[str, object], path: Path) -> str:
+    return (
+        f"resumed from {short_path(path)}, after iteration {info['iteration']}; "
+        f"it was written under {info['schedule']}, D = {info['depth']}, W = {info['width']}"
+    )
+
+
+def _sorted(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, the last one first. Raises OSError if the folder cannot be read."""
+    if not folder.exists():
+        return []
+    named = {files.final_name(p) if p.name.endswith(".replaced") else p for p in folder.iterdir()}
+    return sorted((p for p in named if _iteration(p) >= 0), key=_iteration, reverse=True)
+
+
+def _iteration(path: Path) -> int:
+    """Return the iteration in the name of a checkpoint; -1 if it has none."""
+    number = path.name.removeprefix(PREFIX)
+    return int(number) if path.name.startswith(PREFIX) and number.isdecimal() else -1

@@ -1,0 +1,179 @@
+"""Kills a training process again and again, also while it saves, starts it again, and compares the losses bit by bit.
+
+    python -m tests.distributed.killed [--kills 50] [--seed 1] [--folder PATH]
+
+Each process goes on from the last checkpoint and is killed with SIGKILL at a random moment. Half of them are killed just before
+a drawn operation on a file of the checkpoints. The others are killed by their parent while an iteration or a save is running.
+Every second run saves asynchronously. It checks that no more is lost than the iterations since the last save, that every loss
+is that of a run that is never killed, and that the last process ends with its weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chimerac.interpreter.training.checkpoints import CheckpointSettings
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.helpers_checkpoints import SETTINGS, Trained, compiled, data, description, model, training
+
+EVERY, KEEP, RUN = 3, 2, 18  # iterations from one checkpoint to the next; checkpoints that are kept; iterations of a run
+OPERATIONS = 90  # on files, about those of two saves
+FILE_EVENTS = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.scandir", "os.listdir", "shutil.rmtree"}
+NEVER = sys.maxsize
+
+
+class WrongError(Exception):
+    """A process did not go on as it should."""
+
+
+def train(folder: Path, log: Path, asynchronous: bool, started: Callable[[], object] = lambda: None) -> None:
+    """Train to the end, from the last checkpoint on, and write each loss to the log. started: called before each iteration."""
+    program = compiled("chimera", 1, D=2, N=4)
+    with open(log, "a", buffering=1, encoding="utf-8") as lines:
+
+        def after(transport: Transport, done: int, loss: float) -> None:
+            if transport.rank == 0:
+                lines.write(json.dumps({"done": done, "loss": loss.hex()}) + "\n")
+                started()
+
+        save = CheckpointSettings(folder, EVERY, KEEP, asynchronous)
+        found = run_in_loopback(program, training(program, save, "auto", RUN, after=after), seed=os.getpid())
+        lines.write(json.dumps({"start": found[0].start, "weights": digest(found)}) + "\n")
+
+
+def digest(ranks: list[Trained]) -> str:
+    """Return a digest of the weights and of the optimizer's state."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(((name, t) for rank in ranks for name, t in rank.tensors.items()), key=itemgetter(0)):
+        found.update(name.encode() + tensor.numpy().tobytes())
+    return found.hexdigest()
+
+
+def attempt(folder: Path, log: Path, asynchronous: bool, operation: int | None, started: Callable[[], object]) -> None:
+    """Train; operation: before which operation on a file this process is killed."""
+    if operation is not None:
+        kill_at(operation, folder)
+    train(folder, log, asynchronous, started)
+
+
+def kill_at(operation: int, folder: Path) -> None:
+    """Kill this process just before this operation on a file of the folder."""
+    left = operation
+
+    def count(event: str, arguments: Any) -> None:
+        nonlocal left
+        if event in FILE_EVENTS and str(arguments[0]).startswith(str(folder)):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+
+
+def in_child(work: Callable[[Callable[[], object]], None], iterations: int) -> bool:
+    """Run this work in a process of its own, and kill it while it is in this iteration. Return whether it was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reading)
+            work(lambda: os.write(writing, b"."))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writing)
+    for _ in range(iterations):
+        if not os.read(reading, 1):
+            break
+    else:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(reading)
+    if status not in (0, -signal.SIGKILL):
+        raise WrongError(f"a process ended with the exit code {status}")
+    return status != 0
+
+
+def lines_of(log: Path) -> list[dict[str, Any]]:
+    """Return the complete lines of a log."""
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def check(lines: list[dict[str, Any]], before: int, expected: list[dict[str, Any]], asynchronous: bool) -> None:
+    """Raise WrongError unless these lines of one process are right. before: the iterations done by the one before it."""
+    losses = [line for line in lines if "done" in line]
+    if wrong := [line for line in losses if line != expected[line["done"] - 1]]:
+        raise WrongError(f"{wrong[0]} instead of {expected[wrong[0]['done'] - 1]}")
+    saved = before // EVERY * EVERY - (EVERY if asynchronous else 0)
+    start = losses[0]["done"] - 1 if losses else None
+    if start is not None and not saved <= start <= before + 1:
+        raise WrongError(f"a process went on from iteration {start}; the one before it had done {before}")
+
+
+def main(kills: int, seed: int, folder: Path) -> int:
+    """Return the exit code."""
+    torch.set_num_threads(1)  # so torch starts no threads, of which a fork would have none
+    description(model(), SETTINGS.micro_batch)  # every process needs these; they are made once
+    data(SETTINGS.seed)
+    drawn, log = random.Random(seed), folder / "log"
+    in_child(lambda started: train(folder / "whole", log, asynchronous=False), NEVER)
+    *expected, end = lines_of(log)
+    print(f"a run that is never killed: {len(expected)} iterations", flush=True)
+    done = runs = ended = 0
+    while done < kills:
+        asynchronous, place, before, seen = runs % 2 == 1, folder / f"run {runs}", 0, 0
+        runs, log = runs + 1, folder / f"log {runs}"
+        while runs > ended:
+            is_last, at_operation = done >= kills, drawn.random() < 0.5
+            iterations = NEVER if is_last or at_operation else drawn.randint(1, 2 * EVERY)
+            operation = drawn.randrange(OPERATIONS)
+
+            dies_at = operation if at_operation and not is_last else None
+            was_killed = in_child(partial(attempt, place, log, asynchronous, dies_at), iterations)
+            lines = lines_of(log)
+            check(lines[seen:], before, expected, asynchronous)
+            before = max([before, *(line["done"] for line in lines[seen:] if "done" in line)])
+            seen = len(lines)
+            done += was_killed
+            ended += not was_killed
+        if lines[-1]["weights"] != end["weights"]:
+            raise WrongError(f"the weights of run {runs} differ from those of the run that is never killed")
+        if left := [path.name for path in place.iterdir() if path.name.startswith(".")]:
+            raise WrongError(f"run {runs} left {', '.join(left)}")
+    print(f"{done} processes killed in {runs} runs: every loss and the weights at the end are those of the run never killed")
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="for the checkpoints, kept afterwards (default: a temporary one)")
+    given = parser.parse_args()
+    place = given.folder or Path(tempfile.mkdtemp())
+    try:
+        sys.exit(main(given.kills, given.seed, place))
+    finally:
+        if given.folder is None:
+            shutil.rmtree(place)

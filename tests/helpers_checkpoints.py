@@ -1,0 +1,111 @@
+"""A small training run with checkpoints, in loopback or on real ranks, and the tensors that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from torch import Tensor
+
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
+from chimerac.interpreter.training.data import Data, text_data
+from chimerac.interpreter.training.trainer import Settings, Trainer, samples_per_micro_batch
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.gpt import gpt
+
+ITERATIONS, LENGTH = 20, 16  # LENGTH: bytes of a sample
+SETTINGS = Settings(iterations=ITERATIONS, seed=5, micro_batch=2, rate=3e-3)
+Parameters = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What rank 0 of a run has: the iterations done before it, the losses of its own, its messages, weights and optimizer."""
+
+    start: int
+    losses: list[float]
+    messages: list[str]
+    tensors: dict[str, Tensor]
+
+
+@cache
+def model(name: str = "gpt-nano") -> Model:
+    return gpt(name, LENGTH, dropout=0.1)
+
+
+@cache
+def data(seed: int) -> Data:
+    return text_data(None, LENGTH, seed)
+
+
+@cache
+def description(model: Model, size: int) -> ModelDescription:
+    return describe(model, size)
+
+
+@cache
+def compiled(name: str, width: int, **parameters: int) -> Program:
+    return compile_schedule(name, parameters, width).program
+
+
+def training(
+    program: Program,
+    save: CheckpointSettings,
+    source: str = "no",
+    until: int = ITERATIONS,
+    settings: Settings = SETTINGS,
+    model: Model = model(),  # noqa: B008
+    restarts: int = 0,
+    after: Callable[[Transport, int, float], None] = lambda transport, done, loss: None,
+) -> Callable[[Transport], Trained]:
+    """Return the function of a rank that trains up to iteration `until`. after: called after each iteration and its save."""
+    parts = partitioned(program, model, description(model, samples_per_micro_batch(program, settings.micro_batch)))
+    source_of_samples = data(settings.seed)
+
+    def rank(transport: Transport) -> Trained:
+        trainer = Trainer(program, parts, source_of_samples.train, transport, settings)
+        checkpoints = Checkpoints(trainer, save, source_of_samples.identity)
+        resumed = checkpoints.resume(source, restarts)
+        losses, messages = [], list(resumed.messages)
+        for iteration in range(resumed.iteration, until):
+            losses.append(trainer.update(iteration, trainer.gradients(iteration)).loss)
+            messages += checkpoints.after(iteration + 1, last=iteration + 1 == until)
+            after(transport, iteration + 1, losses[-1])
+        trainer.pipeline.check_copies()
+        return Trained(resumed.iteration, losses, messages, tensors_of(trainer))
+
+    return rank
+
+
+def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
+    """Return a rank's weights and the state of its optimizer, as a checkpoint names them."""
+    found = {f"model.{name}": t.clone() for name, t in trainer.pipeline.state_dict().items()}
+    for name, p in trainer.pipeline.named_parameters():
+        state = trainer.optimizer.state[p] if trainer.optimizer else {}
+        found |= {f"optimizer.state.{name}.{key}": t.clone() for key, t in state.items()}
+    return found
+
+
+def train(program: Program, folder: Path | None = None, source: str = "no", until: int = ITERATIONS, **more: object) -> Trained:
+    """Train in loopback, and return what rank 0 has, with the tensors of all ranks.
+
+    more: arguments of CheckpointSettings and of `training`.
+    """
+    fields = {name: more.pop(name) for name in ("every", "keep", "asynchronous") if name in more}
+    save = CheckpointSettings(folder, **{"every": 5, **fields})  # type: ignore[arg-type]
+    found = run_in_loopback(program, training(program, save, source, until, **more), seed=3)  # type: ignore[arg-type]
+    tensors: dict[str, Tensor] = {}
+    for rank in found:
+        for name, t in rank.tensors.items():
+            assert name not in tensors or t.equal(tensors[name]), f"copies of {name} differ"
+        tensors |= rank.tensors
+    return replace(found[0], tensors=tensors)

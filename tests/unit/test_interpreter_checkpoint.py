@@ -1,0 +1,482 @@
+"""Checkpoints: written by one program and loaded by another, kept, removed, damaged, refused; exports; a user's own loop."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.compiler.library import find
+from chimerac.interpreter import Pipeline, load_checkpoint, save_checkpoint
+from chimerac.interpreter.pipeline import checkpoint_files as files
+from chimerac.interpreter.pipeline.background import Background, RanksFailedError
+from chimerac.interpreter.pipeline.programs import program_for
+from chimerac.interpreter.training.checkpoint_fit import fitting
+from chimerac.interpreter.training.export import check_export, export_weights
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.helpers_checkpoints import SETTINGS, Trained, compiled, model, train
+
+FOUR = compiled("chimera", 1, D=4, N=4)  # 8 samples an iteration, as all of these
+TWO = compiled("chimera", 1, D=2, N=4)
+TWO_WIDE = compiled("1f1b", 2, D=2, N=2)
+ONE = compiled("gpipe", 1, D=1, N=4)
+TOLERANCE = 1e-5  # relative: other schedules add gradients in another order
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: the tensors are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Trained:
+    """Twenty iterations without a pause."""
+    return train(FOUR)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of iteration 10, written under Chimera with four ranks; `before` has that of iteration 5."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    assert train(FOUR, folder, until=10).messages == [f"saved {folder}/iteration_{k:08}" for k in (5, 10)]
+    return folder / "iteration_00000010"
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoints of iterations 5 and 10."""
+    return Path(shutil.copytree(saved.parent, tmp_path / "run"))
+
+
+def refused(code: str, *words: str) -> Any:
+    return pytest.raises(ChimeraError, match=".*".join([code, *words]))
+
+
+def test_a_run_goes_on_bit_by_bit_under_the_same_program(whole: Trained, saved: Path) -> None:
+    found = train(FOUR, source=str(saved))
+    assert (found.start, found.losses) == (10, whole.losses[10:])
+    assert found.tensors.keys() == whole.tensors.keys() and len(found.tensors) > 50
+    assert all(t.equal(whole.tensors[name]) for name, t in found.tensors.items())
+    assert "written under chimera, D = 4, W = 1" in found.messages[0]
+
+
+@pytest.mark.parametrize("program", [TWO_WIDE, ONE, TWO], ids=["1f1b, width 2", "one process", "chimera, 2 ranks"])
+def test_a_run_goes_on_under_another_program(program: Any, whole: Trained, saved: Path) -> None:
+    found = train(program, source=str(saved))
+    assert found.losses == pytest.approx(whole.losses[10:], rel=TOLERANCE)
+
+
+def test_the_tensors_of_a_checkpoint_are_those_of_one_process_without_this_project(saved: Path, tmp_path: Path) -> None:
+    dcp_to_torch_save(saved, tmp_path / "whole.pt")
+    script = "import sys, torch; print('chimerac' in sys.modules, len(torch.load(sys.argv[1])['model']))"
+    run = subprocess.run([sys.executable, "-c", script, tmp_path / "whole.pt"], capture_output=True, text=True, check=True)
+    found = torch.load(tmp_path / "whole.pt")
+    assert run.stdout.split() == ["False", str(len(found["model"]))]
+    one = train(ONE, until=10).tensors
+    names = {f"model.{n}": t for n, t in found["model"].items()}
+    names |= {f"optimizer.state.{n}.{k}": t for n, state in found["optimizer"]["state"].items() for k, t in state.items()}
+    assert names.keys() == one.keys()
+    for name, t in names.items():
+        torch.testing.assert_close(t, one[name], rtol=1e-3, atol=1e-6)
+
+
+def test_what_a_checkpoint_says_of_its_run(saved: Path) -> None:
+    info = json.loads((saved / "checkpoint.json").read_text())
+    parameters = sum(p.numel() for _, layer in model().layers for p in layer().parameters())
+    assert (info["format"], info["iteration"], info["model"], info["parameters"]) == (1, 10, "gpt-nano", parameters)
+    assert (info["schedule"], info["depth"], info["width"]) == ("chimera", 4, 1)
+    assert (info["torch"], info["run"]["seed"], info["run"]["samples_per_iteration"]) == (torch.__version__, 5, 8)
+    assert "bytes" in info["run"]["data"]
+
+
+# --- which are kept, and which one is taken ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_last_ones_are_kept_and_the_run_goes_on_from_the_last(asynchronous: bool, tmp_path: Path) -> None:
+    full = train(TWO, tmp_path, until=13, every=3, keep=2, asynchronous=asynchronous)
+    assert [m for m in full.messages if "error" in m] == []
+    assert sorted(os.listdir(tmp_path)) == ["iteration_00000012", "iteration_00000013"]
+    found = train(TWO, tmp_path, "auto", until=13, every=3)
+    assert (found.start, found.losses) == (13, [])
+    shutil.rmtree(tmp_path / "iteration_00000013")
+    found = train(TWO, tmp_path, "auto", until=13, every=3)
+    assert (found.start, found.losses) == (12, full.losses[12:])
+    assert all(t.equal(full.tensors[name]) for name, t in found.tensors.items())
+
+
+def test_leftovers_of_killed_processes_are_ignored_and_removed_by_the_next_save(folder: Path) -> None:
+    (folder / ".iteration_00000015.partial").mkdir()
+    (folder / ".iteration_00000015.partial" / "__0_0.distcp").write_bytes(b"half")
+    (folder / "iteration_00000010").rename(folder / ".iteration_00000010.replaced")  # killed between two renames
+    assert train(FOUR, folder, "auto", until=11).start == 10
+    assert sorted(os.listdir(folder)) == [".iteration_00000010.replaced", "iteration_00000005", "iteration_00000011"]
+    save = train(FOUR, folder, str(folder / "iteration_00000005"), until=6, restarts=1)
+    assert save.start == 11, "a job that was started again goes on from its own last checkpoint"
+
+
+def test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another(folder: Path, tmp_path: Path) -> None:
+    with refused("E833", "iteration_00000010"):
+        train(FOUR, folder, "no", until=11)
+    with refused("E833", "later iterations", "iteration_00000010"):
+        train(FOUR, folder, str(folder / "iteration_00000005"), until=11)
+    assert train(FOUR, folder, "no", until=11, restarts=1).start == 10
+    assert train(FOUR, tmp_path / "new", "auto", until=1).start == 0
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------------
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
+    ("__1_0.distcp", truncated, "bytes, and"),
+    ("__2_0.distcp", flipped, "the file __2_0.distcp is damaged"),
+    ("__3_0.distcp", Path.unlink, "the file __3_0.distcp is missing"),
+    (".metadata", Path.unlink, "the file .metadata is missing"),
+    (".metadata", truncated, "bytes, and"),
+    ("state.pt", flipped, "the file state.pt is damaged"),
+    ("checkpoint.json", Path.unlink, "it has no checkpoint.json"),
+    ("checkpoint.json", truncated, "checkpoint.json is damaged"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "reason"), DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
+    name: str, damage: Callable[[Path], None], reason: str, folder: Path, whole: Trained
+) -> None:
+    last = folder / "iteration_00000010"
+    damage(last / name)
+    found = train(FOUR, folder, "auto", until=10)
+    assert found.start == 5 and found.losses == whole.losses[5:10]
+    assert str(last) in found.messages[0] and reason in found.messages[0] and "E832" in found.messages[0]
+    assert found.messages[1].endswith("5 iterations are lost")
+    assert train(FOUR, folder, "auto", until=10).start == 10, "the damaged one has been replaced"
+
+
+def test_if_no_checkpoint_can_be_read_the_run_does_not_start(folder: Path) -> None:
+    for path in folder.iterdir():
+        truncated(path / "__0_0.distcp")
+    with refused("E832", "iteration_00000010"):
+        train(FOUR, folder, "auto")
+    with refused("E832", "no such folder"):
+        train(FOUR, source=str(folder / "nowhere"))
+
+
+def test_a_checkpoint_of_a_later_version_is_not_read(folder: Path) -> None:
+    path = folder / "iteration_00000010" / "checkpoint.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with refused("E832", "format has the number 2"):
+        train(FOUR, source=str(path.parent))
+
+
+# --- another run -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_run_is_refused_with_both_values(saved: Path) -> None:
+    with refused("E831", "the seed 5, and this run has 6"):
+        train(FOUR, source=str(saved), settings=replace(SETTINGS, seed=6))
+    with refused("E831", "gpt-nano with 41,632 parameters, and this run gpt-micro with"):
+        train(FOUR, source=str(saved), model=model("gpt-micro"))
+
+
+def test_another_number_of_samples_is_refused_with_values_that_fit(saved: Path) -> None:
+    for program, sizes, fits in (
+        (compiled("chimera", 1, D=2, N=8), "8 samples an iteration, and this run has 16: 8 micro-batches of 2", "-p N=4"),
+        (compiled("1f1b", 3, D=1, N=4), "8 samples an iteration, and this run has 24", "--width 1"),
+    ):
+        with refused("E834", sizes) as error:
+            train(program, source=str(saved))
+        help = error.value.diagnostics[0].help
+        assert fits in help and "--micro-batch" in help
+
+
+def test_values_that_fit_have_the_product_and_change_little() -> None:
+    now = {"-p N=": 6, "--micro-batch": 4, "--width": 2}
+    found = fitting(now, 48, 32)
+    assert found[0] == {"-p N=": 4, "--micro-batch": 4, "--width": 2}
+    assert all(f["-p N="] * f["--micro-batch"] * f["--width"] == 32 for f in found)
+    assert fitting({"--micro-batch": 2, "--width": 1}, 3, 4) == []  # micro-batches of halves, for an odd number
+
+
+# --- failing writes --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let every write beyond so many bytes of a file fail, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_one(
+    asynchronous: bool, folder: Path, whole: Trained
+) -> None:
+    def attempt(until: int, fails: Callable[[int], bool]) -> Trained:
+        with file_size_limit(10**6) as _:
+
+            def after(transport: Transport, done: int, loss: float) -> None:
+                limit = 30_000 if fails(done + 1) else 10**6
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+            return train(FOUR, folder, "auto", until=until, every=2, asynchronous=asynchronous, after=after)
+
+    found = attempt(16, lambda done: 12 <= done <= 15)
+    assert found.losses == whole.losses[10:16]
+    errors = [m for m in found.messages if "E830" in m]
+    assert len(errors) == 2 and all("file too large; training goes on, the last one is of iteration 10" in m for m in errors)
+    assert "iteration_00000016" in found.messages[-1]
+    with refused("E830", "iteration_00000018", "file too large"):
+        attempt(18, lambda done: done >= 18)
+    assert sorted(os.listdir(folder)) == [f"iteration_{k:08}" for k in (5, 10, 16)]
+    assert train(FOUR, folder, "auto", until=17).start == 16, "the older one is whole"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with refused("E830", str(path)):
+            train(TWO, path)
+
+
+@pytest.mark.root
+def test_a_full_disk_is_an_error_and_the_older_checkpoint_whole(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", tmp_path], check=True)
+    try:
+        with refused("E830", "iteration_00000010", "no space left on device"):
+            train(TWO, tmp_path / "run", until=10)
+        assert os.listdir(tmp_path / "run") == ["iteration_00000005"]
+        assert train(TWO, None, str(tmp_path / "run" / "iteration_00000005"), until=6).start == 5
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_folder_that_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError):
+        files.prepare(tmp_path / "notes")
+
+
+def test_work_that_fails_on_one_rank_is_an_error_on_all() -> None:
+    def rank(transport: Transport) -> str:
+        def work() -> str:
+            if transport.rank == 1:
+                raise OSError(28, "No space left on device", "f")
+            return "done"
+
+        try:
+            return str(Background(work).results(transport))
+        except RanksFailedError as error:
+            return str(error)
+
+    assert run_in_loopback(TWO, rank) == ["rank 1: no space left on device: f"] * 2
+
+
+# --- a loop of one's own ---------------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    """A model whose first and last layers share a parameter, with buffers and a parameter that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.last.weight = self.first.weight
+        self.middle = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh())
+        self.scale = nn.Linear(6, 6)
+        self.scale.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.scale(self.middle(self.first(x))))  # type: ignore[no-any-return]
+
+
+TIED = find("1f1b").text.replace("order ticks", "tied shared on stages 0, D - 1\norder ticks")
+SCHEDULES = {1: find("gpipe").text, 2: TIED, 3: TIED}  # by depth
+MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+}
+
+
+def own_pipeline(transport: Transport, depth: int) -> Pipeline:
+    whole = Tied()
+    layers = [whole.first, whole.middle, whole.scale, whole.last]
+    examples = torch.zeros(4, 6), torch.zeros(4, 6)
+    return Pipeline(
+        layers,
+        SCHEDULES[depth],
+        {"D": depth, "N": 2},
+        loss=nn.functional.mse_loss,
+        inputs=examples[0],
+        targets=examples[1],
+        model=whole,
+        transport=transport,
+    )
+
+
+def steps(pipe: Pipeline, optimizer: Any, scheduler: Any, numbers: range) -> list[float]:
+    """Train on these batches and return the losses."""
+    losses = []
+    for number in numbers:
+        batch = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(number))
+        losses.append(pipe.step(batch[0], batch[1]))
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def on_ranks(depth: int, loop: Callable[[Pipeline, Any, Any], Any], maker: str = "AdamW") -> Any:
+    """Run a training loop in loopback and return what rank 0 returns."""
+
+    def rank(transport: Transport) -> Any:
+        pipe = own_pipeline(transport, depth)
+        optimizer = MAKERS[maker](pipe.parameters())
+        return loop(pipe, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5))
+
+    program = program_for(SCHEDULES[depth], {"D": depth, "N": 2}, 1, depth)
+    return run_in_loopback(program, rank)[0]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 3)])
+def test_a_loop_of_ones_own_goes_on_with_any_optimizer_and_depth(maker: str, before: int, after: int, tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
+        losses = steps(pipe, optimizer, scheduler, range(3))
+        save_checkpoint(tmp_path / "own", pipe, optimizer, iteration=3, scheduler=scheduler, note={"a": [1, None], "e": {}})
+        return losses + steps(pipe, optimizer, scheduler, range(3, 6))
+
+    def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> list[float]:
+        state = load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
+        assert state == {"iteration": 3, "note": {"a": [1, None], "e": {}}} and pipe.iteration == 3
+        assert optimizer.param_groups[0]["lr"] == 0.005, "the scheduler had halved it"
+        return steps(pipe, optimizer, scheduler, range(3, 6))
+
+    expected = on_ranks(before, save, maker)
+    assert on_ranks(after, load, maker) == pytest.approx(expected[3:], rel=TOLERANCE)
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_is_loaded(tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        steps(pipe, optimizer, scheduler, range(1))
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        save_checkpoint(tmp_path / "bare", pipe)
+
+    def load(name: str) -> Callable[[Pipeline, Any, Any], None]:
+        def rank(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+            before = {name: t.clone() for name, t in pipe.state_dict().items()}
+            try:
+                load_checkpoint(tmp_path / name, pipe, optimizer)
+            finally:
+                assert all(t.equal(before[name]) for name, t in pipe.state_dict().items()) and not optimizer.state
+
+        return rank
+
+    on_ranks(2, save)
+    with refused("E831", "the optimizer AdamW, which has amsgrad, .*this run has SGD, which has dampening"):
+        on_ranks(2, load("own"), "SGD")
+    with refused("E831", "it has no state of an optimizer for first.weight, and this run has AdamW"):
+        on_ranks(1, load("bare"))
+
+
+def test_a_state_that_cannot_be_loaded_again_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer, folder=object())
+
+    with pytest.raises(TypeError, match="the state folder, a object, cannot be saved"):
+        on_ranks(1, save)
+
+    def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer, epoch=1)
+        load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
+
+    with pytest.raises(KeyError, match="has no state scheduler; it has epoch"):
+        on_ranks(1, load)
+
+
+def test_generators_of_torch_go_on_under_the_same_program_alone(tmp_path: Path) -> None:
+    def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> Tensor:
+        torch.manual_seed(11)
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        return torch.rand(3)
+
+    def load(pipe: Pipeline, optimizer: Any, scheduler: Any) -> Tensor:
+        torch.manual_seed(12)
+        load_checkpoint(tmp_path / "own", pipe, optimizer)
+        return torch.rand(3)
+
+    with torch.random.fork_rng():
+        expected = on_ranks(1, save)
+        assert on_ranks(1, load).equal(expected)
+        assert not on_ranks(2, load).equal(expected)
+
+
+# --- exports ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_export_has_the_weights_of_the_whole_model(tmp_path: Path) -> None:
+    paths = [tmp_path / "w.safetensors", tmp_path / "w.pt"]
+
+    def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        steps(pipe, optimizer, scheduler, range(1))
+        for path in paths:
+            check_export(path)
+            export_weights(path, pipe)
+
+    on_ranks(3, export)
+    one, other = load_file(paths[0]), torch.load(paths[1])
+    whole = Tied()
+    whole.load_state_dict(one)
+    assert one.keys() == other.keys() and all(t.equal(other[name]) for name, t in one.items())
+    assert one["first.weight"].equal(one["last.weight"]) and not one["first.weight"].equal(Tied().first.weight)
+    assert sorted(os.listdir(tmp_path)) == ["w.pt", "w.safetensors"]
+
+
+def test_an_export_that_is_not_possible_is_refused_before_the_run(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path / "weights", "its name says no format"),
+        (tmp_path / "no" / "w.pt", "there is no folder"),
+    ):
+        with refused("E835", reason):
+            check_export(path)
+    (tmp_path / "folder.pt").mkdir()
+
+    def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        export_weights(tmp_path / "folder.pt", pipe)
+
+    with refused("E835", "is a directory"):
+        on_ranks(2, export)

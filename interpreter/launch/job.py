@@ -95,7 +95,7 @@ class Training:
 
     def __init__(self, job: TrainingJob, trainer: Trainer, record: Record) -> None:
         self.job, self.trainer, self.record = job, trainer, record
-        self.tokens = trainer.batch(0, 0).valid_targets
+        self.tokens = trainer.batches(0, 0)[0].divisor
         self.difference: float | None = None
         self.evaluator = None
         if job.plan.evaluation is not None:

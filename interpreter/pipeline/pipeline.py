@@ -23,7 +23,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from chimerac.chimera_ir.instructions import stage_group
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.pipeline.layers import Layers, model_of
@@ -36,6 +35,7 @@ from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Values
+from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
 from chimerac.interpreter.transport import Transport
@@ -56,7 +56,8 @@ class Pipeline:
     parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
     with the output of the last layer and the targets of one micro-batch. inputs: of one micro-batch, with the shapes and
     dtypes of all of them; targets: the same, only to know what the loss keeps in memory. split: how many layers each stage
-    has; by default stages of about equal computation. autocast: the type in which torch.autocast computes.
+    has; by default stages of about equal computation. autocast: torch.bfloat16 computes under torch.autocast; weights,
+    gradients and the optimizer keep the types of the parameters.
 
     Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
     device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.
@@ -91,10 +92,10 @@ class Pipeline:
         example = _tensors(inputs)
         name = type(model or layers).__name__
         whole = model_of(layers, loss, example, None if targets is None else _tensors(targets), model, name)
-        whole = replace(whole, autocast=autocast)
+        whole = replace(whole, autocast=_checked_autocast(autocast))
         if split is not None:
             program = replace(program, partition=_partition(name, split, len(whole.layers), program.header.stages))
-        description = describe(whole, len(example[0]))
+        description = describe(whole, len(example[0]), transport.device if autocast else None)
         self._start(program, partitioned(program, whole, description, ties_by_stage=True), transport, seed=0, example=example)
 
     @classmethod
@@ -220,7 +221,11 @@ class Pipeline:
         self.weights.load_state_dict(state)
 
     def grad_norm(self) -> float:
-        """Return the norm of the gradient of the whole model, in which each parameter counts once; called by all together."""
+        """Return the norm of the gradient of the whole model, in which each parameter counts once; called by all together.
+
+        Raises RuntimeError after a step without sync: the ranks then have the gradients of their own tasks only.
+        """
+        self.check_summed()
         total = torch.tensor([self.squared_norm()], dtype=torch.float64)
         self.transport.all_reduce(total)
         return math.sqrt(float(total[0]))
@@ -245,10 +250,13 @@ class Pipeline:
 
     def counted_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that this rank counts where each counts once: the first rank that holds a group counts it."""
-        header = self.program.header
-        stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
-        groups = self.executor.groups.items()
-        return [p for name, ps in groups if header.holders(stages[name])[0] == self.rank for p in ps]
+        holders = holders_by_group(self.program.header)
+        return [p for name, ps in self.executor.groups.items() if holders[name][0] == self.rank for p in ps]
+
+    def check_summed(self) -> None:
+        """Raise RuntimeError if the last step was without sync."""
+        if not all(gradients.are_complete for gradients in self.executor.gradients.values()):
+            raise RuntimeError("the last step was without sync: run one with sync before the gradients are used")
 
     @property
     def times(self) -> Times:
@@ -343,6 +351,13 @@ def _check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
                 f"input {k} is {t.dtype} of shape {list(t.shape)}, and {micro_batches} micro-batches of {len(e)} samples "
                 f"are {e.dtype} of shape {list(expected)}"
             )
+
+
+def _checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
+    """Return the type. Raises ValueError for one in which gradients need to be scaled, or that autocast does not take."""
+    if dtype not in (None, torch.bfloat16):
+        raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
+    return dtype
 
 
 def _partition(name: str, split: Sequence[int], layers: int, stages: int) -> Partition:

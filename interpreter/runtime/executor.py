@@ -41,7 +41,7 @@ from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
 from chimerac.interpreter.runtime.model import Model, Stage, Values
-from chimerac.interpreter.runtime.parameters import Gradients, check_copies, parameter_groups
+from chimerac.interpreter.runtime.parameters import Gradients, check_copies, holders_by_group, parameter_groups
 from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
 from chimerac.interpreter.runtime.work import Iteration, Work
@@ -71,7 +71,11 @@ class Executor:
         self.groups = parameter_groups(program.header, stages)
         self.check_copies()
         trained = self.groups if program.header.kind == "training" else {}
-        self.gradients = {name: Gradients(parameters, transport.device) for name, parameters in trained.items()}
+        holders = holders_by_group(program.header)
+        self.gradients = {
+            name: Gradients(parameters, transport.device, is_first=holders[name][0] == transport.rank)
+            for name, parameters in trained.items()
+        }
         self.store = Store()
         self.iteration = Iteration(model, transport.device)
         self.work: dict[tuple[int, int, int], Work] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,10 @@ class Model:
     example: Callable[[int], tuple[Values, Any]]
     ties: Mapping[int, Mapping[str, str]] = field(default_factory=dict, hash=False)
     autocast: torch.dtype | None = None
+
+    def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context in which layers and loss compute on this device; backwards run outside it."""
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
 
 class Stage(nn.Module):

@@ -24,7 +24,8 @@ from chimerac.interpreter.transport import Transport
 class Settings:
     """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
 
-    warm_up: iterations in which the rate rises; None: a tenth of all. clip: the largest norm of the gradient.
+    warm_up: iterations in which the rate rises; None: a tenth of all. clip: the largest norm of the gradient. accumulate:
+    batches whose gradients are summed before each weight update.
     """
 
     iterations: int
@@ -33,6 +34,7 @@ class Settings:
     rate: float
     clip: float = 1.0
     warm_up: int | None = None
+    accumulate: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,18 @@ class Trainer:
         # A rank may have no stage, and AdamW does not accept an empty list.
         self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
 
-    def batch(self, iteration: int, replica: int) -> Batch:
-        """Return the samples on which one replica trains in one iteration."""
-        header = self.program.header
-        seed = self.settings.seed
-        return Batch(self.source, seed, iteration, replica, header.width, header.micro_batches, self.size)
+    def batches(self, iteration: int, replica: int) -> list[Batch]:
+        """Return the samples on which one replica trains in one iteration: as many batches as are accumulated."""
+        header, seed, count = self.program.header, self.settings.seed, self.settings.accumulate
+        return [
+            Batch(self.source, seed, number, replica, header.width, header.micro_batches, self.size, accumulated=count)
+            for number in range(iteration * count, (iteration + 1) * count)
+        ]
 
     def gradients(self, iteration: int) -> float:
-        """Run the stream; compute every parameter's complete gradient, and return this rank's share of the loss."""
-        return self.pipeline.run(self.batch(iteration, self.pipeline.replica))
+        """Run the stream on every batch and return this rank's share of the loss; all gradients are complete then."""
+        *others, last = self.batches(iteration, self.pipeline.replica)
+        return sum([self.pipeline.run(batch, sync=False) for batch in others]) + self.pipeline.run(last)
 
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip, update the weights and clear the gradients.

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.transport import Transport
@@ -70,28 +71,24 @@ def batch(number: int, micro_batches: int) -> tuple[Tensor, Tensor]:
 def in_loopback(
     schedule: str,
     parameters: Mapping[str, int],
-    make: Callable[[], Decoder],
+    make: Callable[[], Decoder | nn.Sequential],
     run: Callable[[Pipeline], T],
     width: int = 1,
+    given: Any = None,
     **options: Any,
 ) -> list[T]:
-    """Create the pipeline of every rank, call `run` with it, and return the results by rank."""
+    """Create the pipeline of every rank, call `run` with it, and return the results by rank.
+
+    given: what the pipeline gets as its schedule, if that is not `schedule`.
+    """
     program = compile_schedule(schedule, parameters, width).program
 
     def rank(transport: Transport) -> T:
         model = make()
-        pipe = Pipeline(
-            model.layers,
-            schedule,
-            parameters,
-            model=model,
-            width=width,
-            loss=cross_entropy,
-            inputs=batch(0, 1)[0],
-            transport=transport,
-            **options,
-        )
-        return run(pipe)
+        layers = {"layers": model.layers, "model": model} if isinstance(model, Decoder) else {"layers": model}
+        sizes = {} if isinstance(given, Program) else parameters
+        common = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "width": width, "transport": transport}
+        return run(Pipeline(schedule=given or schedule, parameters=sizes, **{**layers, **common, **options}))
 
     return run_in_loopback(program, rank, seed=1)
 

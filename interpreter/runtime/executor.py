@@ -48,6 +48,7 @@ from chimerac.interpreter.runtime.work import Iteration, Work
 from chimerac.interpreter.transport import Pending, Transport
 
 Call = Callable[[], None]
+Around = Callable[[int, Call], None]
 
 
 class Executor:
@@ -88,12 +89,14 @@ class Executor:
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
 
-    def run(self, batch: MicroBatches, sync: bool = True) -> float:
+    def run(self, batch: MicroBatches, sync: bool = True, around: Around | None = None) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
         Afterwards every parameter has its complete gradient, added to the one that it had. sync: False leaves out the
         ALLREDUCEs: each rank then has the gradient of its own tasks, and a later run with sync adds up all of them. All ranks
-        give the same. Raises RankError, which names the instruction.
+        give the same. around: called instead of each call, with the number of the instruction and the call.
+
+        Raises RankError, which names the instruction.
         """
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
@@ -102,7 +105,7 @@ class Executor:
         stamps, waits = self._stamps, self._waits
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
-            for number, call in enumerate(self._calls_of(sync), 1):
+            for number, call in enumerate(self._calls_of(sync, around), 1):
                 call()
                 stamps[number], waits[number] = clock(), transport.waited_ns
         except Exception as cause:
@@ -120,12 +123,13 @@ class Executor:
         """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
         check_copies(self.transport, self.groups)
 
-    def _calls_of(self, sync: bool) -> list[Call]:
+    def _calls_of(self, sync: bool, around: Around | None) -> list[Call]:
         """Return the calls of an iteration, the epilogue's included."""
         calls = self.calls
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
-        return [*calls, self._finish]
+        calls = [*calls, self._finish]
+        return calls if around is None else [partial(around, number, call) for number, call in enumerate(calls)]
 
     def _failure(self, number: int, cause: Exception) -> RankError:
         """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""

@@ -25,7 +25,8 @@ class Settings:
     """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
 
     warm_up: iterations in which the rate rises; None: a tenth of all. clip: the largest norm of the gradient. accumulate:
-    batches whose gradients are summed before each weight update.
+    batches whose gradients are summed before each weight update. zero: share the optimizer's state out over the copies of a
+    stage. skip_nonfinite: leave out an update whose loss or gradient is not finite. compile_stages: with torch.compile.
     """
 
     iterations: int
@@ -35,19 +36,23 @@ class Settings:
     clip: float = 1.0
     warm_up: int | None = None
     accumulate: int = 1
+    zero: bool = False
+    skip_nonfinite: bool = False
+    compile_stages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
 
-    figures: the measurements of each rank, by rank.
+    figures: the measurements of each rank, by rank. is_skipped: the loss or the norm is not finite, and nothing was updated.
     """
 
     loss: float
     norm: float
     rate: float
     figures: tuple[tuple[float, ...], ...] = ()
+    is_skipped: bool = False
 
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
@@ -77,10 +82,16 @@ class Trainer:
     ) -> None:
         self.program, self.source, self.settings, self.transport = program, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
-        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation)
+        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation, settings.compile_stages)
+        self.skipped = 0  # updates that were left out
+        self.optimizer = self._make_optimizer()
+
+    def _make_optimizer(self) -> torch.optim.Optimizer | None:
+        if self.settings.zero:
+            return self.pipeline.sharded_optimizer(torch.optim.AdamW, lr=self.settings.rate)
         parameters = list(self.pipeline.parameters())
         # A rank may have no stage, and AdamW does not accept an empty list.
-        self.optimizer = torch.optim.AdamW(parameters, lr=settings.rate) if parameters else None
+        return torch.optim.AdamW(parameters, lr=self.settings.rate) if parameters else None
 
     def batches(self, iteration: int, replica: int) -> list[Batch]:
         """Return the samples on which one replica trains in one iteration: as many batches as are accumulated."""
@@ -109,21 +120,23 @@ class Trainer:
         except InterpreterError as cause:
             raise RankError(rank, None, "epilogue", cause) from cause
         total_loss, norm, rate = float(totals[0]), math.sqrt(float(totals[1])), learning_rate(self.settings, iteration)
+        measured = tuple(tuple(row) for row in totals[2:].view(world, count).tolist())
         if not math.isfinite(total_loss + norm):
-            # Every rank has the same totals, so all ranks exit here.
-            raise refuse(
-                "E812",
-                f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}",
-                help="give a smaller --lr or a longer --warm-up",
-            )
+            # Every rank has the same totals, so all ranks come here.
+            if not self.settings.skip_nonfinite:
+                message = f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}"
+                raise self.pipeline.nonfinite(message, help="give a smaller --lr or a longer --warm-up")
+            self.skipped += 1
+            if self.optimizer is not None:
+                self.optimizer.zero_grad(set_to_none=True)
+            return Result(total_loss, norm, rate, measured, is_skipped=True)
         self.pipeline.scale_gradients(min(1.0, self.settings.clip / (norm + 1e-6)))
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        measured = totals[2:].view(world, count).tolist()
-        return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
+        return Result(total_loss, norm, rate, measured)
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:

@@ -10,12 +10,12 @@ Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.machines import MACHINES, Machine
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program, Tied
 from chimerac.compiler.analyze.simulate import Simulation, simulate
 from chimerac.compiler.given import one_of, whole_number, whole_numbers
 from chimerac.compiler.library import find
@@ -53,9 +53,18 @@ def compile_schedule(
     return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange)
 
 
-def compile_text(text: str, parameters: Mapping[str, int] | None = None, width: int = 1, name: str = "<text>") -> Compiled:
-    """Return the verified program of a schedule's text. name: its name in messages."""
-    return compile_source(Source(name, text), *_sizes(parameters, width))
+def compile_text(
+    text: str,
+    parameters: Mapping[str, int] | None = None,
+    width: int = 1,
+    name: str = "<text>",
+    tied: Sequence[Tied] = (),
+) -> Compiled:
+    """Return the verified program of a schedule's text.
+
+    name: its name in messages; tied: sets of parameters that a model ties besides those of the text; their names are others.
+    """
+    return compile_source(Source(name, text), *_sizes(parameters, width), tied=tied)
 
 
 def _sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, int], int]:

@@ -17,11 +17,11 @@ The passes raise ChimeraError with facts only. The functions here catch it, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
-from chimerac.chimera_ir.program import Machine, Program
+from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.compiler.diagnose.pass_results import PassResults
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.order.order import order_tasks
@@ -55,12 +55,14 @@ def compile_source(
     arrange: bool = False,
     recompute: bool = False,
     budget: Budget | None = None,
+    tied: Sequence[Tied] = (),
 ) -> Compiled:
     """Return the verified program of a schedule's text, with the results of all passes.
 
     machine: the one on which the program is proved to terminate; arrange: order its transfers and collectives for that machine;
     recompute: run the forwards of every stage again, even where the text does not; budget: the operations that the
-    compilation may take, by default limits.WORK. Trials of changed texts have separate budgets.
+    compilation may take, by default limits.WORK. Trials of changed texts have separate budgets. tied: sets of parameters that
+    a model ties besides those of the text; their names are others.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
@@ -68,7 +70,7 @@ def compile_source(
     try:
         schedule = results.schedule = parse(source)
         resolved = resolve(schedule, parameters, results.budget)
-        spec = results.spec = resolved.recomputing() if recompute else resolved
+        spec = results.spec = (resolved.recomputing() if recompute else resolved).tying(tied)
         check_sizes(source.name, spec.header, spec.costs, width)
         ordered = results.ordered = order_tasks(spec, results.budget)
         check_tasks(source.name, ordered.program, width)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import Span
 from chimerac.chimera_ir.instructions import FORMS, Op
-from chimerac.chimera_ir.program import Costs, Header
+from chimerac.chimera_ir.program import Costs, Header, Tied
 from chimerac.compiler.resolve.expressions import Env
 from chimerac.compiler.syntax.nodes import Action, Expr, Key, Let, Range, SyncPolicy
 
@@ -95,3 +95,7 @@ class Spec:
     def recomputing(self) -> Spec:
         """Return the same schedule with the forwards of all stages run again before their backwards."""
         return replace(self, recompute=((True,) * self.header.stages,) * len(self.header.pipes))
+
+    def tying(self, tied: Sequence[Tied]) -> Spec:
+        """Return the same schedule with further sets of tied parameters."""
+        return replace(self, header=replace(self.header, tied=(*self.header.tied, *tied))) if tied else self

@@ -7,12 +7,15 @@ workloads.py chooses both.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
 import torch
 
+from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
 from chimerac.interpreter.launch.memory_check import check_memory
@@ -26,8 +29,10 @@ from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.runtime.times import bubbles, computed_and_elapsed_s
 from chimerac.interpreter.training import reference
+from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
 from chimerac.interpreter.training.data import Data
 from chimerac.interpreter.training.evaluation import Evaluator
+from chimerac.interpreter.training.export import check_export, export_weights
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
 from chimerac.interpreter.training.trainer import Result, Trainer
@@ -62,6 +67,9 @@ def training_settings(settings: RunSettings) -> Settings:
         weight_decay=s.weight_decay,
         accumulate=s.accumulate,
         dtype=s.dtype,
+        skip_nonfinite=s.skip_nonfinite,
+        zero=s.zero,
+        compile_stages=s.compile,
     )
 
 
@@ -84,9 +92,13 @@ class TrainingJob:
         self.plan, self.settings, self.data = plan, settings, data
         self.oversubscribed = ranks_here > measure.processors()
         self.size = samples_per_micro_batch(plan.program, settings.micro_batch)
+        model = replace(model, autocast=torch.bfloat16) if settings.dtype == "bf16" else model
         self.model = partitioned(plan.program, model, describe(model, self.size))
-        small = self.model.description.parameters <= SMALL
+        # In bfloat16 the largest relative difference says nothing: sums of gradients differ by their rounding.
+        small = self.model.description.parameters <= SMALL and settings.dtype == "fp32"
         self.check_gradients = small if settings.check_gradients is None else settings.check_gradients
+        if settings.export is not None:
+            check_export(settings.export)
         check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
 
     def run(self, transport: Transport) -> int:
@@ -98,9 +110,13 @@ class TrainingJob:
         record = Record(transport.rank, settings.iterations, self.settings.log_file, self._about())
         self._print_header(record)
         try:
-            return Training(self, trainer, record).run()
+            return Training(self, trainer, record, self._checkpoints(trainer)).run()
         finally:
             record.close()
+
+    def _checkpoints(self, trainer: Trainer) -> Checkpoints:
+        s = self.settings
+        return Checkpoints(trainer, CheckpointSettings(s.save_dir, s.save_every, s.keep, s.async_save), self.data.identity)
 
     def _about(self) -> dict[str, object]:
         """Return what the log says about the run in its first line."""
@@ -129,9 +145,9 @@ class TrainingJob:
 class Training:
     """One rank's iterations."""
 
-    def __init__(self, job: TrainingJob, trainer: Trainer, record: Record) -> None:
-        self.job, self.trainer, self.record = job, trainer, record
-        self.tokens = trainer.batch(0, 0).valid_targets
+    def __init__(self, job: TrainingJob, trainer: Trainer, record: Record, checkpoints: Checkpoints) -> None:
+        self.job, self.trainer, self.record, self.checkpoints = job, trainer, record, checkpoints
+        self.tokens = trainer.batches(0, 0)[0].divisor
         self.difference: float | None = None
         self.evaluator = None
         if job.plan.evaluation is not None:
@@ -145,9 +161,11 @@ class Training:
 
     def _run(self) -> int:
         iterations, record, trainer = self.trainer.settings.iterations, self.record, self.trainer
-        print_every, losses, trained_s = max(1, iterations // 10), [], 0.0
-        record.start()
-        for iteration in range(iterations):
+        resumed = self.checkpoints.resume(self.job.settings.resume, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+        self._say(resumed.messages)
+        print_every, losses, held_out, trained_s = max(1, iterations // 10), list[float](), None, 0.0
+        record.start(resumed.iteration)
+        for iteration in range(resumed.iteration, iterations):
             start = time.perf_counter()
             loss = trainer.gradients(iteration)
             taken_s = time.perf_counter() - start
@@ -161,18 +179,29 @@ class Training:
             # All ranks have the same figures, so they stop after the same iteration.
             stops = any(asked for *_, asked in result.figures)
             speed, done = self.tokens / taken_s, iteration + 1
-            if iteration % print_every == 0 or done == iterations:
+            if iteration % print_every == 0 or done == iterations or result.is_skipped:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
-                record.say(f"iteration {done:>5}   {state}")
+                record.say(f"iteration {done:>5}   {state}{'   not finite: skipped' if result.is_skipped else ''}")
             held_out = None if stops and done < iterations else self._held_out_loss(done)
             record.write(self._line(done, result, taken_s, held_out))
-            record.draw(done, result.loss, self.tokens * done / trained_s)
+            record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
+            self._say(self.checkpoints.after(done, last=stops or done == iterations))
             if stops and done < iterations:
                 record.say(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED
         trainer.pipeline.check_copies()
-        self._print_summary(losses[0], losses[-1], held_out, self.tokens * iterations / trained_s)
+        if self.job.settings.export is not None:
+            export_weights(self.job.settings.export, trainer.pipeline)
+            record.say(f"exported {short_path(self.job.settings.export)}")
+        if losses:
+            self._print_summary(losses[0], losses[-1], held_out, self.tokens * len(losses) / trained_s)
+        else:
+            record.say(f"nothing to train: {resumed.iteration} of {iterations} iterations are done")
         return 0
+
+    def _say(self, messages: Iterable[str]) -> None:
+        for message in messages:
+            self.record.say(message)
 
     def _measured(self) -> tuple[float, float, float]:
         """Return this rank's peak memory in bytes, and how long it computed and took, in seconds."""

@@ -40,7 +40,7 @@ def model_of(
 def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer]]:
     """Yield the layers with the names under which the full model has them."""
     if isinstance(layers, nn.Sequential) and model is None:
-        yield from layers.named_children()
+        yield from layers._modules.items()  # named_children leaves out a module that is there twice
         return
     names = {id(module): name for name, module in model.named_modules()} if model is not None else {}
     for k, layer in enumerate(layers):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -22,12 +22,16 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from chimerac.chimera_ir.instructions import stage_group
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.partition import Partition
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program, Tied
+from chimerac.interpreter.pipeline.history import History
 from chimerac.interpreter.pipeline.layers import Layers, model_of
 from chimerac.interpreter.pipeline.ranks import check_equal, joined
+from chimerac.interpreter.pipeline.sharded import Ownership, Parameters, ShardedOptimizer
 from chimerac.interpreter.pipeline.weights import Weights
 from chimerac.interpreter.pipeline.world import check_world
 from chimerac.interpreter.runtime.batch import MicroBatches, TensorBatch
@@ -36,7 +40,8 @@ from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Values
-from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
+from chimerac.interpreter.runtime.parameters import holders_by_group
+from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_ties, partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import leave
@@ -51,12 +56,15 @@ class Pipeline:
     """One rank of a pipeline. All ranks create it together, with the same arguments.
 
     layers: the whole model as a list of modules, or of functions that build them, of which each rank calls its own. The
-    tensors that a layer returns are the arguments of the next one. A layer may be (name, layer); `model` is the module that
+    tensors that a layer returns are the arguments of the next one. Layers may share parameters: their gradients are summed over
+    all stages that have them. A layer may be (name, layer); `model` is the module that
     contains the layers and gives them their names. schedule: a name of the library, a path, a text, or a compiled program;
     parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
     with the output of the last layer and the targets of one micro-batch. inputs: of one micro-batch, with the shapes and
     dtypes of all of them; targets: the same, only to know what the loss keeps in memory. split: how many layers each stage
-    has; by default stages of about equal computation. autocast: the type in which torch.autocast computes.
+    has; by default stages of about equal computation. autocast: torch.bfloat16 computes under torch.autocast; weights,
+    gradients and the optimizer keep the types of the parameters. compile_stages: compile each stage with torch.compile, with
+    these options of it; only for schedules with full backwards.
 
     Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
     device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.
@@ -78,6 +86,7 @@ class Pipeline:
         width: int = 1,
         split: Sequence[int] | None = None,
         autocast: torch.dtype | None = None,
+        compile_stages: bool | Mapping[str, Any] = False,
         device: torch.device | str = "cpu",
         timeout_s: float = 300.0,
         transport: Transport | None = None,
@@ -86,20 +95,32 @@ class Pipeline:
         from chimerac.interpreter.pipeline.programs import program_for
 
         self._joined, transport = (False, transport) if transport else joined(torch.device(device), timeout_s)
-        program = program_for(schedule, parameters or {}, width, transport.world)
-        check_world(program, transport.world)
+
+        def compiled(tied: Sequence[Tied] = ()) -> Program:
+            found = program_for(schedule, parameters or {}, width, transport.world, tied)
+            check_world(found, transport.world)
+            return found if split is None else replace(found, partition=_partition(name, split, len(whole.layers), found))
+
         example = _tensors(inputs)
         name = type(model or layers).__name__
         whole = model_of(layers, loss, example, None if targets is None else _tensors(targets), model, name)
-        whole = replace(whole, autocast=autocast)
-        if split is not None:
-            program = replace(program, partition=_partition(name, split, len(whole.layers), program.header.stages))
-        description = describe(whole, len(example[0]))
-        self._start(program, partitioned(program, whole, description, ties_by_stage=True), transport, seed=0, example=example)
+        whole = replace(whole, autocast=_checked_autocast(autocast))
+        program = compiled()
+        description = describe(whole, len(example[0]), transport.device if autocast else None)
+        if tied := missing_ties(program, description):
+            program = compiled(tied)
+        parts = partitioned(program, whole, description, ties_by_stage=True)
+        self._start(program, parts, transport, seed=0, example=example, compile_stages=compile_stages)
 
     @classmethod
     def of(
-        cls, program: Program, model: PartitionedModel, transport: Transport, seed: int, evaluation: Program | None = None
+        cls,
+        program: Program,
+        model: PartitionedModel,
+        transport: Transport,
+        seed: int,
+        evaluation: Program | None = None,
+        compile_stages: bool = False,
     ) -> Self:
         """Return the pipeline of a verified program and a model whose layers are built with the seed.
 
@@ -107,7 +128,7 @@ class Pipeline:
         """
         pipeline = cls.__new__(cls)
         pipeline._joined = False
-        pipeline._start(program, model, transport, seed, evaluation=evaluation)
+        pipeline._start(program, model, transport, seed, evaluation=evaluation, compile_stages=compile_stages)
         return pipeline
 
     def _start(
@@ -118,6 +139,7 @@ class Pipeline:
         seed: int,
         example: Values | None = None,
         evaluation: Program | None = None,
+        compile_stages: bool | Mapping[str, Any] = False,
     ) -> None:
         self.program, self.model, self.transport, self.partition = program, model.model, transport, model.partition
         self.table, header = model.table, program.header
@@ -128,6 +150,9 @@ class Pipeline:
         self.stages = {s: model.build(s, seed).to(transport.device) for s in held}
         self.executor = Executor(program, self.model, self.stages, self.table, transport)
         self.weights = Weights(header, self.stages, transport)
+        self._history, self._share = History(self.executor), 0.0
+        if compile_stages:
+            self._compile({} if compile_stages is True else compile_stages)
         self._evaluation_program, self._example = evaluation, example
         self._evaluation: Executor | None = None
         self.iteration = 0
@@ -177,7 +202,8 @@ class Pipeline:
 
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
         """Run one iteration on micro-batches of any source, and return this rank's share of the loss."""
-        return self.executor.run(batch, sync)
+        self._share = self._history.run(batch, sync)
+        return self._share
 
     def evaluate(self, inputs: Tensors | None = None, targets: Tensor | None = None, *, divisor: float | None = None) -> float:
         """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode."""
@@ -220,7 +246,11 @@ class Pipeline:
         self.weights.load_state_dict(state)
 
     def grad_norm(self) -> float:
-        """Return the norm of the gradient of the whole model, in which each parameter counts once; called by all together."""
+        """Return the norm of the gradient of the whole model, in which each parameter counts once; called by all together.
+
+        Raises RuntimeError after a step without sync: the ranks then have the gradients of their own tasks only.
+        """
+        self.check_summed()
         total = torch.tensor([self.squared_norm()], dtype=torch.float64)
         self.transport.all_reduce(total)
         return math.sqrt(float(total[0]))
@@ -245,10 +275,47 @@ class Pipeline:
 
     def counted_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that this rank counts where each counts once: the first rank that holds a group counts it."""
-        header = self.program.header
-        stages = {stage_group(s): (s,) for s in range(header.stages)} | {t.name: t.stages for t in header.tied}
-        groups = self.executor.groups.items()
-        return [p for name, ps in groups if header.holders(stages[name])[0] == self.rank for p in ps]
+        holders = holders_by_group(self.program.header)
+        return [p for name, ps in self.executor.groups.items() if holders[name][0] == self.rank for p in ps]
+
+    def check_finite(self) -> None:
+        """Raise ChimeraError E812 on all ranks if the last loss or a gradient is not finite; called by all ranks together.
+
+        Call it after a step, before the weights change. The error names the first cause: rank, instruction, micro-batch and,
+        for a gradient, the parameter. To find it, the batches since gradients were last complete are run again.
+        """
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        is_finite = math.isfinite(self._share) and all(bool(torch.isfinite(g).all()) for g in gradients)
+        if self._total(0.0 if is_finite else 1.0):
+            raise self.nonfinite(f"step {self._steps} has a loss or a gradient that is not finite")
+
+    def nonfinite(self, message: str, help: str = "") -> ChimeraError:
+        """Return the error E812 with the first cause, the same on all ranks; called by all ranks together."""
+        cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
+        if cause is None:
+            note = "run again from gradients of zero, every value is finite: gradients were there before, or a layer is random"
+            return refuse("E812", message, notes=(note,), help=help)
+        return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
+
+    def sharded_optimizer(
+        self, optimizer_class: Callable[..., Optimizer], parameters: Parameters | None = None, **defaults: Any
+    ) -> ShardedOptimizer:
+        """Return an optimizer whose state is shared out over the holders of each parameter; called by all ranks together.
+
+            optimizer = pipe.sharded_optimizer(torch.optim.AdamW, lr=1e-3)
+
+        Every rank then has the state of the parameters that it owns. `step` gives the updated values to all holders, bit for
+        bit as a whole optimizer would. parameters: of this rank, or groups of them with their own options, as for any
+        optimizer of torch; by default all. defaults: the class's own arguments.
+        """
+        ownership = Ownership(self.executor.groups, holders_by_group(self.program.header), self.transport)
+        chosen = self.parameters() if parameters is None else parameters
+        return ShardedOptimizer(optimizer_class, chosen, ownership, self.check_summed, defaults)
+
+    def check_summed(self) -> None:
+        """Raise RuntimeError if the last step was without sync."""
+        if not all(gradients.are_complete for gradients in self.executor.gradients.values()):
+            raise RuntimeError("the last step was without sync: run one with sync before the gradients are used")
 
     @property
     def times(self) -> Times:
@@ -309,6 +376,16 @@ class Pipeline:
         self.transport.all_reduce(total)
         return float(total[0])
 
+    def _compile(self, options: Mapping[str, Any]) -> None:
+        """Compile this rank's stages. Raises ValueError for a program with split backwards."""
+        if bool((self.program.table.op == Op.BWD_INPUT).any()):
+            raise ValueError(
+                f"{self.program.header.schedule} has split backwards, for which stages cannot be compiled: every function that "
+                "defers a weight gradient would be compiled apart; leave out compile_stages or take a schedule without I and W"
+            )
+        for stage in self.stages.values():
+            stage.compile(**options)
+
     @contextmanager
     def _in_evaluation_mode(self) -> Iterator[None]:
         training = [m for stage in self.stages.values() for m in stage.modules() if m.training]
@@ -345,8 +422,16 @@ def _check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
             )
 
 
-def _partition(name: str, split: Sequence[int], layers: int, stages: int) -> Partition:
+def _checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
+    """Return the type. Raises ValueError for one in which gradients need to be scaled, or that autocast does not take."""
+    if dtype not in (None, torch.bfloat16):
+        raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
+    return dtype
+
+
+def _partition(name: str, split: Sequence[int], layers: int, program: Program) -> Partition:
     """Return the partition with these numbers of layers. Raises ValueError where they do not fit."""
+    stages = program.header.stages
     if len(split) != stages or sum(split) != layers or min(split) < 1:
         raise ValueError(f"split={list(split)}: the {layers} layers go to {stages} stages, at least one to each")
     ends = [sum(split[: k + 1]) for k in range(stages)]

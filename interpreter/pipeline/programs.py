@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Program, Tied
 from chimerac.compiler import (
     compile_text,
     evaluation_of,
@@ -25,18 +25,23 @@ Compile = Callable[[Mapping[str, int]], Program]
 
 
 def program_for(
-    schedule: str | os.PathLike[str] | Program, parameters: Mapping[str, int], width: int, world: int | None
+    schedule: str | os.PathLike[str] | Program,
+    parameters: Mapping[str, int],
+    width: int,
+    world: int | None,
+    tied: Sequence[Tied] = (),
 ) -> Program:
     """Return the verified program of a schedule, whose parameter D, where it is not given, is world / width.
 
-    schedule: a name of the library, a path, a text, or a compiled program as a value or a text; world: the number of ranks.
+    schedule: a name of the library, a path, a text, or a compiled program as a value or a text; world: the number of ranks;
+    tied: sets of tied parameters besides those of the schedule; a compiled program is returned without them.
     """
     if isinstance(schedule, Program):
         return _compiled_before(verify(schedule), schedule.header.schedule, parameters, width)
     source = Source("<schedule>", schedule) if isinstance(schedule, str) and "\n" in schedule else find(schedule)
     if is_program(source):
         return _compiled_before(verify(read_program(source)), source.name, parameters, width)
-    return with_depth(lambda p: compile_text(source.text, p, width, source.name).program, parameters, width, world)
+    return with_depth(lambda p: compile_text(source.text, p, width, source.name, tied).program, parameters, width, world)
 
 
 def with_depth(compiled: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:

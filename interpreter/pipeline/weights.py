@@ -18,15 +18,29 @@ class Weights:
 
     def __init__(self, header: Header, stages: Mapping[int, Stage], transport: Transport) -> None:
         self._header, self._stages, self._transport = header, stages, transport
+        self._first_names = self._names_of_tied() if header.tied else {}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters, each once and under its first name."""
+        """Yield the parameters, each once and under its first name in the full model, on all ranks the same."""
         seen: set[int] = set()
         for name, layer in self._layers():
             for path, p in layer.named_parameters(name):
                 if id(p) not in seen:
                     seen.add(id(p))
-                    yield path, p
+                    yield self._first_names.get(id(p), path), p
+
+    def _names_of_tied(self) -> dict[int, str]:
+        """Return the first names of the parameters that stages share, by id; called by all ranks together."""
+        uses: dict[str, list[tuple[int, int, str]]] = {}
+        shared: dict[str, int] = {}
+        for s, stage in self._stages.items():
+            for k, (name, layer, ties) in enumerate(zip(stage.names, stage.layers, stage.ties, strict=True)):
+                for set_name, path in ties.items():
+                    uses.setdefault(set_name, []).append((s, k, f"{name}.{path}"))
+                    shared[set_name] = id(layer.get_parameter(path))
+        by_rank = [json.loads(text) for text in self._transport.all_gather(json.dumps(uses))]
+        first = {name: min(use for found in by_rank for use in found.get(name, [])) for name in shared}
+        return {shared[name]: use[2] for name, use in first.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return parameters and persistent buffers. A parameter that several layers share is in it under each name."""

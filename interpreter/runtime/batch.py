@@ -48,8 +48,8 @@ class Samples(Protocol):
 class Batch:
     """Samples of a source. size: of a micro-batch, in samples.
 
-    A weight update may add up the gradients of several iterations. accumulated: how many; the loss is then a mean over all of
-    them.
+    A weight update may add up the gradients of several batches. accumulated: how many; the loss is then a mean over all of
+    them, and `iteration` counts batches: update t has the batches from t times `accumulated` on.
     """
 
     source: Samples
@@ -64,7 +64,7 @@ class Batch:
     def numbers(self, micro_batch: int) -> range:
         """Return the numbers of a micro-batch's samples: ((t W + w) N + m) b + j for all j < b.
 
-        t: iteration; W: replicas; w: this replica; N: micro-batches; m: this micro-batch; b: samples of a micro-batch.
+        t: number of the batch; W: replicas; w: this replica; N: micro-batches; m: this micro-batch; b: its samples.
         """
         place = (self.iteration * self.width + self.replica) * self.micro_batches + micro_batch
         return range(place * self.size, (place + 1) * self.size)
@@ -80,11 +80,11 @@ class Batch:
 
     def draws(self, micro_batch: int) -> Draws:
         """Return what a micro-batch's random numbers depend on."""
-        return Draws(self.seed, self.iteration, tuple(self.numbers(micro_batch)))
+        return Draws(self.seed, self.iteration // self.accumulated, tuple(self.numbers(micro_batch)))
 
     @cached_property
     def divisor(self) -> float:
-        """Return the number of valid targets of all iterations of the weight update."""
+        """Return the number of valid targets of all batches of the weight update."""
         if self.accumulated == 1:
             return self.valid_targets
         first, samples = self.iteration // self.accumulated * self.accumulated, self.width * self.micro_batches * self.size
@@ -92,7 +92,7 @@ class Batch:
 
     @cached_property
     def valid_targets(self) -> int:
-        """Return the number of valid targets of the whole iteration: all micro-batches of all replicas."""
+        """Return the number of valid targets of this batch: all micro-batches of all replicas."""
         samples = self.width * self.micro_batches * self.size
         return self.source.valid_targets(range(self.iteration * samples, (self.iteration + 1) * samples))
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from chimerac.chimera_ir.boundary import Tensor
@@ -29,10 +30,14 @@ from chimerac.interpreter.runtime.split import Splitting
 # torch counts every kernel of fused attention but the one for the CPU.
 _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
+# The position of the weight among the arguments.
+_WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_group_norm.default: 1}
 
-def describe(model: Model, samples: int) -> ModelDescription:
+
+def describe(model: Model, samples: int, device: torch.device | None = None) -> ModelDescription:
     """Return the description of a model for micro-batches of `samples` samples.
 
+    device: where the layers are, by default the CPU. It matters with autocast: torch autocasts other functions on a GPU.
     kept_bytes: the storages that autograd saves in the layer's forward, each once, without weights and the layer's input.
     The last layer's include those of the loss. split_kept_bytes: the same where the backward is split; weight_kept_bytes:
     the storages that the split backward leaves for BWD_WEIGHT. Storages that several layers keep, or a layer that did not
@@ -40,12 +45,15 @@ def describe(model: Model, samples: int) -> ModelDescription:
     forward's multiplications and additions in matrix products and attention, and one operation for every number of the
     output, in thousands, rounded up.
     """
+    device = device or torch.device("cpu")
     # Dropout keeps its masks too, whatever their values. A layer may contain a module that was built before with real tensors.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    autocast = nullcontext() if model.autocast is None else torch.autocast("cpu", model.autocast)
-    with mode, autocast, drawing(Draws(0, 0, tuple(range(samples)))):
+    norms = _MixedNorms()  # type: ignore[no-untyped-call]
+    with mode, norms, drawing(Draws(0, 0, tuple(range(samples)))):
         modules = _without_memory(mode, [build_layer(model, k, seed=0) for k in range(len(model.layers))])
-        whole, halves = _Run(model, modules, samples, split=False), _Run(model, modules, samples, split=True)
+        _move(modules, device)
+        whole = _Run(model, modules, samples, device, split=False)
+        halves = _Run(model, modules, samples, device, split=True)
         kept, shared_kept = _by_layer(whole.saved, whole)
         split_kept, shared_split_kept = _by_layer(halves.saved, halves)
         weight_kept, shared_weight_kept = _by_layer([_reads(s) for s in halves.splittings], halves)
@@ -79,6 +87,31 @@ def _without_memory(mode: FakeTensorMode, modules: list[nn.Module]) -> list[nn.M
         return copy.deepcopy(modules)
 
 
+def _move(modules: Sequence[nn.Module], device: torch.device) -> None:
+    """Move fake modules to a device. Parameters that modules share stay shared. (Module.to does not take fake tensors.)"""
+    moved: dict[int, torch.Tensor] = {}
+    for module in (m for each in modules for m in each.modules()):
+        tables: list[dict[str, Any]] = [module._parameters, module._buffers]
+        for tensors in tables:
+            for name, t in tensors.items():
+                if t is not None and t.device.type != device.type:
+                    like = t.detach().to(device)
+                    like = nn.Parameter(like, t.requires_grad) if isinstance(t, nn.Parameter) else like
+                    tensors[name] = moved.setdefault(id(t), like)
+
+
+class _MixedNorms(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives the statistics of norms on the CPU the type of the weight, as the kernels do. Fake ones have the input's type."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        place = _WEIGHT_OF_NORM.get(func)
+        if place is None or args[0].device.type != "cpu" or args[place] is None or args[place].dtype == args[0].dtype:
+            return result
+        y, *statistics = result
+        return (y, *(torch.empty_like(t, dtype=args[place].dtype) for t in statistics))
+
+
 class _Run:
     """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
@@ -86,7 +119,7 @@ class _Run:
     each storage that is in the output of a layer. The samples count as made by the first layer.
     """
 
-    def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, split: bool) -> None:
+    def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, device: torch.device, split: bool) -> None:
         self.outputs: list[Values] = []
         self.saved: list[list[torch.Tensor]] = [[] for _ in modules]
         self.operations: list[int] = []
@@ -95,17 +128,19 @@ class _Run:
         weights = [t for module in modules for t in (*module.parameters(), *module.buffers())]
         self.weights = {_storage(t) for t in weights}
         values, targets = model.example(samples)
+        values, targets = tuple(t.to(device) for t in values), None if targets is None else targets.to(device)
         self._samples = values
         self._note(values, 0)
-        for k, module in enumerate(modules):
-            counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
-            with counter, saved_tensors_hooks(_noting(self.saved[k]), lambda tensor: tensor):
-                with self.splittings[k] if split else nullcontext():
-                    values = applied(module, values)
-                loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
-            self.operations.append(counter.get_total_flops())
-            self.outputs.append(values)
-            self._note(values, k)
+        with model.autocasting(device):
+            for k, module in enumerate(modules):
+                counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
+                with counter, saved_tensors_hooks(_noting(self.saved[k]), lambda tensor: tensor):
+                    with self.splittings[k] if split else nullcontext():
+                        values = applied(module, values)
+                    loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
+                self.operations.append(counter.get_total_flops())
+                self.outputs.append(values)
+                self._note(values, k)
         if split and loss is not None and loss.requires_grad:
             torch.autograd.backward(loss)
 

@@ -41,7 +41,7 @@ from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
 from chimerac.interpreter.runtime.model import Model, Stage, Values
-from chimerac.interpreter.runtime.parameters import Gradients, check_copies, parameter_groups
+from chimerac.interpreter.runtime.parameters import Gradients, check_copies, holders_by_group, parameter_groups
 from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
 from chimerac.interpreter.runtime.work import Iteration, Work
@@ -49,6 +49,7 @@ from chimerac.interpreter.transport import Pending, Transport
 from chimerac.interpreter.transport.progress import NUMBER
 
 Call = Callable[[], None]
+Around = Callable[[int, Call], None]
 
 
 class Executor:
@@ -72,7 +73,11 @@ class Executor:
         self.groups = parameter_groups(program.header, stages)
         self.check_copies()
         trained = self.groups if program.header.kind == "training" else {}
-        self.gradients = {name: Gradients(parameters, transport.device) for name, parameters in trained.items()}
+        holders = holders_by_group(program.header)
+        self.gradients = {
+            name: Gradients(parameters, transport.device, is_first=holders[name][0] == transport.rank)
+            for name, parameters in trained.items()
+        }
         self.store = Store()
         self.iteration = Iteration(model, transport.device)
         self.work: dict[tuple[int, int, int], Work] = {}
@@ -86,12 +91,14 @@ class Executor:
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
 
-    def run(self, batch: MicroBatches, sync: bool = True) -> float:
+    def run(self, batch: MicroBatches, sync: bool = True, around: Around | None = None) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
         Afterwards every parameter has its complete gradient, added to the one that it had. sync: False leaves out the
         ALLREDUCEs: each rank then has the gradient of its own tasks, and a later run with sync adds up all of them. All ranks
-        give the same. Raises RankError, which names the instruction.
+        give the same. around: called instead of each call, with the number of the instruction and the call.
+
+        Raises RankError, which names the instruction.
         """
         self.iteration.begin(batch)
         for gradients in self.gradients.values():
@@ -101,7 +108,7 @@ class Executor:
         position = transport.progress.begin(self._key)
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
-            for number, call in enumerate(self._calls_of(sync), 1):
+            for number, call in enumerate(self._calls_of(sync, around), 1):
                 position[NUMBER] = number - 1
                 call()
                 stamps[number], waits[number] = clock(), transport.waited_ns
@@ -120,12 +127,13 @@ class Executor:
         """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
         check_copies(self.transport, self.groups)
 
-    def _calls_of(self, sync: bool) -> list[Call]:
+    def _calls_of(self, sync: bool, around: Around | None) -> list[Call]:
         """Return the calls of an iteration, the epilogue's included."""
         calls = self.calls
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
-        return [*calls, self._finish]
+        calls = [*calls, self._finish]
+        return calls if around is None else [partial(around, number, call) for number, call in enumerate(calls)]
 
     def _failure(self, number: int, cause: Exception) -> RankError:
         """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""

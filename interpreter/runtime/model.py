@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,8 @@ class Model:
     the last layer and the targets, the *sum* of the losses of all valid targets. example: from a number of samples, inputs
     and targets with the shapes and dtypes of real ones; None in the place of targets that are not known. ties: by layer, the
     parameters that it shares with other layers, as in `Stage.ties`; by default a layer's own attribute `tied` says so.
-    autocast: the type in which torch.autocast computes; None: without it.
+    tie_names: what a program calls these sets, where it has other names. autocast: the type in which torch.autocast computes;
+    None: without it.
     """
 
     name: str
@@ -35,7 +37,12 @@ class Model:
     loss: Callable[[Values, Tensor], Tensor]
     example: Callable[[int], tuple[Values, Any]]
     ties: Mapping[int, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    tie_names: Mapping[str, str] = field(default_factory=dict, hash=False)
     autocast: torch.dtype | None = None
+
+    def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context in which layers and loss compute on this device; backwards run outside it."""
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
 
 class Stage(nn.Module):
@@ -80,5 +87,6 @@ def build_layer(model: Model, layer: int, seed: int) -> nn.Module:
 def build_stage(model: Model, layers: range, seed: int) -> Stage:
     """Build the stage of these layers with its initial weights."""
     modules = [build_layer(model, k, seed) for k in layers]
-    ties = [model.ties.get(k) or getattr(module, "tied", {}) for k, module in zip(layers, modules, strict=True)]
+    by_layer = [model.ties.get(k) or getattr(module, "tied", {}) for k, module in zip(layers, modules, strict=True)]
+    ties = [{model.tie_names.get(name, name): path for name, path in paths.items()} for paths in by_layer]
     return Stage(modules, [model.layers[k][0] for k in layers], ties)

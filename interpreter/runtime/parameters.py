@@ -29,10 +29,11 @@ class Gradients:
     """The gradients of a group. They are allocated once, and an ALLREDUCE sums them in place.
 
     flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
-    tensor, because its ranks may still run its ALLREDUCE.
+    tensor, because its ranks may still run its ALLREDUCE. is_first: whether this rank is the first holder of the group.
+    are_complete: whether the gradients that are there have been summed over all holders.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device, is_first: bool = True) -> None:
         trained = [p for p in parameters if p.requires_grad]
         self.flat: list[torch.Tensor] = []
         self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
@@ -42,14 +43,13 @@ class Gradients:
             parts = torch.split(self.flat[-1], [p.numel() for p in alike])
             self._views += [(p, part.view(p.shape)) for p, part in zip(alike, parts, strict=True)]
         self.flat = self.flat or [torch.zeros(0, device=device)]
-        self._is_complete = True  # whether the gradients that are there have been summed over all ranks
-        self._complete: list[torch.Tensor] = []  # gradients of earlier iterations, complete, to be added after the ALLREDUCE
+        self._is_first, self.are_complete = is_first, True
 
     def begin(self) -> None:
         """Make the parameters' gradients views of the flat tensors, so that an iteration adds to them.
 
-        A parameter without a gradient gets zeros. A gradient that is complete already is the same on all ranks, so it is set
-        aside: the ALLREDUCE of this iteration would add it once for every rank.
+        A parameter without a gradient gets zeros. A gradient that is complete already is the same on all holders. The first
+        one keeps it and the others set theirs to zero, so the ALLREDUCE of this iteration adds it once.
         """
         if all(p.grad is None for p, _ in self._views):
             for tensor in self.flat:
@@ -61,18 +61,19 @@ class Gradients:
             if p.grad is not view:
                 view.zero_() if p.grad is None else view.copy_(p.grad)
                 p.grad = view
-        if self._is_complete:
-            self._complete = [tensor.clone() for tensor in self.flat]
+        if self.are_complete and not self._is_first:
             for tensor in self.flat:
                 tensor.zero_()
 
     def end(self, sync: bool) -> None:
         """End an iteration. sync: its ALLREDUCEs have run, so the gradients are complete."""
-        self._is_complete = sync
-        if sync:
-            for tensor, complete in zip(self.flat, self._complete, strict=False):
-                tensor.add_(complete)
-            self._complete = []
+        self.are_complete = sync
+
+
+def holders_by_group(header: Header) -> dict[str, tuple[int, ...]]:
+    """Return the ranks that hold each group, ascending."""
+    stages = {stage_group(s): (s,) for s in range(header.stages)} | {tied.name: tied.stages for tied in header.tied}
+    return {name: header.holders(its) for name, its in stages.items()}
 
 
 def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:

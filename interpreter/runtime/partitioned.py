@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain, count
 
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.model import ModelDescription, TiedLayers
 from chimerac.chimera_ir.partition import Partition, partition_for
-from chimerac.chimera_ir.program import Header, Program
+from chimerac.chimera_ir.program import Header, Program, Tied
 from chimerac.interpreter.runtime.messages import Specs, boundary_table
 from chimerac.interpreter.runtime.model import Model, Stage, build_stage
 
@@ -40,29 +42,54 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
     """
     partition = partition_for(program.partition, description, program.header.stages)
     if ties_by_stage:
-        model, description = _renamed_ties(program.header, model, description, partition)
-    _check_ties(program.header, description, partition)
+        names, _ = _names_in_program(program.header, description, partition)
+        tied_layers = tuple(replace(tied, name=names.get(tied.name, tied.name)) for tied in description.tied)
+        model, description = replace(model, tie_names=names), replace(description, tied=tied_layers)
+    _check_ties(program.header, description, partition, ties_by_stage)
     return PartitionedModel(model, description, partition)
 
 
-def _renamed_ties(
-    header: Header, model: Model, description: ModelDescription, partition: Partition
-) -> tuple[Model, ModelDescription]:
-    """Return both with the program's names for the sets of tied parameters that are on the same stages as one of its sets."""
-    free = {tied.name: tuple(sorted(tied.stages)) for tied in header.tied}
-    names = {}
+def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied, ...]:
+    """Return the sets of parameters that stages of the model share and the program does not tie, with names for a program.
+
+    Raises ChimeraError E705, E706 as `partition_for`.
+    """
+    partition = partition_for(program.partition, description, program.header.stages)
+    _, missing = _names_in_program(program.header, description, partition)
+    taken = {tied.name for tied in program.header.tied}
+    found = []
+    for tied in missing:
+        word = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]
+        word = word if word.isidentifier() else f"tied_{word}"
+        name = next(name for name in chain([word], (f"{word}_{n}" for n in count(2))) if name not in taken)
+        taken.add(name)
+        found.append(Tied(name, tuple(map(partition.stage_of, tied.layers))))
+    return tuple(found)
+
+
+def _names_in_program(
+    header: Header, description: ModelDescription, partition: Partition
+) -> tuple[dict[str, str], list[TiedLayers]]:
+    """Return what the program calls the model's sets of tied parameters, and the sets that it does not have.
+
+    They are the same if they are on the same stages; of several such sets one with the same name.
+    """
+    free = {tied.name: tied.stages for tied in header.tied}
+    names, missing = {}, []
     for tied in description.tied:
         stages = tuple(sorted(set(map(partition.stage_of, tied.layers))))
-        name = next((name for name, its in free.items() if its == stages), None)
-        if name is not None:
-            names[tied.name] = name
-            del free[name]
-    ties = {k: {names.get(name, name): path for name, path in paths.items()} for k, paths in model.ties.items()}
-    tied_layers = tuple(replace(tied, name=names.get(tied.name, tied.name)) for tied in description.tied)
-    return replace(model, ties=ties), replace(description, tied=tied_layers)
+        if len(stages) == 1:
+            continue  # within one stage nothing needs to be summed
+        alike = [name for name, its in free.items() if its == stages]
+        if alike:
+            names[tied.name] = tied.name if tied.name in alike else alike[0]
+            del free[names[tied.name]]
+        else:
+            missing.append(tied)
+    return names, missing
 
 
-def _check_ties(header: Header, description: ModelDescription, partition: Partition) -> None:
+def _check_ties(header: Header, description: ModelDescription, partition: Partition, by_stage: bool) -> None:
     """Raise ChimeraError E805 where the program does not tie exactly the parameters that stages of the model share."""
     in_program = {tied.name: set(tied.stages) for tied in header.tied}
     in_model = {tied.name: set(map(partition.stage_of, tied.layers)) for tied in description.tied}
@@ -72,7 +99,9 @@ def _check_ties(header: Header, description: ModelDescription, partition: Partit
         if program != model:
             message = f"the program ties {name} on {_stages(program)}, but {description.name} on {_stages(model)}"
             help = "take another model, or change 'tied' in the schedule"
-            if not name.isidentifier():
+            if by_stage:
+                help = "give the schedule instead of its compiled program: what the model shares is then tied in it"
+            elif not name.isidentifier():
                 help = "name the shared parameter in the 'tied' of its layers, and tie that name in the schedule"
             raise refuse("E805", message, help=help)
 

@@ -1,7 +1,8 @@
 """The functions with parameters whose weight gradients a split backward defers (split.py).
 
 For each of them, a function of autograd whose backward computes the input gradient alone, and adds a Product for the weight
-gradients.
+gradients. Under torch.autocast each computes in the types that torch would, in both halves. Autograd casts the input gradient
+to the type of the input, and `_add` casts weight gradients to the type of their parameter.
 """
 
 from __future__ import annotations
@@ -41,17 +42,28 @@ def _rows(t: Tensor) -> Tensor:
     return t.reshape(-1, t.shape[-1])
 
 
+def _product_operands(*operands: Tensor | None) -> tuple[Any, ...]:
+    """Return the operands of a matrix product or a convolution as autocast casts them; without autocast as they are."""
+    device = next(t.device.type for t in operands if t is not None)
+    if not torch.is_autocast_enabled(device):
+        return operands
+    dtype = torch.get_autocast_dtype(device)
+    cast = [t is not None and t.is_floating_point() and t.dtype != torch.float64 for t in operands]
+    return tuple(t.to(dtype) if t is not None and is_cast else t for t, is_cast in zip(operands, cast, strict=True))
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: list[Product]) -> Tensor:
+        ctx.weight, ctx.bias, ctx.products = weight, bias, products
+        x, weight, bias = _product_operands(x, weight, bias)
         ctx.save_for_backward(x, weight)
-        ctx.bias, ctx.products = bias, products
         return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, weight = ctx.saved_tensors
-        ctx.products.append(Product(partial(_linear_weights, weight, ctx.bias), (x.detach(), g)))
+        ctx.products.append(Product(partial(_linear_weights, ctx.weight, ctx.bias), (x.detach(), g)))
         return (g.matmul(weight) if ctx.needs_input_grad[0] else None), None, None, None
 
 
@@ -72,14 +84,16 @@ def _linear(products: list[Product], input: Tensor, weight: Tensor, bias: Tensor
 class _Matmul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, products: list[Product]) -> Tensor:
+        ctx.weight, ctx.products = weight, products
+        x, weight = _product_operands(x, weight)
         ctx.save_for_backward(x, weight)
-        ctx.products = products
         return x.matmul(weight)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        ctx.products.append(Product(lambda x, g: _add(weight, _rows(x).t().mm(_rows(g))), (x.detach(), g)))
+        parameter = ctx.weight
+        ctx.products.append(Product(lambda x, g: _add(parameter, _rows(x).t().mm(_rows(g))), (x.detach(), g)))
         return (g.matmul(weight.t()) if ctx.needs_input_grad[0] else None), None, None
 
 
@@ -127,7 +141,8 @@ class _LayerNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, products: list[Product]
     ) -> Tensor:
         y, mean, deviation = torch.native_layer_norm(x, shape, weight, bias, eps)
-        ctx.save_for_backward(x, mean, deviation)
+        # autocast computes norms in float32 on GPUs, whatever the type of the input: then the input is cast like the output.
+        ctx.save_for_backward(x.to(y.dtype), mean, deviation)
         ctx.shape, ctx.weight, ctx.bias, ctx.products = shape, weight, bias, products
         return y
 
@@ -170,7 +185,8 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: list[int], weight: Tensor, eps: float | None, products: list[Product]) -> Tensor:
         dims = tuple(range(-len(shape), 0))
-        root = (x.square().mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+        square = _at_least_float32(x).square().mean(dims, keepdim=True)
+        root = (square + (torch.finfo(square.dtype).eps if eps is None else eps)).rsqrt()
         ctx.save_for_backward(x, root, weight)
         ctx.dims, ctx.products = dims, products
         return F.rms_norm(x, shape, weight, eps)
@@ -180,12 +196,20 @@ class _RMSNorm(torch.autograd.Function):
         x, root, weight = ctx.saved_tensors
         x, root, dims = x.detach(), root.detach(), ctx.dims
         lead = tuple(range(g.dim() - len(dims)))
-        ctx.products.append(Product(lambda x, root, g: _add(weight, (g * x * root).sum(lead)), (x, root, g)))
+        ctx.products.append(Product(partial(_rms_weight, weight, lead), (x, root, g)))
         gx = None
         if ctx.needs_input_grad[0]:
-            scaled = g * weight
+            scaled, x = _at_least_float32(g) * weight, _at_least_float32(x)
             gx = root * (scaled - x * root.square() * (scaled * x).mean(dims, keepdim=True))
         return gx, None, None, None, None
+
+
+def _at_least_float32(t: Tensor) -> Tensor:
+    return t.float() if t.dtype.itemsize < 4 else t
+
+
+def _rms_weight(weight: Tensor, lead: tuple[int, ...], x: Tensor, root: Tensor, g: Tensor) -> None:
+    _add(weight, (_at_least_float32(g) * _at_least_float32(x) * root).sum(lead))
 
 
 def _rms_norm(
@@ -205,8 +229,9 @@ class _Convolution(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[Any, ...], products: list[Product]
     ) -> Tensor:
+        ctx.weight, ctx.bias, ctx.how, ctx.products = weight, bias, how, products
+        x, weight, bias = _product_operands(x, weight, bias)
         ctx.save_for_backward(x, weight)
-        ctx.bias, ctx.how, ctx.products = bias, how, products
         result: Tensor = aten.convolution(x, weight, bias, *how)
         return result
 
@@ -214,15 +239,18 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         x, weight = ctx.saved_tensors
         x, how, gx = x.detach(), (None if ctx.bias is None else list(ctx.bias.shape), *ctx.how), None
-        ctx.products.append(Product(partial(_convolution_weights, weight, ctx.bias, how), (g, x)))
+        ctx.products.append(Product(partial(_convolution_weights, ctx.weight, ctx.bias, weight.dtype, how), (g, x)))
         if ctx.needs_input_grad[0]:
             gx = aten.convolution_backward(g, x, weight, *how, [True, False, False])[0]
         return gx, None, None, None, None
 
 
-def _convolution_weights(weight: Tensor, bias: Tensor | None, how: tuple[Any, ...], g: Tensor, x: Tensor) -> None:
+def _convolution_weights(
+    weight: Tensor, bias: Tensor | None, dtype: torch.dtype, how: tuple[Any, ...], g: Tensor, x: Tensor
+) -> None:
     wanted = [weight.requires_grad, bias is not None and bias.requires_grad]
-    _, of_weight, of_bias = aten.convolution_backward(g, x, weight, *how, [False, *wanted])
+    like = weight if weight.dtype == dtype else torch.empty_like(weight, dtype=dtype)  # its values are not read
+    _, of_weight, of_bias = aten.convolution_backward(g, x, like, *how, [False, *wanted])
     if wanted[0]:
         _add(weight, of_weight)
     if bias is not None and wanted[1]:

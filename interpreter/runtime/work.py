@@ -31,7 +31,7 @@ class Iteration:
     """
 
     def __init__(self, model: Model, device: torch.device) -> None:
-        self.loss_of, self.autocast, self.device = model.loss, model.autocast, device
+        self.loss_of, self.model, self.device = model.loss, model, device
         self.losses: dict[int, Tensor] = {}
         self.batch: MicroBatches
 
@@ -167,8 +167,8 @@ class Work:
         """Run the stage; the last one's output is its share of the iteration's loss."""
         iteration, split = self.iteration, self.split
         set_draws((iteration.draws, self.m))
-        if iteration.autocast is not None:
-            with torch.autocast(iteration.device.type, iteration.autocast), split or nullcontext():
+        if iteration.model.autocast is not None:
+            with iteration.model.autocasting(iteration.device), split or nullcontext():
                 return self._apply(inputs)
         if split is not None:
             with split:

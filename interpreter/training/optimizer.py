@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import assert_never
+from collections.abc import Iterable, Mapping
+from typing import Any, assert_never
 
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
+from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.training.settings import Settings
+
+
+def decay_groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
+    """Return the groups of parameters for AdamW. Weights decay in parameters with two or more dimensions.
+
+    These are matrices and tables of embeddings, but no norms and biases.
+    """
+    given = list(parameters)
+    groups = [
+        {"params": [p for p in given if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in given if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def build_optimizer(named_parameters: Mapping[str, nn.Parameter], settings: Settings) -> AdamW | None:
     """Return AdamW for these parameters; None if there are none, which AdamW does not accept.
 
-    Weights decay in parameters with two or more dimensions: matrices and tables of embeddings, but no norms and biases.
     The learning rate of a step is set before it, from `learning_rate`.
     """
-    parameters = list(named_parameters.values())
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    groups = decay_groups(named_parameters.values(), settings)
     return AdamW(groups, lr=settings.rate, betas=settings.betas) if groups else None
+
+
+def build_sharded_optimizer(pipeline: Pipeline, settings: Settings) -> Optimizer:
+    """Return AdamW for a rank's parameters, whose state the ranks that hold copies of a parameter share out."""
+    groups = decay_groups(pipeline.parameters(), settings)
+    return pipeline.sharded_optimizer(AdamW, groups, lr=settings.rate, betas=settings.betas)
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:

@@ -25,15 +25,15 @@ def whole_model(model: Model, seed: int) -> Stage:
 
 def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
     """Add the gradients of one iteration, micro-batch after micro-batch, and return its loss."""
-    total, device = 0.0, trainer.transport.device
+    total, device, model = 0.0, trainer.transport.device, trainer.pipeline.model
     for replica in range(trainer.program.header.width):
-        batch = trainer.batch(iteration, replica)
-        for m in range(batch.micro_batches):
-            with drawing(batch.draws(m)):
-                outputs = whole(*(t.to(device) for t in batch.inputs(m)))
-            loss = trainer.pipeline.model.loss(outputs, batch.targets(m).to(device)) / batch.valid_targets
-            torch.autograd.backward(loss)
-            total += float(loss.detach())
+        for batch in trainer.batches(iteration, replica):
+            for m in range(batch.micro_batches):
+                with drawing(batch.draws(m)), model.autocasting(device):
+                    outputs = whole(*(t.to(device) for t in batch.inputs(m)))
+                    loss = model.loss(outputs, batch.targets(m).to(device)) / batch.divisor
+                torch.autograd.backward(loss)
+                total += float(loss.detach())
     return total
 
 
@@ -70,7 +70,7 @@ def train(whole: Stage, model: Model, source: Samples, settings: Settings, sampl
     for iteration in range(settings.iterations):
         numbers = range(iteration * samples, (iteration + 1) * samples)
         inputs, targets = source.read(numbers)
-        with drawing(Draws(settings.seed, iteration, tuple(numbers))):
+        with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(inputs[0].device):
             loss = model.loss(whole(*inputs), targets) / source.valid_targets(numbers)
         torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip)

@@ -20,7 +20,9 @@ class Settings:
 
     warm_up: iterations in which the rate rises; None: a tenth of all. rate_schedule, rate_floor: how the rate falls, and to
     which share of `rate`. betas, weight_decay: of AdamW. clip: the largest norm of the gradient. accumulate: batches whose
-    gradients are summed before each weight update. dtype: in which layers compute.
+    gradients are summed before each weight update. dtype: in which layers compute. skip_nonfinite: leave out an update whose
+    loss or gradient is not finite. zero: share the optimizer's state out over the copies of a stage. compile_stages: with
+    torch.compile.
     """
 
     iterations: int
@@ -35,6 +37,9 @@ class Settings:
     weight_decay: float = 0.1
     accumulate: int = 1
     dtype: Dtype = "fp32"
+    skip_nonfinite: bool = False
+    zero: bool = False
+    compile_stages: bool = False
 
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.errors import InterpreterError, RankError
 from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.batch import Batch, Samples
 from chimerac.interpreter.runtime.partitioned import PartitionedModel
-from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
+from chimerac.interpreter.training.optimizer import build_optimizer, build_sharded_optimizer, learning_rate
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.transport import Transport
 
@@ -26,13 +25,14 @@ from chimerac.interpreter.transport import Transport
 class Result:
     """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
 
-    figures: the measurements of each rank, by rank.
+    figures: the measurements of each rank, by rank. is_skipped: the loss or the norm is not finite, and nothing was updated.
     """
 
     loss: float
     norm: float
     rate: float
     figures: tuple[tuple[float, ...], ...] = ()
+    is_skipped: bool = False
 
 
 class Trainer:
@@ -49,24 +49,32 @@ class Trainer:
     ) -> None:
         self.program, self.source, self.settings, self.transport = program, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
-        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation)
-        self.optimizer = build_optimizer(dict(self.pipeline.named_parameters()), settings)
+        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation, settings.compile_stages)
+        self.skipped = 0  # updates that were left out
+        self.optimizer = (
+            build_sharded_optimizer(self.pipeline, settings)
+            if settings.zero
+            else build_optimizer(dict(self.pipeline.named_parameters()), settings)
+        )
 
     @property
     def samples_per_iteration(self) -> int:
         """Return how many samples all replicas together train on in one iteration."""
         header = self.program.header
-        return header.width * header.micro_batches * self.size
+        return header.width * header.micro_batches * self.size * self.settings.accumulate
 
-    def batch(self, iteration: int, replica: int) -> Batch:
-        """Return the samples on which one replica trains in one iteration."""
-        header = self.program.header
-        seed = self.settings.seed
-        return Batch(self.source, seed, iteration, replica, header.width, header.micro_batches, self.size)
+    def batches(self, iteration: int, replica: int) -> list[Batch]:
+        """Return the samples on which one replica trains in one iteration: as many batches as are accumulated."""
+        header, seed, count = self.program.header, self.settings.seed, self.settings.accumulate
+        return [
+            Batch(self.source, seed, number, replica, header.width, header.micro_batches, self.size, accumulated=count)
+            for number in range(iteration * count, (iteration + 1) * count)
+        ]
 
     def gradients(self, iteration: int) -> float:
-        """Run the stream; compute every parameter's complete gradient, and return this rank's share of the loss."""
-        return self.pipeline.run(self.batch(iteration, self.pipeline.replica))
+        """Run the stream on every batch and return this rank's share of the loss; all gradients are complete then."""
+        *others, last = self.batches(iteration, self.pipeline.replica)
+        return sum([self.pipeline.run(batch, sync=False) for batch in others]) + self.pipeline.run(last)
 
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
         """Clip, update the weights and clear the gradients.
@@ -82,18 +90,20 @@ class Trainer:
         except InterpreterError as cause:
             raise RankError(rank, None, "epilogue", cause) from cause
         total_loss, norm, rate = float(totals[0]), math.sqrt(float(totals[1])), learning_rate(self.settings, iteration)
+        measured = tuple(tuple(row) for row in totals[2:].view(world, count).tolist())
         if not math.isfinite(total_loss + norm):
-            # Every rank has the same totals, so all ranks exit here.
-            raise refuse(
-                "E812",
-                f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}",
-                help="give a smaller --lr or a longer --warm-up",
-            )
+            # Every rank has the same totals, so all ranks come here.
+            if not self.settings.skip_nonfinite:
+                message = f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}"
+                raise self.pipeline.nonfinite(message, help="give a smaller --lr or a longer --warm-up")
+            self.skipped += 1
+            if self.optimizer is not None:
+                self.optimizer.zero_grad(set_to_none=True)
+            return Result(total_loss, norm, rate, measured, is_skipped=True)
         self.pipeline.scale_gradients(min(1.0, self.settings.clip / (norm + 1e-6)))
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        measured = totals[2:].view(world, count).tolist()
-        return Result(total_loss, norm, rate, tuple(tuple(row) for row in measured))
+        return Result(total_loss, norm, rate, measured)

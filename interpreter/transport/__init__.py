@@ -59,6 +59,12 @@ class Transport(Protocol):
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
 
+    def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
+        """Give all of these ranks the buffer of rank `source`, bit for bit; called by them together, outside the streams.
+
+        ranks: of a collective of a connected program.
+        """
+
     def flush(self) -> None:
         """Wait for every send."""
 

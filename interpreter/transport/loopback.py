@@ -9,7 +9,7 @@ that reads it too early or too late gets NaN, or an error of autograd.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import TypeVar
@@ -98,20 +98,35 @@ class Loopback:
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> PendingOperation:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks. The terms are added in the order of the ranks."""
+
+        def total(parts: Mapping[int, Tensor]) -> Tensor:
+            return torch.stack([parts[r] for r in ranks]).sum(dim=0) if len(ranks) > 1 else parts[ranks[0]]
+
+        return self._collective(ranks, buffer, total, f"the sum over {ranks_text(ranks)}")
+
+    def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> PendingOperation:
+        """Give all of these ranks the buffer of rank `source`; called by them together, outside the streams."""
+        what = f"what rank {source} sends to {ranks_text(ranks)}"
+        return self._collective(ranks, buffer, lambda parts: parts[source].clone(), what)
+
+    def _collective(
+        self, ranks: tuple[int, ...], buffer: Tensor, result: Callable[[Mapping[int, Tensor]], Tensor], what: str
+    ) -> PendingOperation:
+        """Post a collective. result: from the buffers by rank, what all of them hold afterwards."""
         self._pause()
         number = self._launched[ranks] = self._launched.get(ranks, 0) + 1
-        operation, parts = self._world.sums.setdefault((ranks, number), (Operation(len(ranks)), {}))
+        operation, parts = self._world.joined.setdefault((ranks, number), (Operation(len(ranks)), {}))
         parts[self.rank] = buffer
 
-        def add() -> None:
-            del self._world.sums[ranks, number]
-            total = torch.stack([parts[r] for r in ranks]).sum(dim=0) if len(ranks) > 1 else parts[ranks[0]]
+        def complete() -> None:
+            del self._world.joined[ranks, number]
+            values = result(parts)
             for part in parts.values():
-                part.copy_(total)
+                part.copy_(values)
 
-        operation.do = add
+        operation.do = complete
         operation.post(self._world.collectives(self.rank))
-        return PendingOperation(self, operation, f"the sum over {ranks_text(ranks)}")
+        return PendingOperation(self, operation, what)
 
     def flush(self) -> None:
         """Wait for every send."""

@@ -106,7 +106,7 @@ class World:
         self.turns = turns
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}
-        self.sums: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
+        self.joined: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
         self.gathered: dict[int, dict[int, object]] = {}
 
     def channel(self, a: int, b: int) -> Channel:

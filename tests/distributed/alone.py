@@ -30,6 +30,9 @@ class Alone:
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         raise AssertionError(f"one rank needs no all-reduce, but this is one over ranks {ranks}")
 
+    def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
+        raise AssertionError(f"one rank sends nothing, but this is a broadcast to ranks {ranks}")
+
     def flush(self) -> None:
         """Do nothing, because nothing was sent."""
 

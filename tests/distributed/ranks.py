@@ -32,6 +32,17 @@ def different_gradients(trainer: Trainer, model: Model, iteration: int) -> list[
     return wrong
 
 
+def weights_after_training(model: Model, zero: bool, staged: bool) -> dict[str, list[float]]:
+    """Return the weights of the whole model after two updates. zero: with a sharded optimizer."""
+    settings = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-3, zero=zero)
+    program = TWO_RANKS["two pipes"]
+    trainer = Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), Gloo(staged=staged), settings)
+    for iteration in range(2):
+        trainer.update(iteration, trainer.gradients(iteration))
+    trainer.pipeline.check_copies()
+    return {name: t.view(-1).tolist() for name, t in trainer.pipeline.full_state_dict().items()}
+
+
 def main() -> None:
     """Run two iterations of all programs without updating the weights."""
     join(timeout_s=30)
@@ -50,6 +61,8 @@ def main() -> None:
         gathered = transport.all_gather(json.dumps(found))
         losses = [add_gradients(whole_model(model, 3), trainer, t) for t in range(2)]
         results[name] = {"ranks": [json.loads(words) for words in gathered], "one process": losses}
+    sharded = [weights_after_training(model, zero, staged) for zero, staged in ((False, False), (True, False), (True, True))]
+    results["sharded optimizer"] = [weights == sharded[0] for weights in sharded[1:]]
     if transport.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     leave()

@@ -114,6 +114,10 @@ def test_gradients_and_losses_are_bit_equal_to_one_process(name: str, results: A
     assert losses == found["one process"] and losses[0] != losses[1]
 
 
+def test_a_sharded_optimizer_gives_the_same_weights(results: Any) -> None:
+    assert results["sharded optimizer"] == [True, True]  # the second: messages are staged through other memory
+
+
 def test_a_schedule_trains_a_gpt(tmp_path: Path) -> None:
     run = run_command(*TORCHRUN, RUN, *CHIMERA, *TINY, "--iterations", "60", "--lr", "1e-2")
     assert (run.returncode, run.stderr) == (0, "")

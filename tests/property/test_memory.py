@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
+import torch
 
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.memory import memory
@@ -48,15 +50,25 @@ def test_a_rank_holds_the_predicted_bytes_after_every_instruction(part: int) -> 
         assert not wrong_predictions(p, model, seed), f"seed {seed}"
 
 
+def test_a_rank_holds_the_predicted_bytes_under_autocast() -> None:
+    for seed in range(PROGRAMS_OF_A_PART):
+        p, model = random_case(random.Random(seed))
+        assert not wrong_predictions(p, replace(model, autocast=torch.bfloat16), seed), f"seed {seed}"
+    # The statistics of a norm whose input is bfloat16 are float32.
+    p, model = random_case(random.Random(45))
+    assert not wrong_predictions(p, replace(model, autocast=torch.bfloat16), 45)
+
+
 def test_all_kinds_of_layers_are_drawn() -> None:
     found = [random_case(random.Random(seed))[0] for seed in range(24)]
     assert len({p.header.machine for p in found}) >= 4 and {p.header.window for p in found} == {0, 1, 2, 3}
     assert any(p.header.width > 1 for p in found) and any(p.header.tied for p in found)
 
 
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "autocast"])
 @pytest.mark.parametrize("name", ["1f1b", "zb_v", "chimera_doubling", "dualpipe"])
-def test_a_gpt_holds_the_predicted_bytes_after_every_instruction(name: str) -> None:
+def test_a_gpt_holds_the_predicted_bytes_after_every_instruction(name: str, autocast: torch.dtype | None) -> None:
     p = program(name, **SMALL[name][0])
-    model = gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1)
+    model = replace(gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1), autocast=autocast)
     assert not wrong_predictions(p, model, 0, length=16)
     assert all(m.peak > m.weights + m.gradients for m in memory(p, describe(model, SAMPLES)))

@@ -62,23 +62,20 @@ def test_gradients_of_a_dtype_are_in_one_tensor() -> None:
         places.append([p.grad.data_ptr() for p in (a, b, c) if p.grad is not None])
         a.grad = b.grad = c.grad = None
     assert places[0] == places[1] and frozen.grad is None
-    a.grad = torch.full((2, 3), 7.0)  # complete: the new gradient is summed over the ranks, and then added to this one
-    gradients.begin()
-    assert gradients.flat[0].tolist() == [0] * 12
-    torch.autograd.backward((a * 2).sum())
-    gradients.flat[0].mul_(3)  # as an ALLREDUCE over three ranks
-    gradients.end(sync=True)
-    assert gradients.flat[0].tolist() == [13] * 6 + [0] * 6
-    gradients.begin()
-    torch.autograd.backward((a * 2).sum())
-    gradients.end(sync=False)  # of this rank alone: the next ALLREDUCE sums it too
-    gradients.begin()
-    torch.autograd.backward((a * 2).sum())
-    assert gradients.flat[0].tolist() == [4] * 6 + [0] * 6
-    gradients.flat[0].mul_(3)
-    gradients.end(sync=True)
-    assert gradients.flat[0].tolist() == [25] * 6 + [0] * 6
     assert [tensor.numel() for tensor in Gradients([frozen], torch.device("cpu")).flat] == [0]
+
+
+def test_a_complete_gradient_stays_on_the_first_holder() -> None:
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    first, second = (Gradients([p], torch.device("cpu"), is_first=k == 0) for k, p in enumerate(parameters))
+    for gradients, p in zip((first, second), parameters, strict=True):
+        p.grad = torch.full((2,), 7.0)
+        gradients.begin()
+    assert first.flat[0].tolist() == [7, 7] and second.flat[0].tolist() == [0, 0]
+    for gradients in (first, second):
+        gradients.end(sync=False)
+        gradients.begin()  # of this rank alone: it stays until the ALLREDUCE
+    assert first.flat[0].tolist() == [7, 7] and not first.are_complete
 
 
 @pytest.mark.parametrize(

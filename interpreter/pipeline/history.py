@@ -1,0 +1,53 @@
+"""The runs since gradients were last complete, so that they can be run again to find a value that is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.finite import Cause, FiniteCheck, first_cause
+from chimerac.interpreter.runtime.generators import Generators
+
+
+class History:
+    """The batches of the current weight update, each with the states of torch's random generators before it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._runs: list[tuple[MicroBatches, Generators]] = []
+        self._is_complete = True
+
+    def run(self, batch: MicroBatches, sync: bool) -> float:
+        """Run a batch and return this rank's share of the loss."""
+        if self._is_complete:
+            self._runs.clear()
+        self._runs.append((batch, Generators.of(self._executor.transport.device)))
+        self._is_complete = sync
+        return self._executor.run(batch, sync)
+
+    def first_cause(self, names: Mapping[int, str]) -> Cause | None:
+        """Run the batches again and return the first cause of a value that is not finite; called by all ranks together.
+
+        names: of this rank's parameters, by id. None: all values are finite in this run, which begins without gradients.
+        Afterwards gradients, buffers and random generators are as before.
+        """
+        executor, modules = self._executor, self._executor.stages.values()
+        parameters = {id(p): p for module in modules for p in module.parameters()}.values()
+        gradients = [(p, None if p.grad is None else p.grad.clone()) for p in parameters]
+        buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
+        for p in parameters:
+            p.grad = None
+        check = FiniteCheck(executor, names)
+        for number, (batch, generators) in enumerate(self._runs, 1):
+            with generators.restored():
+                executor.run(batch, self._is_complete and number == len(self._runs), check.around)
+        check.end()
+        for p, gradient in gradients:
+            p.grad = gradient
+        with torch.no_grad():
+            for b, values in buffers:
+                b.copy_(values)
+        return first_cause(executor.transport, check.causes)

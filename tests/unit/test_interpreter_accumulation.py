@@ -1,0 +1,172 @@
+"""Gradients that add up over several batches: without sync, with gradients that were there before, and in the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter import Pipeline
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.distributed import integers
+from tests.distributed.integers import IntegerSamples, integer_model
+
+COUNT, SAMPLES = 4, 2
+Tensors = dict[str, Tensor]
+
+
+def integer_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(integers.First(), integers.Whole(), integers.Whole(), integers.Last())
+
+
+def batch(number: int) -> tuple[Tensor, Tensor]:
+    size = COUNT * SAMPLES
+    (tokens,), targets = IntegerSamples().read(range(number * size, (number + 1) * size))
+    return tokens, targets
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return integers.loss((outputs,), targets)
+
+
+def of_one_process(numbers: list[int]) -> Tensors:
+    """Return the sum of the gradients of these batches."""
+    model = integer_layers()
+    for number in numbers:
+        tokens, targets = batch(number)
+        values: tuple[Tensor, ...] = (tokens,)
+        for layer in model:
+            result = layer(*values)
+            values = result if isinstance(result, tuple) else (result,)
+        (loss(values[0], targets) / COUNT).backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def gradients_of(schedule: str, run: Callable[[Pipeline], None], width: int = 1) -> list[Tensors]:
+    parameters = {"D": 2, "N": COUNT}
+
+    def rank(transport: Transport) -> Tensors:
+        inputs = batch(0)[0][:SAMPLES]
+        pipe = Pipeline(integer_layers(), schedule, parameters, width=width, loss=loss, inputs=inputs, transport=transport)
+        run(pipe)
+        return {name: p.grad.clone() for name, p in pipe.named_parameters() if p.grad is not None}
+
+    return run_in_loopback(compile_schedule(schedule, parameters, width).program, rank, seed=2)
+
+
+def step(pipe: Pipeline, number: int, sync: bool = True) -> None:
+    pipe.step(*batch(number), sync=sync, divisor=COUNT)
+
+
+def without_sync(pipe: Pipeline) -> None:
+    step(pipe, 0, sync=False)
+    step(pipe, 1, sync=False)
+    step(pipe, 2)
+
+
+def never_cleared(pipe: Pipeline) -> None:
+    for number in range(3):
+        step(pipe, number)
+
+
+def complete_then_without_sync(pipe: Pipeline) -> None:
+    step(pipe, 0)
+    step(pipe, 1, sync=False)
+    step(pipe, 2)
+
+
+def with_evaluations(pipe: Pipeline) -> None:
+    for number in range(3):
+        step(pipe, number, sync=number == 2)
+        pipe.evaluate(*batch(5))
+
+
+def cleared(set_to_none: bool, sync: bool) -> Callable[[Pipeline], None]:
+    """Return a loop that leaves out what was there before: complete gradients, and those of a step with or without sync."""
+
+    def run(pipe: Pipeline) -> None:
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=1.0)
+        step(pipe, 3)
+        step(pipe, 4, sync=sync)
+        optimizer.zero_grad(set_to_none)
+        without_sync(pipe)
+
+    return run
+
+
+LOOPS: dict[str, Callable[[Pipeline], None]] = {
+    "without sync": without_sync,
+    "never cleared": never_cleared,
+    "complete, then without sync": complete_then_without_sync,
+    "evaluations in between": with_evaluations,
+    "cleared": cleared(set_to_none=True, sync=True),
+    "set to zero": cleared(set_to_none=False, sync=True),
+    "cleared after a step without sync": cleared(set_to_none=True, sync=False),
+    "set to zero after a step without sync": cleared(set_to_none=False, sync=False),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("schedule", ["1f1b", "chimera"])
+def test_gradients_of_three_batches_add_up_exactly(schedule: str, name: str) -> None:
+    expected = of_one_process([0, 1, 2])
+    ranks = gradients_of(schedule, LOOPS[name])
+    assert {parameter for found in ranks for parameter in found} == set(expected)
+    for found in ranks:
+        assert all(gradient.equal(expected[parameter]) for parameter, gradient in found.items())
+
+
+def test_replicas_add_up_too() -> None:
+    """Every replica gets the same batch."""
+    expected = of_one_process([0, 1, 2] * 2)
+    for found in gradients_of("1f1b", complete_then_without_sync, width=2):
+        assert all(gradient.equal(expected[parameter]) for parameter, gradient in found.items())
+
+
+def test_gradients_that_are_not_summed_have_no_norm() -> None:
+    def run(pipe: Pipeline) -> None:
+        step(pipe, 0, sync=False)
+        with pytest.raises(RuntimeError, match="the last step was without sync"):
+            pipe.clip_grad_norm_(1.0)
+
+    gradients_of("chimera", run)
+
+
+SETTINGS = Settings(iterations=3, seed=3, micro_batch=2, rate=1e-3, clip=1e9)
+
+
+@pytest.mark.parametrize(("schedule", "width"), [("chimera", 1), ("1f1b", 2)])
+def test_the_trainer_accumulates_batches_as_more_micro_batches(schedule: str, width: int) -> None:
+    """With one replica the samples of micro-batches are the same too; with more, those of the whole update."""
+
+    def trained(micro_batches: int, accumulate: int) -> list[list[tuple[float, float, list[Tensor]]]]:
+        program = compile_schedule(schedule, {"D": 2, "N": micro_batches}, width).program
+        model = integer_model(middle=2)
+        settings = replace(SETTINGS, accumulate=accumulate)
+
+        def rank(transport: Transport) -> list[tuple[float, float, list[Tensor]]]:
+            trainer = Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), transport, settings)
+            results = []
+            for t in range(settings.iterations):
+                share = trainer.gradients(t)
+                found = [p.grad.clone() for p in trainer.pipeline.parameters() if p.grad is not None]
+                result = trainer.update(t, share)
+                results.append((result.loss, result.norm, found))
+            trainer.pipeline.check_copies()
+            return results
+
+        return run_in_loopback(program, rank, seed=4)
+
+    for once, twice in zip(trained(8, 1), trained(4, 2), strict=True):
+        for (loss, norm, found), (other_loss, other_norm, others) in zip(once[:1], twice[:1], strict=True):
+            assert (loss, norm) == (other_loss, other_norm) and all(a.equal(b) for a, b in zip(found, others, strict=True))
+        assert [row[:2] for row in twice] == [pytest.approx(row[:2], rel=1e-12) for row in once]

@@ -1,0 +1,219 @@
+"""A loss or gradient that is not finite: one error on all ranks that names the first cause, or an update that is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter import Pipeline
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.distributed.integers import IntegerSamples, integer_model
+
+WIDTH, SAMPLES = 4, 2
+
+
+class _Gradient(torch.autograd.Function):
+    """The identity, whose backward multiplies the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * ctx.factor, None
+
+
+class Fragile(nn.Module):
+    """A linear layer with a fault for samples that are all equal to `at`; None: without one.
+
+    fault: forward, an infinite output; input, an infinite gradient of its input; weight, one of its weight alone.
+    """
+
+    def __init__(self, fault: str = "", at: float | None = None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.5)
+        self.fault, self.at = fault, at
+
+    def forward(self, marks: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both; marks (b, 1) is the number of the micro-batch, and passes through all layers."""
+        factor = torch.where((marks == self.at).any(), torch.inf, 1.0) if self.at is not None else torch.ones(())
+        if self.fault == "input":
+            x = _Gradient.apply(x, factor)  # type: ignore[no-untyped-call]
+        weight = self.linear.weight
+        if self.fault == "weight":
+            weight = _Gradient.apply(weight, factor)  # type: ignore[no-untyped-call]
+        y = x + self.dropout(torch.tanh(nn.functional.linear(x, weight, self.linear.bias)))
+        return marks, y * factor if self.fault == "forward" else y
+
+
+def make(layers: int, broken: int, fault: str, at: float | None) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Fragile(fault, at) if k == broken else Fragile() for k in range(layers)))
+
+
+def batch(micro_batches: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    marks = torch.arange(micro_batches).repeat_interleave(SAMPLES).float().unsqueeze(1)
+    x = torch.randn(len(marks), WIDTH, generator=torch.Generator().manual_seed(5))
+    return (marks, x), torch.zeros(len(marks), WIDTH)
+
+
+def loss(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    return nn.functional.mse_loss(outputs[1], targets)
+
+
+def errors(schedule: str, layers: Callable[[], nn.Sequential], check: Callable[[Pipeline], None], count: int = 4) -> list[Any]:
+    """Return the finding of every rank, or None."""
+    parameters = {"D": 2, "N": count}
+
+    def rank(transport: Transport) -> Any:
+        inputs = tuple(t[:SAMPLES] for t in batch(1)[0])
+        pipe = Pipeline(layers(), schedule, parameters, loss=loss, inputs=inputs, transport=transport)
+        try:
+            check(pipe)
+        except ChimeraError as error:
+            return error.diagnostics[0]
+        return None
+
+    return run_in_loopback(compile_schedule(schedule, parameters).program, rank, seed=3)
+
+
+def step_and_check(pipe: Pipeline, count: int = 4) -> None:
+    pipe.step(*batch(count))
+    before = [p.grad.clone() for p in pipe.parameters() if p.grad is not None]
+    try:
+        pipe.check_finite()
+    finally:
+        after = [p.grad for p in pipe.parameters() if p.grad is not None]
+        assert all(a.equal(b) or not b.isfinite().all() for a, b in zip(after, before, strict=True))
+
+
+FOUND = {
+    "forward": r"FWD \S+ s1 m2: its output for micro-batch 2 is not finite",
+    "last forward": r"FWD \S+ s{last} m2: its loss of micro-batch 2 is not finite",
+    "input": r"(BWD|BWD_INPUT) \S+ s1 m2: the gradient of its input is not finite for micro-batch 2",
+    "weight": r"(BWD|BWD_INPUT|BWD_WEIGHT) \S+ s1 m2: the gradient of 1.linear.weight is not finite after micro-batch 2",
+}
+
+
+@pytest.mark.parametrize("fault", FOUND)
+@pytest.mark.parametrize(("schedule", "stages"), [("interleaved", 4), ("chimera", 2), ("zb_v", 4)])
+def test_the_first_cause_is_named_on_all_ranks(schedule: str, stages: int, fault: str) -> None:
+    broken = stages - 1 if fault == "last forward" else 1
+    if stages == 2 and fault == "forward":
+        broken = 0
+    layers = partial(make, stages, broken, fault.removeprefix("last "), 2.0)
+    first, *others = errors(schedule, layers, step_and_check)
+    assert first is not None and first.code == "E812" and all(other == first for other in others)
+    expected = FOUND[fault].replace("{last}", str(stages - 1))
+    if broken == 0:
+        expected = expected.replace("s1", "s0")
+    assert re.search(
+        rf"step 1 has a loss or a gradient that is not finite; first rank \d, instruction \d+: {expected}", first.message
+    )
+    assert first.notes == ("what it reads, and the weights of its stage, are finite",)
+
+
+def test_samples_and_weights_that_are_not_finite_are_named() -> None:
+    def bad_samples(pipe: Pipeline) -> None:
+        (marks, x), targets = batch(4)
+        x[3 * SAMPLES, 1] = float("nan")
+        pipe.step((marks, x), targets)
+        pipe.check_finite()
+
+    def bad_weights(pipe: Pipeline) -> None:
+        with torch.no_grad():
+            for name, p in pipe.named_parameters():
+                if name == "1.linear.bias":
+                    p[0] = float("nan")
+        pipe.step(*batch(4))
+        pipe.check_finite()
+
+    layers = partial(make, 4, 0, "", None)
+    (found, _) = errors("1f1b", layers, bad_samples)
+    assert "FWD main s0 m3: the inputs of micro-batch 3 are not finite" in found.message
+    (found, _) = errors("1f1b", layers, bad_weights)
+    assert "FWD main s0 m0: its output for micro-batch 0 is not finite" in found.message
+    assert found.notes == ("weights of its stage are not finite before it either: 1.linear.bias",)
+
+
+def test_a_sum_over_ranks_that_is_too_large_is_named() -> None:
+    def check(pipe: Pipeline) -> None:
+        pipe.step(*batch(2), divisor=1e-38 / 40)
+        pipe.check_finite()
+
+    (found, _) = errors("chimera", partial(make, 2, 0, "", None), check, count=2)
+    assert found is not None and "not finite" in found.message
+
+
+def test_a_value_from_an_earlier_batch_of_the_update_is_found_and_an_older_one_is_told() -> None:
+    def accumulated(pipe: Pipeline) -> None:
+        pipe.step(*batch(4), sync=False)
+        pipe.step(*batch(4))
+        pipe.check_finite()
+
+    def older(pipe: Pipeline) -> None:
+        for p in pipe.parameters():
+            p.grad = torch.full_like(p, float("inf"))
+        pipe.step(*batch(4))
+        pipe.check_finite()
+
+    found = errors("chimera", partial(make, 2, 1, "weight", 2.0), accumulated)[0]
+    assert "the gradient of 1.linear.weight is not finite after micro-batch 2" in found.message
+    found = errors("chimera", partial(make, 2, 1, "", None), older)[0]
+    assert found.message == "step 1 has a loss or a gradient that is not finite" and "run again" in found.notes[0]
+
+
+def test_a_finite_step_passes() -> None:
+    assert errors("chimera", partial(make, 2, 1, "", None), step_and_check) == [None, None]
+
+
+def trained(skip: bool) -> list[Any]:
+    """Train on integers; the loss of one micro-batch, in a later iteration than the first, is infinite."""
+    program = compile_schedule("chimera", {"D": 2, "N": 2}).program
+    model, samples = integer_model(middle=2), IntegerSamples()
+    targets = [samples.read(range(k, k + 2))[1] for k in range(0, 40, 2)]
+    number = next(k for k in range(2, 20) if sum(t.equal(targets[k]) for t in targets[: 2 * (k // 2) + 4]) == 1)
+    iteration = number // 2
+
+    def spoiled(outputs: Any, its: Tensor) -> Tensor:
+        return model.loss(outputs, its) * torch.where((its == targets[number]).all(), torch.inf, 1.0)
+
+    other = Model(model.name, model.layers, spoiled, model.example)
+
+    def rank(transport: Transport) -> Any:
+        given = Settings(iterations=8, seed=3, micro_batch=2, rate=1e-3, skip_nonfinite=skip)
+        trainer = Trainer(program, partitioned(program, other, describe(other, 2)), samples, transport, given)
+        try:
+            results = [trainer.update(t, trainer.gradients(t)) for t in range(iteration + 2)]
+        except ChimeraError as error:
+            return error.diagnostics[0].message
+        trainer.pipeline.check_copies()
+        return [(r.is_skipped, r.rate) for r in results], trainer.skipped, iteration
+
+    return run_in_loopback(program, rank, seed=4)
+
+
+def test_the_trainer_stops_or_leaves_the_update_out() -> None:
+    first, second = trained(skip=False)
+    assert first == second and re.match(
+        r"iteration \d+ has the loss (inf|-inf|nan) and the gradient norm nan; first rank \d", first
+    )
+    for results, skipped, iteration in trained(skip=True):
+        assert [is_skipped for is_skipped, _ in results] == [t == iteration for t in range(iteration + 2)] and skipped == 1
+        assert len({rate for _, rate in results}) > 1

@@ -1,0 +1,100 @@
+"""bfloat16: stages compute under torch.autocast as one process does, and gradients add up in the type of the parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimerac.interpreter import Pipeline
+from chimerac.interpreter.runtime.split import Splitting
+from tests.helpers_pipeline import Decoder, batch, gradients, in_loopback, one_process
+from tests.unit.test_interpreter_split import CASES
+
+BF16 = torch.bfloat16
+
+
+@pytest.mark.parametrize("input_type", [torch.float32, BF16], ids=["float32 input", "bfloat16 input"])
+@pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "frozen"])
+def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, input_type: torch.dtype) -> None:
+    """All but the RMS norm call the same kernels as autograd; its backward is a formula of ours, in float32."""
+    torch.manual_seed(0)
+    make, draw = CASES[name]
+    module, x = make(), draw()
+    if x.is_floating_point():
+        x = x.to(input_type).requires_grad_(not first)
+    with torch.autocast("cpu", BF16):
+        expected_y = module(x)
+    g = torch.randn_like(expected_y)
+    expected_y.backward(g)
+    expected, expected_x = [p.grad for p in module.parameters()], x.grad
+    module.zero_grad()
+    x = x.detach().clone().requires_grad_(x.requires_grad)
+    split = Splitting()
+    with torch.autocast("cpu", BF16), split:
+        y = module(x)
+    assert torch.equal(y, expected_y)
+    y.backward(g)
+    split.weights()
+    tolerance = 2**-8 if name == "rms norm" else 0.0  # one rounding to bfloat16
+    for found, wanted in [(x.grad, expected_x), *zip((p.grad for p in module.parameters()), expected, strict=True)]:
+        assert (found is None) == (wanted is None)
+        if found is not None and wanted is not None:
+            assert found.dtype == wanted.dtype
+            assert float((found - wanted).double().norm()) <= tolerance * float(wanted.double().norm())
+
+
+# One order of additions, as in one process; or another one, by which float32 sums of the same terms differ.
+@pytest.mark.parametrize(
+    ("schedule", "parameters", "is_same_order"),
+    [
+        ("1f1b", {"D": 2, "N": 4}, True),
+        ("zb_v", {"D": 2, "N": 4}, True),
+        ("chimera", {"D": 2, "N": 4}, False),
+        ("chimera_zb", {"D": 2, "N": 2}, False),
+    ],
+)
+def test_losses_and_gradients_are_those_of_one_process_under_autocast(
+    schedule: str, parameters: dict[str, int], is_same_order: bool
+) -> None:
+    count = parameters["N"]
+
+    def run(pipe: Pipeline) -> tuple[float, dict[str, Tensor]]:
+        loss = pipe.step(*batch(1, count))
+        assert all(p.dtype == torch.float32 for p in pipe.parameters())
+        return loss, gradients(pipe)
+
+    ranks = in_loopback(schedule, parameters, lambda: Decoder(blocks=4), run, autocast=BF16)
+    model = Decoder(blocks=4)
+    loss = one_process(model, 1, count, BF16)
+    expected = gradients(model)
+    assert {name for _, found in ranks for name in found} == set(expected)
+    for found_loss, found in ranks:
+        assert found_loss == pytest.approx(loss, rel=1e-12 if is_same_order else 1e-6)
+        for name, gradient in found.items():
+            if is_same_order:
+                assert gradient.equal(expected[name]), name
+            else:
+                torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
+    plain = Decoder(blocks=4)
+    one_process(plain, 1, count)
+    assert not expected["head.weight"].equal(gradients(plain)["head.weight"]), "it computed in bfloat16"
+
+
+def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> None:
+    class Linears(Decoder):
+        @property
+        def layers(self) -> list[nn.Module]:
+            return [self.embed, *(block.norm for block in self.blocks), *(block.up for block in self.blocks[:1])]
+
+    def run(pipe: Pipeline) -> list[str]:
+        return [spec.dtype for specs in pipe.table for spec in specs]
+
+    found = in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Linears(blocks=2), run, autocast=BF16, split=(2, 2))
+    assert found == [["float32", "bfloat16"]] * 2
+
+
+def test_another_type_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"autocast=torch.float16: give torch.bfloat16"):
+        in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Decoder(2), lambda pipe: None, autocast=torch.float16)

@@ -1,0 +1,167 @@
+"""An optimizer whose state is shared out over the holders of each parameter: equal weights, one copy of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter import Pipeline
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.training.trainer import Settings, Trainer
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.gpt import gpt
+from tests.distributed.integers import IntegerSamples
+from tests.helpers_pipeline import Decoder, batch, in_loopback
+
+STEPS = 3
+Make = Callable[[Pipeline], Optimizer]
+
+
+def groups_of(pipe: Pipeline) -> list[dict[str, Any]]:
+    """Return two groups with their own options; on a rank without parameters both are empty."""
+    parameters = list(pipe.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.5},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def state_numbers(optimizer: Optimizer) -> int:
+    """Return how many numbers the state of an optimizer has, without its counts of steps."""
+    return sum(t.numel() for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor) and t.dim())
+
+
+def trained(make: Make, schedule: str, parameters: dict[str, int], width: int) -> list[tuple[dict[str, Tensor], int]]:
+    """Return the weights and the numbers of state of each rank after some steps with a scheduler."""
+
+    def run(pipe: Pipeline) -> tuple[dict[str, Tensor], int]:
+        optimizer = make(pipe)
+        scheduler = CosineAnnealingLR(optimizer, T_max=5)
+        for number in range(STEPS):
+            pipe.step(*batch(number, parameters["N"]))
+            pipe.clip_grad_norm_(0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+        pipe.check_copies()
+        assert all(p.is_leaf and p.grad is None for p in pipe.parameters())
+        return pipe.full_state_dict(), state_numbers(optimizer)
+
+    return in_loopback(schedule, parameters, lambda: Decoder(4), run, width)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "parameters", "width", "copies"),
+    [("1f1b", {"D": 2, "N": 2}, 1, 1), ("1f1b", {"D": 2, "N": 2}, 2, 2), ("chimera", {"D": 2, "N": 2}, 2, 4)],
+)
+def test_weights_are_bit_equal_and_the_state_is_there_once(
+    schedule: str, parameters: dict[str, int], width: int, copies: int
+) -> None:
+    whole = trained(lambda pipe: AdamW(groups_of(pipe), lr=1e-2), schedule, parameters, width)
+    shared = trained(lambda pipe: pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1e-2), schedule, parameters, width)
+    for (expected, _), (found, _) in zip(whole, shared, strict=True):
+        assert expected.keys() == found.keys() and all(t.equal(found[name]) for name, t in expected.items())
+    numbers = [n for _, n in shared]
+    assert sum(n for _, n in whole) == copies * sum(numbers)
+    assert sum(numbers) == 2 * sum(p.numel() for p in Decoder(4).parameters())
+    assert copies == 1 or max(numbers) <= 1.5 * sum(numbers) / len(numbers)
+
+
+def test_any_optimizer_of_single_parameters_is_shared_out() -> None:
+    make = [lambda pipe: SGD(pipe.parameters(), lr=0.1, momentum=0.9)]
+    make += [lambda pipe: pipe.sharded_optimizer(SGD, pipe.named_parameters(), lr=0.1, momentum=0.9)]
+    whole, shared = (trained(m, "chimera", {"D": 2, "N": 2}, 1) for m in make)
+    for (expected, _), (found, _) in zip(whole, shared, strict=True):
+        assert all(t.equal(found[name]) for name, t in expected.items())
+    assert sum(n for _, n in whole) == 2 * sum(n for _, n in shared)
+
+
+def test_options_states_and_gradients_are_those_of_an_optimizer() -> None:
+    def run(pipe: Pipeline) -> tuple[int, int]:
+        optimizer = pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1e-2, betas=(0.5, 0.5))
+        assert [g["weight_decay"] for g in optimizer.param_groups] == [0.5, 0.0]
+        assert all(g["betas"] == (0.5, 0.5) and g["eps"] == 1e-8 for g in optimizer.param_groups)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0  # so that nothing changes
+        before = [p.detach().clone() for p in pipe.parameters()]
+        seen: list[int] = []
+        optimizer.register_step_pre_hook(lambda *_: seen.append(1))
+
+        def closure() -> float:
+            return pipe.step(*batch(0, 2))
+
+        assert optimizer.step(closure) == pytest.approx(pipe.evaluate(*batch(0, 2)), rel=1e-6) and seen == [1]
+        assert all(p.equal(b) for p, b in zip(pipe.parameters(), before, strict=True))
+        saved = optimizer.state_dict()
+        other = pipe.sharded_optimizer(AdamW, groups_of(pipe), lr=1.0)
+        other.load_state_dict(saved)
+        assert other.param_groups[0]["lr"] == 0.0
+        assert other.state.keys() == optimizer.state.keys()
+        assert all(t.equal(other.state[p][name]) for p in optimizer.state for name, t in optimizer.state[p].items())
+        whole = AdamW(groups_of(pipe), lr=1e-2)
+        whole.step()
+        other.load_state_dict(whole.state_dict())  # from a run that did not share its state out
+        assert other.state.keys() == optimizer.state.keys()
+        other.step()
+        optimizer.zero_grad()
+        assert all(p.grad is None for p in pipe.parameters())
+        return state_numbers(other), state_numbers(whole)
+
+    ranks = in_loopback("chimera", {"D": 2, "N": 2}, lambda: Decoder(2), run)
+    assert sum(whole for _, whole in ranks) == 2 * sum(shared for shared, _ in ranks)
+
+
+def test_what_cannot_be_updated_is_refused() -> None:
+    def run(pipe: Pipeline) -> None:
+        with pytest.raises(ValueError, match=r"a parameter of shape \[3\] is none of this pipeline"):
+            pipe.sharded_optimizer(SGD, [nn.Parameter(torch.zeros(3))], lr=0.1)
+        optimizer = pipe.sharded_optimizer(SGD, lr=0.1)
+        pipe.step(*batch(0, 2), sync=False)
+        with pytest.raises(RuntimeError, match="the last step was without sync"):
+            optimizer.step()
+
+    in_loopback("chimera", {"D": 2, "N": 2}, lambda: Decoder(2), run)
+
+
+def test_frozen_parameters_have_no_owner() -> None:
+    def frozen() -> Decoder:
+        model = Decoder(2)
+        model.embed.requires_grad_(False)
+        return model
+
+    def run(pipe: Pipeline) -> None:
+        optimizer = pipe.sharded_optimizer(AdamW, lr=0.1)
+        pipe.step(*batch(0, 2))
+        optimizer.step()
+        pipe.check_copies()
+
+    in_loopback("chimera", {"D": 2, "N": 2}, frozen, run)
+
+
+def test_the_trainer_shares_out_the_state() -> None:
+    program, model = compile_schedule("chimera", {"D": 2, "N": 2}).program, gpt("gpt-nano", 8)
+    settings = Settings(iterations=3, seed=3, micro_batch=2, rate=1e-3)
+
+    def results(zero: bool) -> list[tuple[list[float], int]]:
+        def rank(transport: Transport) -> tuple[list[float], int]:
+            parts = partitioned(program, model, describe(model, 2))
+            trainer = Trainer(program, parts, IntegerSamples(8), transport, replace(settings, zero=zero))
+            losses = [trainer.update(t, trainer.gradients(t)).loss for t in range(3)]
+            assert trainer.optimizer is not None
+            return losses, state_numbers(trainer.optimizer)
+
+        return run_in_loopback(program, rank, seed=4)
+
+    whole, shared = results(False), results(True)
+    assert [losses for losses, _ in whole] == [losses for losses, _ in shared]
+    assert sum(n for _, n in whole) == 2 * sum(n for _, n in shared)

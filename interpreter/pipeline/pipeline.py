@@ -287,7 +287,7 @@ class Pipeline:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         is_finite = math.isfinite(self._share) and all(bool(torch.isfinite(g).all()) for g in gradients)
         if self._total(0.0 if is_finite else 1.0):
-            raise self.nonfinite(f"step {self._steps} has a loss or a gradient that is not finite")
+            raise self.nonfinite(f"step {self.iteration} has a loss or a gradient that is not finite")
 
     def nonfinite(self, message: str, help: str = "") -> ChimeraError:
         """Return the error E812 with the first cause, the same on all ranks; called by all ranks together."""

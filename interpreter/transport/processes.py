@@ -192,7 +192,7 @@ class Processes:
 
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
         """Give all of these ranks the buffer of rank `source`; called by them together, outside the streams."""
-        what, then, values = f"what rank {source} sends to {ranks_text(ranks)}", None, buffer
+        awaited, then, values = Awaited(f"what rank {source} sends to {ranks_text(ranks)}", "all", ranks), None, buffer
         if self._staged:
             values = self._host(buffer)
             values.copy_(buffer)
@@ -200,8 +200,8 @@ class Processes:
         try:
             work = dist.broadcast(values, source, group=self._collectives[ranks], async_op=True)
         except RuntimeError as error:
-            raise self.rendezvous.lost(what, error) from error
-        return PendingOperation(self, work, what, then, self.rendezvous.limit if self._limits_waits else None)
+            raise self.rendezvous.lost(awaited, error) from error
+        return PendingOperation(self, work, awaited, then, self.rendezvous.limit if self._limits_waits else None)
 
     def flush(self) -> None:
         """Wait for every send."""

@@ -132,19 +132,20 @@ def start_save(
 
         Background(prepare).results(transport)
         writer = TensorWriter(tensors, folder, rank)
-        own = {"plan": writer.local_plan(), "settings": settings}
+        own = {"values": writer.description(), "settings": settings}
         by_rank = Background(lambda: json.dumps(own)).results(transport)
-        plans = [json.loads(text)["plan"] for text in by_rank]
-        plan = Background(lambda: writer.global_plan(plans) if rank == 0 else "").results(transport)[0]
+        values = [json.loads(text)["values"] for text in by_rank]
+        Background(lambda: writer.plan(values)).results(transport)
     except RanksFailedError as error:
         raise _not_written(path, error, transport) from None
-    writer.start(plan, copied)
+    if copied:
+        writer.copy()
 
     def write() -> str:
         if rank == 0:
             files.write(folder / files.STATE, packed)
-        written, names = writer.write()
-        return json.dumps([written, {name: files.checksum(folder / name) for name in names}])
+        written = writer.write()
+        return json.dumps([written, {name: files.checksum(folder / name) for name in {file for _, _, file, _, _ in written}}])
 
     header = pipeline.program.header
     found = {

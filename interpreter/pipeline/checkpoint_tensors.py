@@ -1,14 +1,13 @@
 """Tensors of all ranks in one folder, in the format of torch.distributed.checkpoint (DCP).
 
-DCP's planner and its writer do the work. Ranks exchange their plans over the transport of the pipeline, so that the loopback
-writes the same files as real ranks. A tensor that several ranks have is written by one of them.
+DCP's planner and its writer do the work. Ranks tell each other over the transport of the pipeline what they have, so that the
+loopback writes the same files as real ranks. A tensor that several ranks have is written by one of them.
 """
 
 from __future__ import annotations
 
-import base64
-import pickle
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,12 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter  # type: ignore[attr-defined]
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.storage import WriteResult
 
+# A value that was written: its name, its offset in a tensor that was cut, and its file with the place and the length there.
+Written = tuple[str, list[int] | None, str, int, int]
 Place = tuple[str, ...]  # where a value is in the nested mapping, such as ("model", "head.weight")
 
 
@@ -37,40 +40,55 @@ class TensorWriter:
     """One rank's part in writing. state: this rank's values, as nested mappings; folder: exists, and all ranks see it."""
 
     def __init__(self, state: Mapping[str, Any], folder: Path, rank: int) -> None:
-        self._folder, self._rank = folder, rank
+        self._folder, self._rank, self._state = folder, rank, dict(state)
         self._planner, self._storage = _Planner(), FileSystemWriter(folder, sync_files=True)
-        self._planner.set_up_planner(dict(state), self._storage.storage_meta(), rank == 0)
+        self._planner.set_up_planner(self._state, self._storage.storage_meta(), rank == 0)
         self._storage.set_up_storage_writer(rank == 0)
 
-    def local_plan(self) -> str:
-        """Return what this rank could write."""
-        return _to_text(self._planner.create_local_plan())
+    def description(self) -> str:
+        """Return the places of this rank's values, with the shape and dtype of each tensor."""
+        return json.dumps([[place, *_spec(value)] for place, value in _leaves(self._state)])
 
-    def global_plan(self, plans: Sequence[str]) -> str:
-        """Return what each rank is to write; called by rank 0 with the local plans."""
-        found, self._metadata = self._planner.create_global_plan([_from_text(plan) for plan in plans])
-        return _to_text(self._storage.prepare_global_plan(found))
+    def plan(self, descriptions: Sequence[str]) -> str:
+        """Decide which rank writes which values, and return how many this one does. All ranks come to the same result.
 
-    def start(self, global_plan: str, copied: bool) -> None:
-        """Take over the plan. copied: copy the values to the host, so that they may change while they are written."""
-        self._plan = self._planner.finish_plan(_from_text(global_plan)[self._rank])
-        for item in self._plan.items if copied else ():
+        descriptions: of the values of all ranks.
+        """
+        plans = [self._planner_of(json.loads(text)).create_local_plan() for text in descriptions]
+        found, self._metadata = self._planner.create_global_plan(plans)
+        self._plan = self._planner.finish_plan(self._storage.prepare_global_plan(found)[self._rank])
+        return str(len(self._plan.items))
+
+    def copy(self) -> None:
+        """Copy the values that this rank writes to the host, so that they may change while they are written."""
+        for item in self._plan.items:
             value = self._planner.lookup_object(item.index)
             self._planner.copies[item.index.fqn] = value.to("cpu", copy=True) if isinstance(value, Tensor) else value
 
-    def write(self) -> tuple[str, list[str]]:
-        """Write this rank's values. Return where each of them is, and the names of the files."""
+    def write(self) -> list[Written]:
+        """Write this rank's values, and return where each of them is."""
         found = self._storage.write_data(self._plan, self._planner).value()
-        return _to_text(found), sorted({result.storage_data.relative_path for result in found})
+        return [_written(result) for result in found]
 
-    def finish(self, written: Sequence[str]) -> None:
-        """Write the file `.metadata`, by which readers find the values; called by rank 0 with what all ranks returned."""
-        results = [_from_text(text) for text in written]
-        for found in results:
-            for name in {result.storage_data.relative_path for result in found}:
-                if not (self._folder / name).exists():
-                    raise FileNotFoundError(f"rank 0 does not see the file {name} that another rank has written")
-        self._storage.finish(self._metadata, results)
+    def finish(self, by_rank: Sequence[Sequence[Written]]) -> None:
+        """Write the file `.metadata`, by which readers find the values; called by rank 0 with what all ranks have written."""
+        for name in {name for written in by_rank for _, _, name, _, _ in written}:
+            if not (self._folder / name).exists():
+                raise FileNotFoundError(f"rank 0 does not see the file {name} that another rank has written")
+        self._storage.finish(self._metadata, [[_result(written) for written in found] for found in by_rank])
+
+    def _planner_of(self, description: Sequence[Sequence[Any]]) -> DefaultSavePlanner:
+        """Return a planner of a rank with these values. Its tensors have no memory."""
+        state: dict[str, Any] = {}
+        for place, shape, dtype in description:
+            *outer, last = place
+            inner = state
+            for key in outer:
+                inner = inner.setdefault(key, {})
+            inner[last] = None if dtype is None else torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(state, self._storage.storage_meta(), is_coordinator=False)
+        return planner
 
 
 class TensorReader:
@@ -107,9 +125,27 @@ class TensorReader:
         return {place: values[self._names[place]] for place in places}
 
 
-def _to_text(value: Any) -> str:
-    return base64.b64encode(pickle.dumps(value)).decode()
+def _leaves(state: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Yield the values of nested mappings with their places."""
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*place, key))
+        else:
+            yield (*place, key), value
 
 
-def _from_text(text: str) -> Any:
-    return pickle.loads(base64.b64decode(text))
+def _spec(value: Any) -> tuple[list[int] | None, str | None]:
+    """Return the shape and the name of the dtype of a tensor; None for another value."""
+    return (list(value.shape), str(value.dtype).removeprefix("torch.")) if isinstance(value, Tensor) else (None, None)
+
+
+def _written(result: WriteResult) -> Written:
+    index, info = result.index, result.storage_data
+    offset = None if index.offset is None else list(index.offset)
+    return index.fqn, offset, info.relative_path, info.offset, info.length
+
+
+def _result(written: Written) -> WriteResult:
+    name, offset, path, start, length = written
+    index = MetadataIndex(name, None if offset is None else torch.Size(offset))
+    return WriteResult(index, length, _StorageInfo(path, start, length))

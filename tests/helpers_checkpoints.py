@@ -17,6 +17,7 @@ from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
 from chimerac.interpreter.training.data import Data, text_data
+from chimerac.interpreter.training.text import load_text
 from chimerac.interpreter.training.trainer import Settings, Trainer, samples_per_micro_batch
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -44,7 +45,7 @@ def model(name: str = "gpt-nano") -> Model:
 
 @cache
 def data(seed: int) -> Data:
-    return text_data(None, LENGTH, seed)
+    return text_data(load_text(None), LENGTH, seed)
 
 
 @cache

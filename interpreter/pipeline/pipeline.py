@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Program, Tied
+from chimerac.interpreter.pipeline.arguments import Tensors, check_inputs, checked_autocast, partition_of, tensors_of
 from chimerac.interpreter.pipeline.history import History
 from chimerac.interpreter.pipeline.layers import Layers, model_of
 from chimerac.interpreter.pipeline.ranks import check_equal, joined
@@ -45,9 +45,6 @@ from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_t
 from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import leave
-
-Tensors = Tensor | Sequence[Tensor]
-
 
 Schedule = str | os.PathLike[str] | Program
 
@@ -99,12 +96,12 @@ class Pipeline:
         def compiled(tied: Sequence[Tied] = ()) -> Program:
             found = program_for(schedule, parameters or {}, width, transport.world, tied)
             check_world(found, transport.world)
-            return found if split is None else replace(found, partition=_partition(name, split, len(whole.layers), found))
+            return found if split is None else replace(found, partition=partition_of(name, split, len(whole.layers), found))
 
-        example = _tensors(inputs)
+        example = tensors_of(inputs)
         name = type(model or layers).__name__
-        whole = model_of(layers, loss, example, None if targets is None else _tensors(targets), model, name)
-        whole = replace(whole, autocast=_checked_autocast(autocast))
+        whole = model_of(layers, loss, example, None if targets is None else tensors_of(targets), model, name)
+        whole = replace(whole, autocast=checked_autocast(autocast))
         program = compiled()
         description = describe(whole, len(example[0]), transport.device if autocast else None)
         if tied := missing_ties(program, description):
@@ -355,15 +352,17 @@ class Pipeline:
             self.close()
 
     def _batch(self, inputs: Tensors | None, targets: Tensor | None, divisor: float | None) -> TensorBatch:
+        if torch.is_autocast_enabled(self.transport.device.type):
+            raise RuntimeError("leave torch.autocast before a step, and create the pipeline with autocast=torch.bfloat16")
         header = self.program.header
         count = header.micro_batches
         if inputs is None and self.reads_inputs:
             raise ValueError(f"rank {self.rank} has the first stage: give it the inputs of its replica")
         if targets is None and self.reads_targets:
             raise ValueError(f"rank {self.rank} has the last stage: give it the targets of its replica")
-        given = None if inputs is None else _tensors(inputs)
+        given = None if inputs is None else tensors_of(inputs)
         if given is not None and self._example is not None:
-            _check_inputs(given, self._example, count)
+            check_inputs(given, self._example, count)
         if targets is not None and len(targets) % count:
             raise ValueError(f"{len(targets)} targets cannot be cut into {count} micro-batches")
         size = len(given[0]) // count if given else 1
@@ -396,43 +395,3 @@ class Pipeline:
         finally:
             for module in training:
                 module.training = True
-
-
-def _tensors(given: Tensors) -> Values:
-    """Return one or several tensors as a tuple."""
-    tensors = (given,) if isinstance(given, Tensor) else tuple(given)
-    for t in tensors:
-        if not isinstance(t, Tensor) or not t.dim():
-            raise TypeError(f"inputs and targets are tensors whose first dimension is the samples, not {type(t).__name__}")
-    if not tensors:
-        raise ValueError("there is no tensor in the inputs")
-    return tensors
-
-
-def _check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
-    """Raise ValueError unless these are the inputs of so many micro-batches like the example."""
-    if len(inputs) != len(example):
-        raise ValueError(f"{len(inputs)} input tensors were given, and {len(example)} when the pipeline was created")
-    for k, (t, e) in enumerate(zip(inputs, example, strict=True)):
-        expected = (micro_batches * len(e), *e.shape[1:])
-        if tuple(t.shape) != expected or t.dtype != e.dtype:
-            raise ValueError(
-                f"input {k} is {t.dtype} of shape {list(t.shape)}, and {micro_batches} micro-batches of {len(e)} samples "
-                f"are {e.dtype} of shape {list(expected)}"
-            )
-
-
-def _checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return the type. Raises ValueError for one in which gradients need to be scaled, or that autocast does not take."""
-    if dtype not in (None, torch.bfloat16):
-        raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
-    return dtype
-
-
-def _partition(name: str, split: Sequence[int], layers: int, program: Program) -> Partition:
-    """Return the partition with these numbers of layers. Raises ValueError where they do not fit."""
-    stages = program.header.stages
-    if len(split) != stages or sum(split) != layers or min(split) < 1:
-        raise ValueError(f"split={list(split)}: the {layers} layers go to {stages} stages, at least one to each")
-    ends = [sum(split[: k + 1]) for k in range(stages)]
-    return Partition(name, tuple((end - count, end) for end, count in zip(ends, split, strict=True)))

@@ -98,3 +98,11 @@ def test_values_between_stages_are_bfloat16_where_the_layer_makes_them_so() -> N
 def test_another_type_is_refused() -> None:
     with pytest.raises(ValueError, match=r"autocast=torch.float16: give torch.bfloat16"):
         in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Decoder(2), lambda pipe: None, autocast=torch.float16)
+
+
+def test_a_step_inside_autocast_is_refused() -> None:
+    def run(pipe: Pipeline) -> None:
+        with torch.autocast("cpu", BF16), pytest.raises(RuntimeError, match="leave torch.autocast before a step"):
+            pipe.step(*batch(0, 2))
+
+    in_loopback("1f1b", {"D": 2, "N": 2}, lambda: Decoder(2), run)

@@ -20,11 +20,12 @@ from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.launch.stopping import STOPPED, accepting_stop_requests, stop_requested
+from chimerac.interpreter.launch.summary import RankSummary
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
-from chimerac.interpreter.runtime.times import bubbles, computed_and_elapsed_s
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Data
 from chimerac.interpreter.training.evaluation import Evaluator
@@ -133,6 +134,7 @@ class Training:
         self.job, self.trainer, self.record = job, trainer, record
         self.tokens = trainer.batch(0, 0).valid_targets
         self.difference: float | None = None
+        self.ranks = RankSummary()
         self.evaluator = None
         if job.plan.evaluation is not None:
             samples = min(job.settings.eval_samples, job.data.held_out_count)
@@ -154,18 +156,20 @@ class Training:
             if iteration == 0 and self.job.check_gradients and not self._gradients_are_equal():
                 return 1
             start = time.perf_counter()
-            result = trainer.update(iteration, loss, (*self._measured(), float(stop_requested())))
+            result = trainer.update(iteration, loss, (*trainer.pipeline.figures.row(), float(stop_requested())))
             taken_s += time.perf_counter() - start
             trained_s += taken_s
             losses.append(result.loss)
             # All ranks have the same figures, so they stop after the same iteration.
             stops = any(asked for *_, asked in result.figures)
+            measured = MeasuredTimes.of([row for *row, _ in result.figures])
+            self.ranks.add(measured)
             speed, done = self.tokens / taken_s, iteration + 1
             if iteration % print_every == 0 or done == iterations:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
                 record.say(f"iteration {done:>5}   {state}")
             held_out = None if stops and done < iterations else self._held_out_loss(done)
-            record.write(self._line(done, result, taken_s, held_out))
+            record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * done / trained_s)
             if stops and done < iterations:
                 record.say(f"stopped by SIGTERM after iteration {done} of {iterations}")
@@ -174,14 +178,10 @@ class Training:
         self._print_summary(losses[0], losses[-1], held_out, self.tokens * iterations / trained_s)
         return 0
 
-    def _measured(self) -> tuple[float, float, float]:
-        """Return this rank's peak memory in bytes, and how long it computed and took, in seconds."""
-        device, times = self.trainer.transport.device, self.trainer.pipeline.times
-        return (measure.peak_memory_bytes(device), *computed_and_elapsed_s(times))
-
-    def _line(self, done: int, result: Result, taken_s: float, held_out: float | None) -> dict[str, object]:
+    def _line(
+        self, done: int, result: Result, measured: MeasuredTimes, taken_s: float, held_out: float | None
+    ) -> dict[str, object]:
         """Return the line of the log for an iteration."""
-        peaks, computed_s, taken, _ = zip(*result.figures, strict=True)
         line: dict[str, object] = {
             "iteration": done,
             "loss": result.loss,
@@ -189,8 +189,11 @@ class Training:
             "rate": result.rate,
             "tokens_per_second": self.tokens / taken_s,
             "iteration_s": taken_s,
-            "peak_memory_bytes": [int(peak) for peak in peaks],
-            "bubble": [round(bubble, 4) for bubble in bubbles(computed_s, taken)],
+            "peak_memory_bytes": measured.peak_memory_bytes,
+            "bubble": [round(bubble, 4) for bubble in measured.bubbles],
+            "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
+            "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
+            "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
         }
         if held_out is not None:
             line["held_out_loss"] = held_out
@@ -229,6 +232,7 @@ class Training:
         if self.difference is not None:
             rows.append(("gradient difference", f"{self.difference:.1e}", "from one process, relative"))
         self.record.table(rows)
+        self.record.say(f"\n{self.ranks.table()}")
 
 
 class TimedJob:

@@ -34,10 +34,11 @@ from chimerac.interpreter.runtime.batch import MicroBatches, TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
-from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
+from chimerac.interpreter.runtime.times import IterationTimes, Times
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import leave
 
@@ -255,14 +256,20 @@ class Pipeline:
         """Return when this rank's instructions ran in the last step."""
         return self.executor.times
 
-    def measured(self) -> IterationTimes:
-        """Return the duration of the last step, in seconds, and the idle share of each rank; called by all ranks together."""
-        world = self.transport.world
-        figures = torch.zeros(world, 2, dtype=torch.float64)
-        figures[self.rank] = torch.tensor(computed_and_elapsed_s(self.times))
-        self.transport.all_reduce(figures)
-        computed, elapsed = figures.t().tolist()
-        return IterationTimes(max(elapsed), tuple(bubbles(computed, elapsed)))
+    @property
+    def figures(self) -> Figures:
+        """Return what this rank measured of the last step."""
+        return Figures.of(self.times, self.transport.device)
+
+    def measured(self) -> MeasuredTimes:
+        """Return the duration of the last step, in seconds, and of each rank its idle share, the time that it waited for
+        communication, and its peak memory; called by all ranks together.
+        """
+        row = self.figures.row()
+        rows = torch.zeros(self.transport.world, len(row), dtype=torch.float64)
+        rows[self.rank] = torch.tensor(row, dtype=torch.float64)
+        self.transport.all_reduce(rows)
+        return MeasuredTimes.of(rows.tolist())
 
     def predicted(self) -> IterationTimes:
         """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""

@@ -85,6 +85,7 @@ class Executor:
         self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
+        self._sent = 0  # the clock when all sends of the last iteration were complete
 
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
@@ -114,7 +115,7 @@ class Executor:
     @property
     def times(self) -> Times:
         """Return when the instructions of the last iteration ran."""
-        return times_of(self._stamps, self._waits, self._tasks)
+        return times_of(self._stamps, self._waits, self._tasks, self._sent)
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
@@ -136,6 +137,7 @@ class Executor:
     def _finish(self) -> None:
         """Wait for sends and collectives."""
         self.transport.flush()
+        self._sent = time.perf_counter_ns()
         for pending in self.collectives:
             pending.wait()
         self.collectives.clear()

@@ -19,14 +19,15 @@ class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
     waited: how long the instruction waited for other ranks: for a received value, or with a SEND for a full window.
-    task: which instructions compute. finish: when all sends and collectives were complete. An instruction starts when the
-    one before it ends.
+    task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
+    collectives were complete too. An instruction starts when the one before it ends.
     """
 
     start: Nanoseconds
     end: Nanoseconds
     waited: Nanoseconds
     task: npt.NDArray[np.bool_]
+    sent: int
     finish: int
 
     def timeline(self, program: Program, rank: int) -> Timeline:
@@ -44,15 +45,31 @@ class Times:
         """Return how long this rank computed."""
         return int(self.busy[self.task].sum())
 
+    @property
+    def value_wait_ns(self) -> int:
+        """Return how long the tasks waited for values of other ranks."""
+        return int(self.waited[self.task].sum())
 
-def times_of(stamps: Sequence[int], waits: Sequence[int], task: npt.NDArray[np.bool_]) -> Times:
+    @property
+    def send_wait_ns(self) -> int:
+        """Return how long this rank waited until sends were complete: in its SENDs, and after the last instruction."""
+        at_the_end = self.sent - int(self.end[-1]) if len(self.end) else 0
+        return int(self.waited[~self.task].sum()) + at_the_end
+
+    @property
+    def sum_wait_ns(self) -> int:
+        """Return how long the end of the iteration waited for collectives, after all sends were complete."""
+        return self.finish - self.sent
+
+
+def times_of(stamps: Sequence[int], waits: Sequence[int], task: npt.NDArray[np.bool_], sent: int) -> Times:
     """Return the times of an iteration.
 
     stamps: the clock before the first instruction, after each, and after the epilogue; waits: how long
-    the rank had waited in all, at the same moments.
+    the rank had waited in all, at the same moments; sent: the clock when all sends were complete.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
-    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], task, int(clock[-1]))
+    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], task, sent, int(clock[-1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,9 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
     for x in lines:
         assert x["tokens_per_second"] == pytest.approx(4 * 2 * 32 / x["iteration_s"])
         assert len(x["bubble"]) == len(x["peak_memory_bytes"]) == 2
+        waits = [x[name] for name in ("value_wait_s", "send_wait_s", "sum_wait_s")]
+        assert all(len(ranks) == 2 and all(0 <= wait < x["iteration_s"] for wait in ranks) for ranks in waits)
+        assert max(waits[0]) > 0 and max(waits[2]) > 0, "Chimera's ranks wait for each other's values, and for the sums"
         assert all(0 <= bubble < 1 for bubble in x["bubble"]) and min(x["peak_memory_bytes"]) > 10**7
         assert x.get("oversubscribed", False) == (processors() < 2)
 
@@ -198,6 +201,10 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
     assert 2.5 < found["unigram entropy"] < 4 and found["tokens per second"] > 0
     assert found["gradient difference"] < TOLERANCE
     assert len(re.findall("held-out loss", run.stdout)) == 3
+    *_, head, first, second = run.stdout.splitlines()
+    assert head.split()[:2] == ["rank", "bubble"] and (first.split()[0], second.split()[0]) == ("0", "1")
+    peak = lines[-1]["peak_memory_bytes"][1]
+    assert re.search(rf"{peak / 1e6:,.0f} MB$", second)
 
 
 def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
 from chimerac.interpreter.launch.memory_check import check_memory
@@ -21,6 +24,7 @@ from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.launch.stopping import STOPPED, accepting_stop_requests, stop_requested
 from chimerac.interpreter.launch.summary import RankSummary
+from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
@@ -76,6 +80,20 @@ def products(plan: Plan, model: PartitionedModel) -> list[Product]:
         ("E807", "table of boundary values", table_digest(model.table)),
         *(("E817", f"partition, stage {s}", f"layers {ids.start} to {ids.stop - 1}") for s, ids in stages),
     ]
+
+
+def write_trace(pipeline: Pipeline, path: Path | None, record: Record) -> None:
+    """Write the trace of the last iteration, if one is asked for; called by all ranks together.
+
+    It is a by-product: if it cannot be written, the run says so and goes on.
+    """
+    if path is None:
+        return
+    try:
+        pipeline.trace(path)
+        record.say(f"trace of the last iteration: {short_path(path)}")
+    except ChimeraError as error:
+        record.say(f"no trace: {error.diagnostics[0].message}; the run goes on")
 
 
 class TrainingJob:
@@ -172,9 +190,11 @@ class Training:
             record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * done / trained_s)
             if stops and done < iterations:
+                write_trace(trainer.pipeline, self.job.settings.trace, record)
                 record.say(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED
         trainer.pipeline.check_copies()
+        write_trace(trainer.pipeline, self.job.settings.trace, record)
         self._print_summary(losses[0], losses[-1], held_out, self.tokens * iterations / trained_s)
         return 0
 
@@ -257,16 +277,18 @@ class TimedJob:
             f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
             f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
         )
-        record.say("\n" + self.measure(transport).table())
+        record.say("\n" + self.measure(transport, record).table())
         return 0
 
-    def measure(self, transport: Transport) -> Comparison:
+    def measure(self, transport: Transport, record: Record | None = None) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
         settings = training_settings(self.settings)
         trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings)
         found = []
         for iteration in range(settings.iterations):
             found.append(measured_times(trainer, iteration))
+        if record is not None:
+            write_trace(trainer.pipeline, self.settings.trace, record)
         predicted = self.plan.predicted
         if predicted is not None:
             predicted = replace(predicted, makespan=predicted.makespan * self.unit_s)

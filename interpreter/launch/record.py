@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = "chimera-log"
 VERSION = 1
+OUTPUTS = {"--log-file": "the log", "--trace": "the trace", "--tensorboard": "the TensorBoard folder"}
 
 
 class Record:
@@ -101,8 +102,8 @@ class Record:
         self.say("\n" + "\n".join(f"{name:<{names}}  {figure:>{figures}}   {note}".rstrip() for name, figure, note in rows))
 
 
-def check_log(path: Path) -> None:
-    """Raise ChimeraError E811 if a log cannot be opened at this path. Nothing is written, and no file is made."""
+def check_output(path: Path, option: str) -> None:
+    """Raise ChimeraError E811 if the file of this option cannot be written. Nothing is written, and no file is made."""
     try:
         try:
             changed = path
@@ -115,7 +116,7 @@ def check_log(path: Path) -> None:
         if not os.access(changed, os.W_OK):
             raise PermissionError(0, "permission denied")
     except (OSError, ValueError) as error:
-        raise _not_written(path, error) from None
+        raise _not_written(path, option, error) from None
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -128,7 +129,7 @@ def _opened(path: Path) -> BinaryIO:
                 if before.read(1) != b"\n":
                     file.write(b"\n")
     except (OSError, ValueError) as error:
-        raise _not_written(path, error) from None
+        raise _not_written(path, "--log-file", error) from None
     return file
 
 
@@ -144,7 +145,6 @@ def _finite(value: object) -> object:
             return value
 
 
-def _not_written(path: Path, error: Exception) -> ChimeraError:
-    return refuse(
-        "E811", f"the log {short_path(path)} cannot be written: {reason(error).lower()}", help="give --log-file another path"
-    )
+def _not_written(path: Path, option: str, error: Exception) -> ChimeraError:
+    what = f"{OUTPUTS[option]} {short_path(path)} cannot be written: {reason(error).lower()}"
+    return refuse("E811", what, help=f"give {option} another path")

@@ -39,6 +39,7 @@ from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, Times
+from chimerac.interpreter.runtime.trace import write_trace
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import leave
 
@@ -132,6 +133,7 @@ class Pipeline:
         self._evaluation_program, self._example = evaluation, example
         self._evaluation: Executor | None = None
         self._steps = 0
+        self._has_run = False
 
     @property
     def rank(self) -> int:
@@ -178,7 +180,9 @@ class Pipeline:
 
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
         """Run one iteration on micro-batches of any source, and return this rank's share of the loss."""
-        return self.executor.run(batch, sync)
+        share = self.executor.run(batch, sync)
+        self._has_run = True
+        return share
 
     def evaluate(self, inputs: Tensors | None = None, targets: Tensor | None = None, *, divisor: float | None = None) -> float:
         """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode."""
@@ -270,6 +274,16 @@ class Pipeline:
         rows[self.rank] = torch.tensor(row, dtype=torch.float64)
         self.transport.all_reduce(rows)
         return MeasuredTimes.of(rows.tolist())
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the times of the last step on all ranks to a file that Perfetto opens; called by all ranks together.
+
+        Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E003 on all ranks if the file cannot
+        be written.
+        """
+        if not self._has_run:
+            raise ValueError("there is nothing to trace before the first step")
+        write_trace(self.program, self.times, self.transport, path)
 
     def predicted(self) -> IterationTimes:
         """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""

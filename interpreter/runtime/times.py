@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,23 @@ class Times:
         """Return a bar for every instruction of this rank, without the time that it waited; in milliseconds."""
         rows = np.arange(program.offsets[rank], program.offsets[rank + 1])
         return Timeline(np.full(len(rows), rank), rows, self.start + self.waited, self.end, scale=10**6, unit="ms")
+
+    def shifted(self, offset: int) -> Times:
+        """Return these times by another clock. offset: what to add to them, in nanoseconds."""
+        shifted = {name: getattr(self, name) + offset for name in ("start", "end", "sent", "finish")}
+        return replace(self, **shifted)
+
+    def to_json(self) -> str:
+        """Return these times as text for another rank."""
+        columns = [column.tolist() for column in (self.start, self.end, self.waited, self.task)]
+        return json.dumps([*columns, self.sent, self.finish])
+
+    @staticmethod
+    def from_json(text: str) -> Times:
+        """Return the times of which this is the text."""
+        start, end, waited, task, sent, finish = json.loads(text)
+        start, end, waited = (np.array(column, np.int64) for column in (start, end, waited))
+        return Times(start, end, waited, np.array(task, bool), sent, finish)
 
     @property
     def busy(self) -> Nanoseconds:

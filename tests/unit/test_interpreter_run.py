@@ -28,7 +28,7 @@ from chimerac.compiler.explain.entries import entries
 from chimerac.interpreter import run
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import planned
-from chimerac.interpreter.launch.record import Record, check_log
+from chimerac.interpreter.launch.record import Record, check_output
 from chimerac.interpreter.launch.summary import RankSummary
 from chimerac.interpreter.launch.workloads import model_of
 from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes, peak_memory_bytes
@@ -168,7 +168,7 @@ def test_a_log_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: P
             plan("--log-file", str(path), "--model", "unknown", monkeypatch=monkeypatch)
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(ChimeraError, match=r"E811: .*permission denied"):
-        check_log(tmp_path / "log")
+        check_output(tmp_path / "log", "--log-file")
     assert not (tmp_path / "log").exists()
     monkeypatch.setenv("RANK", "1")  # only rank 0 writes
     plan("--log-file", "/nowhere/log", monkeypatch=monkeypatch)

@@ -12,8 +12,9 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
 from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_another_machine
-from chimerac.interpreter.launch.record import check_output
+from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.tensorboard import check_package
 from chimerac.interpreter.launch.workloads import check_depth, check_options
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
@@ -33,10 +34,13 @@ def planned(settings: RunSettings, notify: Callable[[str], None] = lambda text: 
 
 
 def check_outputs(settings: RunSettings) -> None:
-    """Raise ChimeraError E811 if a file that the run shall write cannot be written."""
+    """Raise ChimeraError: E811 for a file or a folder to which the run cannot write, E840 without the package tensorboard."""
     for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace")):
         if path is not None:
             check_output(path, option)
+    if settings.tensorboard is not None:
+        check_package()
+        check_folder(settings.tensorboard, "--tensorboard")
 
 
 def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:

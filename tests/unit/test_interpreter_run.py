@@ -1,6 +1,7 @@
 """run.py besides training: its output and measurements, timed stages, and the plan that it makes from its options."""
 
 import errno
+import importlib.metadata
 import json
 import os
 import re
@@ -28,7 +29,7 @@ from chimerac.compiler.explain.entries import entries
 from chimerac.interpreter import run
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import planned
-from chimerac.interpreter.launch.record import Record, check_output
+from chimerac.interpreter.launch.record import Record, check_folder, check_output
 from chimerac.interpreter.launch.summary import RankSummary
 from chimerac.interpreter.launch.workloads import model_of
 from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes, peak_memory_bytes
@@ -172,6 +173,77 @@ def test_a_log_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: P
     assert not (tmp_path / "log").exists()
     monkeypatch.setenv("RANK", "1")  # only rank 0 writes
     plan("--log-file", "/nowhere/log", monkeypatch=monkeypatch)
+
+
+def test_a_trace_or_a_tensorboard_folder_that_cannot_be_written_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    cases = [
+        ("--trace", tmp_path / "gone" / "trace.json", "the trace .* cannot be written: the folder .*gone does not exist"),
+        ("--trace", tmp_path, "the trace .* cannot be written: it is a folder"),
+        ("--tensorboard", tmp_path / "file", "the TensorBoard folder .* cannot be written: .*file is not a folder"),
+        ("--tensorboard", tmp_path / "file" / "runs", "the TensorBoard folder .*: .*file is not a folder"),
+    ]
+    for option, path, message in cases:
+        with pytest.raises(ChimeraError, match=f"E811: {message}") as caught:
+            plan(option, str(path), "--model", "unknown", monkeypatch=monkeypatch)
+        assert f"give {option} another path" in str(caught.value.diagnostics[0].help)
+    check_folder(tmp_path / "new" / "runs", "--tensorboard")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ChimeraError, match=r"E811: .*permission denied for"):
+        check_folder(tmp_path / "new", "--tensorboard")
+
+
+def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "runs" / "one"
+    for first in (1, 3):  # two runs in one folder
+        record = Record(0, 4, None, {"settings": {}}, folder)
+        Record(1, 4, tensorboard=tmp_path / "other")
+        record.write({"iteration": first, "loss": first / 2, "bubble": [0.25, 0.5], "oversubscribed": True})
+        assert scalars(folder)["loss"][-1] == (first, first / 2), "it is in the file before the run ends"
+        record.write({"iteration": first + 1, "loss": float("nan"), "bubble": (0.5, 0.75), "peak_memory_bytes": [2**40]})
+        record.close()
+        record.write({"iteration": 9, "loss": 9.0})
+    found = scalars(folder)
+    assert sorted(found) == ["bubble/rank 0", "bubble/rank 1", "loss", "peak_memory_bytes/rank 0"]
+    assert found["bubble/rank 1"] == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.75)]
+    assert [step for step, _ in found["loss"]] == [1, 2, 3, 4] and found["loss"][1][1] != found["loss"][1][1]
+    assert found["peak_memory_bytes/rank 0"][0] == (2, 2**40) and not (tmp_path / "other").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = Record(0, 4, tmp_path / "log", {}, tmp_path / "runs")
+    assert record._scalars is not None
+    full = record._scalars._file = record._scalars._records._writer = open("/dev/full", "wb")  # noqa: SIM115
+    for iteration in (1, 2):
+        record.write({"iteration": iteration, "loss": 2.5})
+    out, err = capsys.readouterr()
+    assert re.fullmatch(
+        "the TensorBoard folder .*runs can no longer be written: no space left on device; the run goes on\n", out
+    )
+    assert err == "" and full.closed and [line.get("iteration") for line in lines_of(tmp_path / "log")] == [None, 1, 2]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder)).Reload()  # type: ignore[no-untyped-call]
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_tensorboard_without_its_package_is_refused_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(ChimeraError, match="E840: --tensorboard needs the package tensorboard, which is not installed"):
+        plan("--tensorboard", str(tmp_path), "--model", "unknown", monkeypatch=monkeypatch)
 
 
 def test_the_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:

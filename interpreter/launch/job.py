@@ -113,8 +113,10 @@ class TrainingJob:
         data = [("E809", "training (model or data)", self.data.identity)]
         compare(transport, self.settings, products(self.plan, self.model), data)
         settings = training_settings(self.settings)
-        trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings, self.plan.evaluation)
-        record = Record(transport.rank, settings.iterations, self.settings.log_file, self._about())
+        options = self.settings
+        arguments = (self.plan.program, self.model, self.data.train, transport, settings, self.plan.evaluation)
+        trainer = Trainer(*arguments, profile_ranges=options.profile_ranges)
+        record = Record(transport.rank, settings.iterations, options.log_file, self._about(), options.tensorboard)
         self._print_header(record)
         try:
             return Training(self, trainer, record).run()
@@ -283,7 +285,8 @@ class TimedJob:
     def measure(self, transport: Transport, record: Record | None = None) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
         settings = training_settings(self.settings)
-        trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings)
+        arguments = (self.plan.program, self.model, ZeroSamples(), transport, settings)
+        trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
         found = []
         for iteration in range(settings.iterations):
             found.append(measured_times(trainer, iteration))

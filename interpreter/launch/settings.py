@@ -106,7 +106,7 @@ class RunSettings:
     trace: Path | None = option(
         None, OUTPUT, "write the times of the instructions of the last iteration to this file, for Perfetto", "PATH"
     )
-    profile_ranges: bool = option(False, OUTPUT, "mark each instruction for profilers")
+    profile_ranges: bool = option(False, OUTPUT, "make each instruction a range for torch's profilers")
     check_gradients: bool | None = option(
         None, OUTPUT, "compare the first gradients with one process's, which every rank computes once with the whole model "
         "(default: where the model has at most 10 million parameters)",

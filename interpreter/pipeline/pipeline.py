@@ -62,6 +62,7 @@ class Pipeline:
 
     Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
     device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.
+    profile_ranges: whether each instruction is a range for torch.profiler, named by its text.
 
     Raises ChimeraError for a schedule that does not compile, for a number of ranks that does not fit, and where ranks differ;
     TypeError and ValueError for other wrong arguments.
@@ -82,6 +83,7 @@ class Pipeline:
         autocast: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         timeout_s: float = 300.0,
+        profile_ranges: bool = False,
         transport: Transport | None = None,
     ) -> None:
         # Where a compiled program is run by `of`, the compiler may not be installed. Its import takes 0.2 s.
@@ -97,18 +99,25 @@ class Pipeline:
         if split is not None:
             program = replace(program, partition=_partition(name, split, len(whole.layers), program.header.stages))
         description = describe(whole, len(example[0]))
+        self._profile_ranges = profile_ranges
         self._start(program, partitioned(program, whole, description, ties_by_stage=True), transport, seed=0, example=example)
 
     @classmethod
     def of(
-        cls, program: Program, model: PartitionedModel, transport: Transport, seed: int, evaluation: Program | None = None
+        cls,
+        program: Program,
+        model: PartitionedModel,
+        transport: Transport,
+        seed: int,
+        evaluation: Program | None = None,
+        profile_ranges: bool = False,
     ) -> Self:
         """Return the pipeline of a verified program and a model whose layers are built with the seed.
 
         evaluation: the program of evaluations; by default the compiler derives it.
         """
         pipeline = cls.__new__(cls)
-        pipeline._joined = False
+        pipeline._joined, pipeline._profile_ranges = False, profile_ranges
         pipeline._start(program, model, transport, seed, evaluation=evaluation)
         return pipeline
 
@@ -128,12 +137,15 @@ class Pipeline:
         transport.connect(program)
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
         self.stages = {s: model.build(s, seed).to(transport.device) for s in held}
-        self.executor = Executor(program, self.model, self.stages, self.table, transport)
+        self.executor = self._executor(program)
         self.weights = Weights(header, self.stages, transport)
         self._evaluation_program, self._example = evaluation, example
         self._evaluation: Executor | None = None
         self._steps = 0
         self._has_run = False
+
+    def _executor(self, program: Program) -> Executor:
+        return Executor(program, self.model, self.stages, self.table, self.transport, self._profile_ranges)
 
     @property
     def rank(self) -> int:
@@ -197,7 +209,7 @@ class Pipeline:
 
                 program = evaluation_of(self.program)
             self.transport.connect(program)
-            self._evaluation = Executor(program, self.model, self.stages, self.table, self.transport)
+            self._evaluation = self._executor(program)
         with self._in_evaluation_mode():
             return self._evaluation.run(batch)
 

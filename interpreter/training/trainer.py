@@ -36,7 +36,10 @@ class Result:
 
 
 class Trainer:
-    """One rank's pipeline and optimizer. evaluation: the program of evaluations; None: the compiler derives it."""
+    """One rank's pipeline and optimizer. evaluation: the program of evaluations; None: the compiler derives it.
+
+    profile_ranges: as in `Pipeline`.
+    """
 
     def __init__(
         self,
@@ -46,10 +49,11 @@ class Trainer:
         transport: Transport,
         settings: Settings,
         evaluation: Program | None = None,
+        profile_ranges: bool = False,
     ) -> None:
         self.program, self.source, self.settings, self.transport = program, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
-        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation)
+        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation, profile_ranges)
         self.optimizer = build_optimizer(dict(self.pipeline.named_parameters()), settings)
 
     def batch(self, iteration: int, replica: int) -> Batch:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.profiler import ProfilerActivity, profile
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Program
@@ -31,10 +33,11 @@ PROGRAMS = [("chimera", {"D": 4, "N": 4}, 1), ("chimera", {"D": 2, "N": 2}, 2), 
             ("zb_v", {"D": 2, "N": 4}, 1)]  # fmt: skip
 
 
-def trainer_of(program: Program, transport: Transport) -> Trainer:
+def trainer_of(program: Program, transport: Transport, profile_ranges: bool = False) -> Trainer:
     model = integer_model(middle=program.header.stages - 2)
     size = samples_per_micro_batch(program, SETTINGS.micro_batch)
-    return Trainer(program, partitioned(program, model, describe(model, size)), IntegerSamples(), transport, SETTINGS)
+    parts = partitioned(program, model, describe(model, size))
+    return Trainer(program, parts, IntegerSamples(), transport, SETTINGS, profile_ranges=profile_ranges)
 
 
 def write(program: Program, path: Path) -> None:
@@ -156,3 +159,18 @@ def test_an_evaluation_after_the_step_does_not_change_the_times() -> None:
     before = trainer.pipeline.times.to_json()
     trainer.pipeline.evaluate_batch(trainer.batch(0, 0))
     assert trainer.pipeline.times.to_json() == before
+
+
+def test_each_instruction_is_a_range_of_the_profiler_and_nothing_is_added_where_this_is_off() -> None:
+    texts = Counter(ONE_RANK.text(row) for row in range(len(ONE_RANK)))
+    for profile_ranges in (True, False):
+        trainer = trainer_of(ONE_RANK, Alone(), profile_ranges)
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            trainer.gradients(0)
+        events = profiler.events()
+        assert events is not None
+        found = Counter(e.name for e in events if e.name in texts or e.name == "epilogue")
+        assert found == (texts + Counter(epilogue=1) if profile_ranges else Counter())
+        forward = [e for e in events if e.name.startswith("FWD")]
+        assert all(any("aten::" in child.name for child in e.cpu_children) for e in forward), "operators are in their range"
+        assert all(("_in_range" in repr(call)) == profile_ranges for call in trainer.pipeline.executor.calls)

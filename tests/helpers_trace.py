@@ -1,4 +1,4 @@
-"""Checks a trace against the trace-event format, independently of the code that writes it.
+"""Reads what a run writes for other tools: traces, checked against the trace-event format, and scalars of TensorBoard.
 
 Format: "Trace Event Format" of Chrome. Times are in microseconds.
 """
@@ -74,3 +74,11 @@ def slice_at(events: list[Event], arrow: Event) -> Event:
         if e["pid"] == arrow["pid"] and e["cat"] != "wait" and e["ts"] <= arrow["ts"] <= e["ts"] + e["dur"]
     ]  # fmt: skip
     return found
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder)).Reload()  # type: ignore[no-untyped-call]
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}

@@ -39,6 +39,7 @@ from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
 from chimerac.interpreter.training.trainer import Trainer
 from tests.distributed.alone import Alone
+from tests.helpers_trace import scalars
 
 ROOT = Path(__file__).parents[2]
 
@@ -225,14 +226,6 @@ def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, capsys: py
         "the TensorBoard folder .*runs can no longer be written: no space left on device; the run goes on\n", out
     )
     assert err == "" and full.closed and [line.get("iteration") for line in lines_of(tmp_path / "log")] == [None, 1, 2]
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = EventAccumulator(str(folder)).Reload()  # type: ignore[no-untyped-call]
-    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
 def test_tensorboard_without_its_package_is_refused_before_torch_is_imported(

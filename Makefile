@@ -19,7 +19,7 @@ setup: $(READY) ## make the virtual environment
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "chimerac needs Python 3.11 or newer, found " + sys.version.split()[0] + ": make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,tensorboard,dev]'
 	touch $(READY)
 
 train: $(READY) ## train a small GPT with Chimera on two ranks (CPU), then run four ranks with timed stages

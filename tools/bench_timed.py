@@ -36,8 +36,8 @@ def rank(unit_ms: float) -> int:
     """Run as one rank: every schedule at N = D and N = 2 D. Return 1 if one differs by more than TOLERANCE."""
     from chimerac.compiler import compile_schedule
     from chimerac.interpreter.launch.compiling import plan_of
-    from chimerac.interpreter.launch.job import TimedJob
     from chimerac.interpreter.launch.options import parse_options
+    from chimerac.interpreter.launch.timed_job import TimedJob
     from chimerac.interpreter.launch.workloads import model_of
     from chimerac.interpreter.transport.gloo import Gloo, join, leave
 

@@ -23,18 +23,19 @@ from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.launch.stopping import STOPPED, accepting_stop_requests, stop_requested
+from chimerac.interpreter.launch.summary import RankSummary
+from chimerac.interpreter.launch.tracing import write_trace
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
-from chimerac.interpreter.runtime.times import bubbles, computed_and_elapsed_s
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
 from chimerac.interpreter.training.data import Data
 from chimerac.interpreter.training.evaluation import Evaluator
 from chimerac.interpreter.training.export import check_export, export_weights
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
-from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
 from chimerac.interpreter.training.trainer import Result, Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.rendezvous import rendezvous
@@ -106,8 +107,10 @@ class TrainingJob:
         data = [("E809", "training (model or data)", self.data.identity)]
         compare(transport, self.settings, products(self.plan, self.model), data)
         settings = training_settings(self.settings)
-        trainer = Trainer(self.plan.program, self.model, self.data.train, transport, settings, self.plan.evaluation)
-        record = Record(transport.rank, settings.iterations, self.settings.log_file, self._about())
+        options = self.settings
+        arguments = (self.plan.program, self.model, self.data.train, transport, settings, self.plan.evaluation)
+        trainer = Trainer(*arguments, profile_ranges=options.profile_ranges)
+        record = Record(transport.rank, settings.iterations, options.log_file, self._about(), options.tensorboard)
         self._print_header(record)
         try:
             return Training(self, trainer, record, self._checkpoints(trainer)).run()
@@ -149,6 +152,7 @@ class Training:
         self.job, self.trainer, self.record, self.checkpoints = job, trainer, record, checkpoints
         self.tokens = trainer.batches(0, 0)[0].divisor
         self.difference: float | None = None
+        self.ranks = RankSummary()
         self.evaluator = None
         if job.plan.evaluation is not None:
             samples = min(job.settings.eval_samples, job.data.held_out_count)
@@ -172,24 +176,28 @@ class Training:
             if iteration == 0 and self.job.check_gradients and not self._gradients_are_equal():
                 return 1
             start = time.perf_counter()
-            result = trainer.update(iteration, loss, (*self._measured(), float(stop_requested())))
+            result = trainer.update(iteration, loss, (*trainer.pipeline.figures.row(), float(stop_requested())))
             taken_s += time.perf_counter() - start
             trained_s += taken_s
             losses.append(result.loss)
             # All ranks have the same figures, so they stop after the same iteration.
             stops = any(asked for *_, asked in result.figures)
+            measured = MeasuredTimes.of([row for *row, _ in result.figures])
+            self.ranks.add(measured)
             speed, done = self.tokens / taken_s, iteration + 1
             if iteration % print_every == 0 or done == iterations or result.is_skipped:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
                 record.say(f"iteration {done:>5}   {state}{'   not finite: skipped' if result.is_skipped else ''}")
             held_out = None if stops and done < iterations else self._held_out_loss(done)
-            record.write(self._line(done, result, taken_s, held_out))
+            record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
             self._say(self.checkpoints.after(done, last=stops or done == iterations))
             if stops and done < iterations:
+                write_trace(trainer.pipeline, self.job.settings.trace, record)
                 record.say(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED
         trainer.pipeline.check_copies()
+        write_trace(trainer.pipeline, self.job.settings.trace, record)
         if self.job.settings.export is not None:
             export_weights(self.job.settings.export, trainer.pipeline)
             record.say(f"exported {short_path(self.job.settings.export)}")
@@ -203,14 +211,10 @@ class Training:
         for message in messages:
             self.record.say(message)
 
-    def _measured(self) -> tuple[float, float, float]:
-        """Return this rank's peak memory in bytes, and how long it computed and took, in seconds."""
-        device, times = self.trainer.transport.device, self.trainer.pipeline.times
-        return (measure.peak_memory_bytes(device), *computed_and_elapsed_s(times))
-
-    def _line(self, done: int, result: Result, taken_s: float, held_out: float | None) -> dict[str, object]:
+    def _line(
+        self, done: int, result: Result, measured: MeasuredTimes, taken_s: float, held_out: float | None
+    ) -> dict[str, object]:
         """Return the line of the log for an iteration."""
-        peaks, computed_s, taken, _ = zip(*result.figures, strict=True)
         line: dict[str, object] = {
             "iteration": done,
             "loss": result.loss,
@@ -218,8 +222,11 @@ class Training:
             "rate": result.rate,
             "tokens_per_second": self.tokens / taken_s,
             "iteration_s": taken_s,
-            "peak_memory_bytes": [int(peak) for peak in peaks],
-            "bubble": [round(bubble, 4) for bubble in bubbles(computed_s, taken)],
+            "peak_memory_bytes": measured.peak_memory_bytes,
+            "bubble": [round(bubble, 4) for bubble in measured.bubbles],
+            "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
+            "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
+            "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
         }
         if held_out is not None:
             line["held_out_loss"] = held_out
@@ -258,41 +265,4 @@ class Training:
         if self.difference is not None:
             rows.append(("gradient difference", f"{self.difference:.1e}", "from one process, relative"))
         self.record.table(rows)
-
-
-class TimedJob:
-    """A timed run: the same program and messages, with stages that only sleep.
-
-    unit_ms: milliseconds for one unit of cost; model: its first boundary value gives the size of messages.
-    """
-
-    def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, model: Model) -> None:
-        self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
-        size = samples_per_micro_batch(plan.program, settings.micro_batch)
-        boundary = describe(model, size).layers[0].boundary[0]
-        program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
-        self.model = partitioned(program, *timed_model(plan.program, boundary, size, Sleeper(self.unit_s)))
-
-    def run(self, transport: Transport) -> int:
-        """Run, report the times on rank 0, and return the exit code."""
-        compare(transport, self.settings, products(self.plan, self.model))
-        iterations = training_settings(self.settings).iterations
-        record, h = Record(transport.rank, iterations), self.plan.program.header
-        record.say(
-            f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
-            f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
-        )
-        record.say("\n" + self.measure(transport).table())
-        return 0
-
-    def measure(self, transport: Transport) -> Comparison:
-        """Run all iterations and return what was predicted and measured; called by all ranks together."""
-        settings = training_settings(self.settings)
-        trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings)
-        found = []
-        for iteration in range(settings.iterations):
-            found.append(measured_times(trainer, iteration))
-        predicted = self.plan.predicted
-        if predicted is not None:
-            predicted = replace(predicted, makespan=predicted.makespan * self.unit_s)
-        return Comparison(predicted, median_times(found))
+        self.record.say(f"\n{self.ranks.table()}")

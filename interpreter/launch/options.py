@@ -129,6 +129,11 @@ def _check_together(settings: RunSettings) -> None:
         "--machine is for --loopback: real ranks wait as their transport does": s.machine is not None and not s.loopback,
         "--timed needs ranks that wait at the same time; --loopback runs one at a time": s.timed is not None and s.loopback,
         "--timed trains nothing and writes no log: leave out --log-file": s.timed is not None and s.log_file is not None,
+        "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard": s.timed is not None
+        and s.tensorboard is not None,
+        "--trace and --log-file are the same file: give one of them another path": s.trace is not None
+        and s.log_file is not None
+        and s.trace.absolute() == s.log_file.absolute(),
         "--save-every needs --save-dir": s.save_every is not None and s.save_dir is None,
         "--keep needs --save-dir": s.keep is not None and s.save_dir is None,
         "--async-save needs --save-dir": s.async_save and s.save_dir is None,

@@ -12,8 +12,9 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
 from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_another_machine
-from chimerac.interpreter.launch.record import check_log
+from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.tensorboard import check_package
 from chimerac.interpreter.launch.workloads import check_depth, check_options
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
@@ -23,13 +24,23 @@ def planned(settings: RunSettings, notify: Callable[[str], None] = lambda text: 
 
     All options are checked that can be checked without torch: the cheap ones first, then those that need the program.
     """
-    if settings.log_file is not None and os.environ.get("RANK", "0") == "0":
-        check_log(settings.log_file)
+    if os.environ.get("RANK", "0") == "0":  # the rank that writes
+        check_outputs(settings)
     check_options(settings)
     plan = _plan(settings, notify)
     samples_per_micro_batch(plan.program, settings.micro_batch)
     check_depth(settings, plan.program)
     return plan
+
+
+def check_outputs(settings: RunSettings) -> None:
+    """Raise ChimeraError: E811 for a file or a folder to which the run cannot write, E840 without the package tensorboard."""
+    for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace")):
+        if path is not None:
+            check_output(path, option)
+    if settings.tensorboard is not None:
+        check_package()
+        check_folder(settings.tensorboard, "--tensorboard")
 
 
 def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:

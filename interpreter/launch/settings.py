@@ -103,8 +103,10 @@ class RunSettings:
         "PATH",
     )
     tensorboard: Path | None = option(None, OUTPUT, "write the same figures for TensorBoard to this folder", "PATH")
-    trace: Path | None = option(None, OUTPUT, "write a trace of the instructions to this file", "PATH")
-    profile_ranges: bool = option(False, OUTPUT, "mark each instruction for profilers")
+    trace: Path | None = option(
+        None, OUTPUT, "write the times of the instructions of the last iteration to this file, for Perfetto", "PATH"
+    )
+    profile_ranges: bool = option(False, OUTPUT, "make each instruction a range for torch's profilers")
     check_gradients: bool | None = option(
         None, OUTPUT, "compare the first gradients with one process's, which every rank computes once with the whole model "
         "(default: where the model has at most 10 million parameters)",

@@ -8,10 +8,11 @@ import torch
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.launch.failures import end_silently, end_with, write_error_file
-from chimerac.interpreter.launch.job import Job, TimedJob, TrainingJob
+from chimerac.interpreter.launch.job import Job, TrainingJob
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.timed_job import TimedJob
 from chimerac.interpreter.launch.workloads import data_of, model_of
 from chimerac.interpreter.transport import Transport, gloo, nccl
 from chimerac.interpreter.transport.loopback import run_in_loopback

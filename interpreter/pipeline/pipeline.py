@@ -38,11 +38,13 @@ from chimerac.interpreter.runtime.batch import MicroBatches, TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
 from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_ties, partitioned
-from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
+from chimerac.interpreter.runtime.times import IterationTimes, Times
+from chimerac.interpreter.runtime.trace import write_trace
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import leave
 
@@ -65,6 +67,7 @@ class Pipeline:
 
     Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
     device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.
+    profile_ranges: whether each instruction is a range for torch.profiler, named by its text.
 
     Raises ChimeraError for a schedule that does not compile, for a number of ranks that does not fit, and where ranks differ;
     TypeError and ValueError for other wrong arguments.
@@ -86,6 +89,7 @@ class Pipeline:
         compile_stages: bool | Mapping[str, Any] = False,
         device: torch.device | str = "cpu",
         timeout_s: float = 300.0,
+        profile_ranges: bool = False,
         transport: Transport | None = None,
     ) -> None:
         # Where a compiled program is run by `of`, the compiler may not be installed. Its import takes 0.2 s.
@@ -107,6 +111,7 @@ class Pipeline:
         if tied := missing_ties(program, description):
             program = compiled(tied)
         parts = partitioned(program, whole, description, ties_by_stage=True)
+        self._profile_ranges = profile_ranges
         self._start(program, parts, transport, seed=0, example=example, compile_stages=compile_stages)
 
     @classmethod
@@ -118,13 +123,14 @@ class Pipeline:
         seed: int,
         evaluation: Program | None = None,
         compile_stages: bool = False,
+        profile_ranges: bool = False,
     ) -> Self:
         """Return the pipeline of a verified program and a model whose layers are built with the seed.
 
         evaluation: the program of evaluations; by default the compiler derives it.
         """
         pipeline = cls.__new__(cls)
-        pipeline._joined = False
+        pipeline._joined, pipeline._profile_ranges = False, profile_ranges
         pipeline._start(program, model, transport, seed, evaluation=evaluation, compile_stages=compile_stages)
         return pipeline
 
@@ -145,7 +151,7 @@ class Pipeline:
         transport.connect(program)
         held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
         self.stages = {s: model.build(s, seed).to(transport.device) for s in held}
-        self.executor = Executor(program, self.model, self.stages, self.table, transport)
+        self.executor = self._executor(program)
         self.weights = Weights(header, self.stages, transport)
         self._history, self._share = History(self.executor), 0.0
         if compile_stages:
@@ -153,6 +159,10 @@ class Pipeline:
         self._evaluation_program, self._example = evaluation, example
         self._evaluation: Executor | None = None
         self.iteration = 0
+        self._has_run = False
+
+    def _executor(self, program: Program) -> Executor:
+        return Executor(program, self.model, self.stages, self.table, self.transport, self._profile_ranges)
 
     @property
     def rank(self) -> int:
@@ -200,6 +210,7 @@ class Pipeline:
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
         """Run one iteration on micro-batches of any source, and return this rank's share of the loss."""
         self._share = self._history.run(batch, sync)
+        self._has_run = True
         return self._share
 
     def evaluate(self, inputs: Tensors | None = None, targets: Tensor | None = None, *, divisor: float | None = None) -> float:
@@ -215,7 +226,7 @@ class Pipeline:
 
                 program = evaluation_of(self.program)
             self.transport.connect(program)
-            self._evaluation = Executor(program, self.model, self.stages, self.table, self.transport)
+            self._evaluation = self._executor(program)
         with self._in_evaluation_mode():
             return self._evaluation.run(batch)
 
@@ -319,14 +330,30 @@ class Pipeline:
         """Return when this rank's instructions ran in the last step."""
         return self.executor.times
 
-    def measured(self) -> IterationTimes:
-        """Return the duration of the last step, in seconds, and the idle share of each rank; called by all ranks together."""
-        world = self.transport.world
-        figures = torch.zeros(world, 2, dtype=torch.float64)
-        figures[self.rank] = torch.tensor(computed_and_elapsed_s(self.times))
-        self.transport.all_reduce(figures)
-        computed, elapsed = figures.t().tolist()
-        return IterationTimes(max(elapsed), tuple(bubbles(computed, elapsed)))
+    @property
+    def figures(self) -> Figures:
+        """Return what this rank measured of the last step."""
+        return Figures.of(self.times, self.transport.device)
+
+    def measured(self) -> MeasuredTimes:
+        """Return the duration of the last step, in seconds, and of each rank its idle share, the time that it waited for
+        communication, and its peak memory; called by all ranks together.
+        """
+        row = self.figures.row()
+        rows = torch.zeros(self.transport.world, len(row), dtype=torch.float64)
+        rows[self.rank] = torch.tensor(row, dtype=torch.float64)
+        self.transport.all_reduce(rows)
+        return MeasuredTimes.of(rows.tolist())
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the times of the last step on all ranks to a file that Perfetto opens; called by all ranks together.
+
+        Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E003 on all ranks if the file cannot
+        be written.
+        """
+        if not self._has_run:
+            raise ValueError("there is nothing to trace before the first step")
+        write_trace(self.program, self.times, self.transport, path)
 
     def predicted(self) -> IterationTimes:
         """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""

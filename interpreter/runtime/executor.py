@@ -22,6 +22,7 @@ from typing import assert_never
 
 import numpy as np
 from torch import Tensor
+from torch.profiler import record_function
 
 from chimerac.chimera_ir.instructions import (
     AllReduce,
@@ -56,7 +57,8 @@ class Executor:
     """One rank. stages: its modules by stage, one copy each; table: the tensors that every stage passes to the next.
 
     groups: this rank's parameters by group, each once. All ranks make their executors of a program together, because they
-    compare their copies of the parameters.
+    compare their copies of the parameters. profile_ranges: whether each instruction is a range, named by its text, for
+    torch.profiler and the profilers that read torch's ranges.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Executor:
         stages: Mapping[int, Stage],
         table: Sequence[Specs],
         transport: Transport,
+        profile_ranges: bool = False,
     ) -> None:
         self.header, self.pipes = program.header, program.pipe_names
         self.stream = program.stream(transport.rank)
@@ -86,10 +89,15 @@ class Executor:
         for i in self.stream:
             for slot in self._message(i)[0] if isinstance(i, Free) else []:
                 slot.freed_later = True
-        self.calls = [self._bind(i) for i in self.stream]
+        self.calls, self._end = [self._bind(i) for i in self.stream], self._finish
+        if profile_ranges:
+            texts = [instruction_text(i, self.pipes) for i in self.stream]
+            self.calls = [partial(_in_range, text, call) for text, call in zip(texts, self.calls, strict=True)]
+            self._end = partial(_in_range, "epilogue", self._finish)
         self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
+        self._sent = 0  # the clock when all sends of the last iteration were complete
 
     def run(self, batch: MicroBatches, sync: bool = True, around: Around | None = None) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
@@ -121,7 +129,7 @@ class Executor:
     @property
     def times(self) -> Times:
         """Return when the instructions of the last iteration ran."""
-        return times_of(self._stamps, self._waits, self._tasks)
+        return times_of(self._stamps, self._waits, self._tasks, self._sent)
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
@@ -132,7 +140,7 @@ class Executor:
         calls = self.calls
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
-        calls = [*calls, self._finish]
+        calls = [*calls, self._end]
         return calls if around is None else [partial(around, number, call) for number, call in enumerate(calls)]
 
     def _failure(self, number: int, cause: Exception) -> RankError:
@@ -144,6 +152,7 @@ class Executor:
     def _finish(self) -> None:
         """Wait for sends and collectives."""
         self.transport.flush()
+        self._sent = time.perf_counter_ns()
         for pending in self.collectives:
             pending.wait()
         self.collectives.clear()
@@ -218,6 +227,12 @@ def _send_group(
     post: Callable[[int, Tensor], None], peer: int, slots: Sequence[Slot], pack: Callable[[Values], Tensor]
 ) -> None:
     post(peer, pack(tuple([t for slot in slots for t in slot.take()])))
+
+
+def _in_range(name: str, call: Call) -> None:
+    """Make a call in a range for profilers."""
+    with record_function(name):
+        call()
 
 
 def _nothing() -> None:

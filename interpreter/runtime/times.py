@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +20,38 @@ class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
     waited: how long the instruction waited for other ranks: for a received value, or with a SEND for a full window.
-    task: which instructions compute. finish: when all sends and collectives were complete. An instruction starts when the
-    one before it ends.
+    task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
+    collectives were complete too. An instruction starts when the one before it ends.
     """
 
     start: Nanoseconds
     end: Nanoseconds
     waited: Nanoseconds
     task: npt.NDArray[np.bool_]
+    sent: int
     finish: int
 
     def timeline(self, program: Program, rank: int) -> Timeline:
         """Return a bar for every instruction of this rank, without the time that it waited; in milliseconds."""
         rows = np.arange(program.offsets[rank], program.offsets[rank + 1])
         return Timeline(np.full(len(rows), rank), rows, self.start + self.waited, self.end, scale=10**6, unit="ms")
+
+    def shifted(self, offset: int) -> Times:
+        """Return these times by another clock. offset: what to add to them, in nanoseconds."""
+        shifted = {name: getattr(self, name) + offset for name in ("start", "end", "sent", "finish")}
+        return replace(self, **shifted)
+
+    def to_json(self) -> str:
+        """Return these times as text for another rank."""
+        columns = [column.tolist() for column in (self.start, self.end, self.waited, self.task)]
+        return json.dumps([*columns, self.sent, self.finish])
+
+    @staticmethod
+    def from_json(text: str) -> Times:
+        """Return the times of which this is the text."""
+        start, end, waited, task, sent, finish = json.loads(text)
+        start, end, waited = (np.array(column, np.int64) for column in (start, end, waited))
+        return Times(start, end, waited, np.array(task, bool), sent, finish)
 
     @property
     def busy(self) -> Nanoseconds:
@@ -44,15 +63,31 @@ class Times:
         """Return how long this rank computed."""
         return int(self.busy[self.task].sum())
 
+    @property
+    def value_wait_ns(self) -> int:
+        """Return how long the tasks waited for values of other ranks."""
+        return int(self.waited[self.task].sum())
 
-def times_of(stamps: Sequence[int], waits: Sequence[int], task: npt.NDArray[np.bool_]) -> Times:
+    @property
+    def send_wait_ns(self) -> int:
+        """Return how long this rank waited until sends were complete: in its SENDs, and after the last instruction."""
+        at_the_end = self.sent - int(self.end[-1]) if len(self.end) else 0
+        return int(self.waited[~self.task].sum()) + at_the_end
+
+    @property
+    def sum_wait_ns(self) -> int:
+        """Return how long the end of the iteration waited for collectives, after all sends were complete."""
+        return self.finish - self.sent
+
+
+def times_of(stamps: Sequence[int], waits: Sequence[int], task: npt.NDArray[np.bool_], sent: int) -> Times:
     """Return the times of an iteration.
 
     stamps: the clock before the first instruction, after each, and after the epilogue; waits: how long
-    the rank had waited in all, at the same moments.
+    the rank had waited in all, at the same moments; sent: the clock when all sends were complete.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
-    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], task, int(clock[-1]))
+    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], task, sent, int(clock[-1]))
 
 
 @dataclass(frozen=True, slots=True)

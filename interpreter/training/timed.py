@@ -22,10 +22,11 @@ from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.runtime.draws import current_draws
+from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.split import register
 from chimerac.interpreter.runtime.split_functions import Product
-from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_elapsed_s
+from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.trainer import Trainer
 
 
@@ -140,9 +141,7 @@ def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
     """Run one iteration that all ranks begin together, and measure it; called by all ranks together."""
     trainer.transport.all_reduce(torch.zeros(1))
     loss = trainer.gradients(iteration)
-    figures = trainer.update(iteration, loss, computed_and_elapsed_s(trainer.pipeline.times)).figures
-    computed_s, elapsed_s = zip(*figures, strict=True)
-    return IterationTimes(max(elapsed_s), tuple(bubbles(computed_s, elapsed_s)))
+    return MeasuredTimes.of(trainer.update(iteration, loss, trainer.pipeline.figures.row()).figures)
 
 
 def median_times(found: Sequence[IterationTimes]) -> IterationTimes:

@@ -36,7 +36,10 @@ class Result:
 
 
 class Trainer:
-    """One rank's pipeline and optimizer. evaluation: the program of evaluations; None: the compiler derives it."""
+    """One rank's pipeline and optimizer. evaluation: the program of evaluations; None: the compiler derives it.
+
+    profile_ranges: as in `Pipeline`.
+    """
 
     def __init__(
         self,
@@ -46,10 +49,13 @@ class Trainer:
         transport: Transport,
         settings: Settings,
         evaluation: Program | None = None,
+        profile_ranges: bool = False,
     ) -> None:
         self.program, self.source, self.settings, self.transport = program, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
-        self.pipeline = Pipeline.of(program, model, transport, settings.seed, evaluation, settings.compile_stages)
+        self.pipeline = Pipeline.of(
+            program, model, transport, settings.seed, evaluation, settings.compile_stages, profile_ranges
+        )
         self.skipped = 0  # updates that were left out
         self.optimizer = (
             build_sharded_optimizer(self.pipeline, settings)

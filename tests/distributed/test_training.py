@@ -31,6 +31,7 @@ from tests.distributed.programs import TWO_RANKS
 from tests.distributed.test_first_run import RUN, TINY, TORCHRUN, run_command
 from tests.helpers import program
 from tests.helpers_text import small
+from tests.helpers_trace import check_trace, phase, scalars
 
 pytestmark = pytest.mark.distributed
 
@@ -166,7 +167,8 @@ OPTIONS = [*TINY, "--micro-batch", "2", "--dropout", "0.1", "--seed", "5", "--lr
 def run(log_path: Path) -> Any:
     """Run the command once on two real ranks, without a schedule and without D."""
     evaluation = ["--eval-every", "10", "--eval-samples", str(EVALUATED)]
-    return run_command(*TORCHRUN, RUN, "-p", "N=4", *OPTIONS, *evaluation, "--log-file", str(log_path))
+    files = ["--log-file", str(log_path), "--trace", str(log_path.parent / "trace"), "--tensorboard", str(log_path.parent)]
+    return run_command(*TORCHRUN, RUN, "-p", "N=4", *OPTIONS, *evaluation, *files, "--profile-ranges")
 
 
 def test_real_ranks_log_the_curve_of_one_process(run: Any, log_path: Path) -> None:
@@ -184,8 +186,31 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
     for x in lines:
         assert x["tokens_per_second"] == pytest.approx(4 * 2 * 32 / x["iteration_s"])
         assert len(x["bubble"]) == len(x["peak_memory_bytes"]) == 2
+        waits = [x[name] for name in ("value_wait_s", "send_wait_s", "sum_wait_s")]
+        assert all(len(ranks) == 2 and min(ranks) >= 0 for ranks in waits)
+        assert max(waits[0]) > 0 and max(waits[2]) > 0, "Chimera's ranks wait for each other's values, and for the sums"
         assert all(0 <= bubble < 1 for bubble in x["bubble"]) and min(x["peak_memory_bytes"]) > 10**7
         assert x.get("oversubscribed", False) == (processors() < 2)
+
+
+def test_the_trace_of_real_ranks_has_every_instruction_and_message(run: Any, log_path: Path) -> None:
+    events = check_trace(log_path.parent / "trace", compile_schedule("chimera", {"D": 2, "N": 4}).program)
+    begins, ends = ({e["id"]: e["ts"] for e in phase(events, ph)} for ph in "sf")
+    assert all(begins[arrow] < ends[arrow] for arrow in begins), "the ranks of a machine have one clock"
+    last = lines_of(log_path)[-1]
+    waits = [e for e in phase(events, "X") if e["cat"] == "wait"]
+    for rank in range(2):
+        at_the_end = sum(e["dur"] for e in waits if e["pid"] == rank and e["name"] == "waits for the all-reduces")
+        assert at_the_end / 1e6 == pytest.approx(last["sum_wait_s"][rank], abs=2e-6)
+        for_values = sum(e["dur"] for e in waits if e["pid"] == rank and " <- " in e["name"])
+        assert for_values / 1e6 == pytest.approx(last["value_wait_s"][rank], rel=0.1, abs=1e-4)
+
+
+def test_tensorboard_has_the_losses_of_the_log(run: Any, log_path: Path) -> None:
+    found = scalars(log_path.parent)
+    lines = lines_of(log_path)
+    assert found["loss"] == [(x["iteration"], pytest.approx(x["loss"])) for x in lines]
+    assert len(found["held_out_loss"]) == 2 and len(found["bubble/rank 1"]) == len(lines)
 
 
 def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
@@ -198,6 +223,10 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
     assert 2.5 < found["unigram entropy"] < 4 and found["tokens per second"] > 0
     assert found["gradient difference"] < TOLERANCE
     assert len(re.findall("held-out loss", run.stdout)) == 3
+    *_, head, first, second = run.stdout.splitlines()
+    assert head.split()[:2] == ["rank", "bubble"] and (first.split()[0], second.split()[0]) == ("0", "1")
+    peak = lines[-1]["peak_memory_bytes"][1]
+    assert re.search(rf"{peak / 1e6:,.0f} MB$", second)
 
 
 def test_loopback_trains_the_same_without_torchrun(run: Any, tmp_path: Path) -> None:
@@ -227,8 +256,9 @@ def test_a_program_runs_where_the_compiler_is_not(tmp_path: Path) -> None:
     assert refused.returncode == 1 and "error[E813]" in refused.stderr
 
 
-def test_timed_stages_take_the_time_that_the_simulator_says() -> None:
-    run = run_command(*TORCHRUN, RUN, "-p", "N=4", *TINY, "--timed", "30", "--iterations", "3")
+def test_timed_stages_take_the_time_that_the_simulator_says(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    run = run_command(*TORCHRUN, RUN, "-p", "N=4", *TINY, "--timed", "30", "--iterations", "3", "--trace", str(trace))
     assert (run.returncode, run.stderr) == (0, "")
     (predicted, measured), (ratio, bubble) = (
         map(float, re.findall(r"[0-9.]+", line)[:2])
@@ -238,4 +268,6 @@ def test_timed_stages_take_the_time_that_the_simulator_says() -> None:
     simulated = compile_schedule("chimera", {"D": 2, "N": 4})
     assert predicted == pytest.approx(0.03 * simulated.timing.end.max(), abs=1e-3)
     assert predicted * 0.99 < measured < predicted * 1.5
+    slept_us = sum(e["dur"] for e in phase(check_trace(trace, simulated.program), "X") if e["cat"] == "task")
+    assert 2 * 12 * 30_000 * 0.99 < slept_us < 2 * measured * 1e6
     assert ratio == pytest.approx(1 - 12 * 0.03 / predicted, abs=1e-3) and abs(bubble - ratio) < 0.3

@@ -16,7 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import read, write
 from chimerac.compiler.command.main import main
 from chimerac.compiler.library import find
-from chimerac.interpreter.launch.record import Record, check_log
+from chimerac.interpreter.launch.record import Record, check_output
 
 LONG = "x" * 3000
 NAMES = [".", "/", "..", "new/", "new/.", "x" * 256, LONG, "none/x", "file/x", "loop", "a\0b"]
@@ -44,7 +44,7 @@ def test_paths_that_cannot_be_written(name: str, here: Path, capsys: pytest.Capt
     assert main(["1f1b", "-p", "D=2", "-o", name]) == 2
     assert "cannot be written" in capsys.readouterr().err
     if not name.startswith("new"):
-        for refused in (lambda: check_log(Path(name)), lambda: Record(0, 1, Path(name))):
+        for refused in (lambda: check_output(Path(name), "--trace"), lambda: Record(0, 1, Path(name))):
             with pytest.raises(ChimeraError) as caught:
                 refused()
             assert code(caught) == "E811"

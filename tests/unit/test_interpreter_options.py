@@ -65,6 +65,8 @@ def capture_help() -> str:
         (["--lr-floor", "1.5"], "expected 1 or less, found '1.5'"),
         (["--dtype", "fp8"], "invalid choice: 'fp8'"),
         (["--timed", "3", "--log-file", "x"], "--timed trains nothing and writes no log"),
+        (["--timed", "3", "--tensorboard", "x"], "--timed trains nothing and has no figures for TensorBoard"),
+        (["--trace", "./x", "--log-file", "x"], "--trace and --log-file are the same file"),
         (["--keep", "2"], "--keep needs --save-dir"),
         (["--resume", "auto"], "--resume auto needs --save-dir"),
         (["--machine", "serial"], "--machine is for --loopback"),

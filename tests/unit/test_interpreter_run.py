@@ -1,6 +1,7 @@
 """run.py besides training: its output and measurements, timed stages, and the plan that it makes from its options."""
 
 import errno
+import importlib.metadata
 import json
 import os
 import re
@@ -26,17 +27,19 @@ from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
 from chimerac.interpreter import run
-from chimerac.interpreter.launch.measure import peak_memory_bytes
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import planned
-from chimerac.interpreter.launch.record import Record, check_log
+from chimerac.interpreter.launch.record import Record, check_folder, check_output
+from chimerac.interpreter.launch.summary import RankSummary
 from chimerac.interpreter.launch.workloads import model_of
+from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes, peak_memory_bytes
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed_and_elapsed_s, times_of
 from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
 from chimerac.interpreter.training.trainer import Trainer
 from tests.distributed.alone import Alone
+from tests.helpers_trace import scalars
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,10 +170,73 @@ def test_a_log_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: P
             plan("--log-file", str(path), "--model", "unknown", monkeypatch=monkeypatch)
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(ChimeraError, match=r"E811: .*permission denied"):
-        check_log(tmp_path / "log")
+        check_output(tmp_path / "log", "--log-file")
     assert not (tmp_path / "log").exists()
     monkeypatch.setenv("RANK", "1")  # only rank 0 writes
     plan("--log-file", "/nowhere/log", monkeypatch=monkeypatch)
+
+
+def test_a_trace_or_a_tensorboard_folder_that_cannot_be_written_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    cases = [
+        ("--trace", tmp_path / "gone" / "trace.json", "the trace .* cannot be written: the folder .*gone does not exist"),
+        ("--trace", tmp_path, "the trace .* cannot be written: it is a folder"),
+        ("--tensorboard", tmp_path / "file", "the TensorBoard folder .* cannot be written: .*file is not a folder"),
+        ("--tensorboard", tmp_path / "file" / "runs", "the TensorBoard folder .*: .*file is not a folder"),
+    ]
+    for option, path, message in cases:
+        with pytest.raises(ChimeraError, match=f"E811: {message}") as caught:
+            plan(option, str(path), "--model", "unknown", monkeypatch=monkeypatch)
+        assert f"give {option} another path" in str(caught.value.diagnostics[0].help)
+    check_folder(tmp_path / "new" / "runs", "--tensorboard")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ChimeraError, match=r"E811: .*permission denied for"):
+        check_folder(tmp_path / "new", "--tensorboard")
+
+
+def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "runs" / "one"
+    for first in (1, 3):  # two runs in one folder
+        record = Record(0, 4, None, {"settings": {}}, folder)
+        Record(1, 4, tensorboard=tmp_path / "other")
+        record.write({"iteration": first, "loss": first / 2, "bubble": [0.25, 0.5], "oversubscribed": True})
+        assert scalars(folder)["loss"][-1] == (first, first / 2), "it is in the file before the run ends"
+        record.write({"iteration": first + 1, "loss": float("nan"), "bubble": (0.5, 0.75), "peak_memory_bytes": [2**40]})
+        record.close()
+        record.write({"iteration": 9, "loss": 9.0})
+    found = scalars(folder)
+    assert sorted(found) == ["bubble/rank 0", "bubble/rank 1", "loss", "peak_memory_bytes/rank 0"]
+    assert found["bubble/rank 1"] == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.75)]
+    assert [step for step, _ in found["loss"]] == [1, 2, 3, 4] and found["loss"][1][1] != found["loss"][1][1]
+    assert found["peak_memory_bytes/rank 0"][0] == (2, 2**40) and not (tmp_path / "other").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_full_disk_ends_tensorboard_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = Record(0, 4, tmp_path / "log", {}, tmp_path / "runs")
+    assert record._scalars is not None
+    full = record._scalars._file = record._scalars._records._writer = open("/dev/full", "wb")  # noqa: SIM115
+    for iteration in (1, 2):
+        record.write({"iteration": iteration, "loss": 2.5})
+    out, err = capsys.readouterr()
+    assert re.fullmatch(
+        "the TensorBoard folder .*runs can no longer be written: no space left on device; the run goes on\n", out
+    )
+    assert err == "" and full.closed and [line.get("iteration") for line in lines_of(tmp_path / "log")] == [None, 1, 2]
+
+
+def test_tensorboard_without_its_package_is_refused_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(ChimeraError, match="E840: --tensorboard needs the package tensorboard, which is not installed"):
+        plan("--tensorboard", str(tmp_path), "--model", "unknown", monkeypatch=monkeypatch)
 
 
 def test_the_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,9 +255,35 @@ def test_bubbles_count_the_time_of_every_rank_until_the_last_is_done() -> None:
 def test_waiting_and_the_epilogue_are_not_computing() -> None:
     # FWD 1 s of which 0.5 s waits, SEND 1 s, BWD 2 s, ALLREDUCE 1 s, epilogue 5 s.
     stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
-    times = times_of(stamps, [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000], np.array([1, 0, 1, 0], bool))
+    waits = [0, 500_000_000, 500_000_000, 500_000_000, 500_000_000, 600_000_000]
+    times = times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9))
     assert computed_and_elapsed_s(times) == (2.5, 4.0)
-    assert computed_and_elapsed_s(times_of([5, 6], [0, 0], np.zeros(0, bool))) == (0.0, 0.0)
+    assert computed_and_elapsed_s(times_of([5, 6], [0, 0], np.zeros(0, bool), sent=5)) == (0.0, 0.0)
+
+
+def test_exposed_communication_is_split_by_what_was_waited_for() -> None:
+    # FWD 1 s of which 0.5 s waits, SEND 1 s of which 0.25 s waits, BWD 2 s, ALLREDUCE 1 s; then 1 s for sends, 4 s for sums.
+    stamps = [int(1e9) * s for s in (10, 11, 12, 14, 15, 20)]
+    waits = [int(1e6) * ms for ms in (0, 500, 750, 750, 750, 5750)]
+    figures = Figures.of(times_of(stamps, waits, np.array([1, 0, 1, 0], bool), sent=int(16e9)), torch.device("cpu"))
+    assert figures.row()[:5] == (2.5, 4.0, 0.5, 1.25, 4.0)
+    measured = MeasuredTimes.of([figures.row(), (2.0, 5.0, 1.0, 0.0, 3.0, 7.0)])
+    assert (measured.makespan, measured.bubbles) == (5.0, (0.5, 0.6))
+    assert measured.value_waits_s == (0.5, 1.0) and measured.send_waits_s == (1.25, 0) and measured.sum_waits_s == (4, 3)
+    assert measured.peak_memory_bytes[0] > 10**7 and measured.peak_memory_bytes[1] == 7
+
+
+def test_the_table_of_the_ranks_has_means_without_the_first_iteration() -> None:
+    summary = RankSummary()
+    assert summary.table() == ""
+    for k, wait in enumerate((9.0, 0.001, 0.003)):
+        summary.add(MeasuredTimes(1.0, (0.9, wait), (wait, 0), (0, wait), (0, 0), (k, 10**6 * k)))
+        if k == 0:
+            assert "9000.00 ms" in summary.table()
+    head, first, second = (line.split() for line in summary.table().splitlines())
+    assert head == ["rank", "bubble", "waits", "for", "values", "for", "sends", "for", "sums", "peak", "memory"]
+    assert first == ["0", "0.900", "2.00", "ms", "0.00", "ms", "0.00", "ms", "0", "MB"]
+    assert second == ["1", "0.002", "0.00", "ms", "2.00", "ms", "0.00", "ms", "2", "MB"]
 
 
 def test_peak_memory_grows_with_what_is_held() -> None:

@@ -1,0 +1,81 @@
+"""The numbers of the log as scalars for TensorBoard. The package tensorboard is optional (pyproject.toml).
+
+torch's SummaryWriter writes in a thread of its own, which prints a traceback if the disk is full, and opens the file again for
+each number. So each iteration is written here, as one event, with the parts from which SummaryWriter is made.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+
+
+class Scalars:
+    """A file of scalars in a folder, which is made if it does not exist. Raises ChimeraError E840 and OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        check_package()
+        try:
+            # Together they take 0.5 s to import, which only a run with --tensorboard needs.
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from torch.utils.tensorboard import RecordWriter
+            from torch.utils.tensorboard.summary import scalar
+        except ImportError as error:
+            raise _missing(f"cannot be imported: {error}") from None
+        self._event, self._summary = Event, Summary
+        self._scalar: Callable[[str, float], Any] = scalar
+        folder.mkdir(parents=True, exist_ok=True)
+        seconds, fraction = divmod(time.time_ns(), 10**9)
+        # TensorBoard finds the files of a folder by this name, and reads them in the order of their times.
+        name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{fraction:09d}"
+        self._file = (folder / name).open("xb")
+        self._records: Any = RecordWriter(self._file)
+        self._write(file_version="brain.Event:2")
+
+    def write(self, line: Mapping[str, object]) -> None:
+        """Write the numbers of a line of the log, for its iteration. They are in the file when this returns.
+
+        Raises OSError if they cannot be written.
+        """
+        values = [self._scalar(name, value).value[0] for name, value in _numbers(line)]
+        self._write(step=line["iteration"], summary=self._summary(value=values))
+
+    def close(self) -> None:
+        """Close the file. It does not raise OSError: each line has been written, or its error has been raised."""
+        with suppress(OSError):
+            self._file.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        self._file.flush()
+
+
+def check_package() -> None:
+    """Raise ChimeraError E840 if the package tensorboard is not installed. It is not imported."""
+    try:
+        importlib.metadata.version("tensorboard")
+    except importlib.metadata.PackageNotFoundError:
+        raise _missing("is not installed") from None
+
+
+def _numbers(line: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    """Yield the name and the value of each number of a line; of a list, one for each rank."""
+    for name, value in line.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "iteration":
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from ((f"{name}/rank {rank}", number) for rank, number in enumerate(value))
+
+
+def _missing(why: str) -> ChimeraError:
+    help = "install it: pip install 'chimerac[tensorboard]'"
+    return refuse("E840", f"--tensorboard needs the package tensorboard, which {why}", help=help)

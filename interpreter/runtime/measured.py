@@ -1,0 +1,69 @@
+"""What every rank measures of an iteration, and the same of all ranks together."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Self
+
+import torch
+
+from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, computed_and_elapsed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one rank measured of one iteration.
+
+    computed_s: how long its tasks took, without their waits; elapsed_s: from its first instruction to the end of its last
+    task. The three waits are exposed communication: `MeasuredTimes` says what they are.
+    """
+
+    computed_s: float
+    elapsed_s: float
+    value_wait_s: float
+    send_wait_s: float
+    sum_wait_s: float
+    peak_memory_bytes: float
+
+    @classmethod
+    def of(cls, times: Times, device: torch.device) -> Self:
+        """Return the figures of this rank for an iteration. device: where its stages are."""
+        waits = (times.value_wait_ns / 1e9, times.send_wait_ns / 1e9, times.sum_wait_ns / 1e9)
+        return cls(*computed_and_elapsed_s(times), *waits, peak_memory_bytes(device))
+
+    def row(self) -> tuple[float, ...]:
+        """Return the figures as numbers that ranks exchange; `MeasuredTimes.of` reads them."""
+        return astuple(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTimes(IterationTimes):
+    """One measured iteration: its makespan in seconds, and, of each rank, its idle share and the following.
+
+    value_waits_s: how long its tasks waited for values of other ranks, in seconds; send_waits_s: how long its SENDs, and the
+    end of the iteration, waited until sends were complete; sum_waits_s: how long the end of the iteration waited for
+    all-reduces after that; peak_memory_bytes: the most memory that its process, or its GPU, has held so far.
+    """
+
+    value_waits_s: tuple[float, ...]
+    send_waits_s: tuple[float, ...]
+    sum_waits_s: tuple[float, ...]
+    peak_memory_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[float]]) -> Self:
+        """Return the iteration with these figures, a row of each rank."""
+        computed, elapsed, values, sends, sums, peaks = (tuple(column) for column in zip(*rows, strict=True))
+        idle = tuple(bubbles(computed, elapsed))
+        return cls(max(elapsed), idle, values, sends, sums, tuple(int(peak) for peak in peaks))
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the most memory that this process has held at once: on its GPU, or all of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,203 @@
+"""Traces: the times of one iteration of all ranks as Chrome trace events, a JSON format that Perfetto opens.
+
+Each rank is a process of the trace. It has a track of slices: its instructions, and its waits before them. An arrow leads from
+each SEND to the first instruction that reads a value of the message. A counter shows how many messages for a rank have been
+sent and not yet read. Times are in microseconds since the first instruction of any rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import write
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Free, Fwd, Instruction, Recv, Send, Task
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textline import instruction_text
+from chimerac.interpreter.runtime.clocks import clock_offsets
+from chimerac.interpreter.runtime.store import Key
+from chimerac.interpreter.runtime.times import Times
+from chimerac.interpreter.transport import Transport
+
+Event = dict[str, Any]
+INSTRUCTIONS = 0  # the number of the track of slices of each rank
+ARROW_NS = 1000  # an arrow begins and ends this long after the beginning of its slice, or in the middle of a shorter one
+
+
+def write_trace(program: Program, times: Times, transport: Transport, path: str | os.PathLike[str]) -> None:
+    """Write the trace of the iteration in which each rank has these times; called by all ranks together.
+
+    Rank 0 writes the file: completely, or not at all. Raises ChimeraError E003 on all ranks if it cannot be written.
+    """
+    offsets = clock_offsets(transport)
+    gathered = transport.all_gather(times.to_json())
+    failure = ""
+    if transport.rank == 0:
+        aligned = [Times.from_json(text).shifted(offset) for text, offset in zip(gathered, offsets, strict=True)]
+        try:
+            write(trace_text(program, aligned), os.fspath(path))
+        except ChimeraError as error:
+            failure = error.diagnostics[0].message
+    if failure := transport.all_gather(failure)[0]:
+        raise refuse("E003", failure)
+
+
+def trace_text(program: Program, times: Sequence[Times]) -> str:
+    """Return the trace as JSON with an event on each line. times: of each rank, by one clock."""
+    header = program.header
+    about = {"schedule": header.schedule, "parameters": dict(header.parameters), "digest": program.digest}
+    events = ",\n".join(json.dumps(event) for event in trace_events(program, times))
+    return f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n{events}\n]}}\n'
+
+
+def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
+    """Yield the events of a trace. times: of each rank, by one clock."""
+    streams = [_Stream(program, rank) for rank in range(program.world)]
+    origin = min(int(t.start[0]) if len(t.start) else t.sent for t in times)
+    for stream, own in zip(streams, times, strict=True):
+        yield from _names(stream.rank)
+        yield from _slices(stream, own, origin)
+    yield from _arrows(streams, times, origin)
+
+
+@dataclass(eq=False, slots=True)
+class _Message:
+    """A message that a rank receives. text: its value and its sender; reader: the first instruction that reads it."""
+
+    recv: int
+    text: str
+    reader: int
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The stream of a rank. sent, received: the numbers of its SENDs and its messages, in order, by peer.
+
+    awaited: the messages that an instruction reads first, by its number.
+    """
+
+    program: Program
+    rank: int
+    instructions: tuple[Instruction, ...] = field(init=False)
+    sent: dict[int, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
+    received: dict[int, list[_Message]] = field(init=False, default_factory=lambda: defaultdict(list))
+    awaited: dict[int, list[_Message]] = field(init=False, default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self.instructions = self.program.stream(self.rank)
+        unread: dict[Key, _Message] = {}
+        for number, i in enumerate(self.instructions):
+            for key in _values_read(i):
+                message = unread.pop(key, None)
+                if message is not None and message.reader == message.recv:
+                    message.reader = number
+                    self.awaited[number].append(message)
+            if isinstance(i, Send):
+                self.sent[i.peer].append(number)
+            elif isinstance(i, Recv):
+                message = _Message(number, self.text(number).removeprefix("RECV "), number)
+                self.received[i.peer].append(message)
+                unread.update({Key(i.value, i.pipe, i.stage, m): message for m in i.micro_batches})
+
+    def text(self, number: int) -> str:
+        """Return the text of an instruction."""
+        return instruction_text(self.instructions[number], self.program.pipe_names)
+
+    def wait(self, number: int) -> str:
+        """Return what an instruction waits for, as the name of a slice."""
+        i, messages = self.instructions[number], self.awaited.get(number, ())
+        if messages:
+            return f"waits for {', '.join(message.text for message in messages)}"
+        return f"waits for its sends to rank {i.peer}" if isinstance(i, Send) else "waits"
+
+
+def _values_read(i: Instruction) -> list[Key]:
+    """Return the values for which an instruction waits if they are being received."""
+    match i:
+        case Fwd():
+            name = "act"
+        case Bwd() | BwdInput():
+            name = "grad"
+        case Send() | Free():
+            name = i.value
+        case _:
+            return []
+    return [Key(name, i.pipe, i.stage, m) for m in i.micro_batches]
+
+
+def _names(rank: int) -> Iterator[Event]:
+    """Yield the names of the tracks of a rank."""
+    place: Event = {"ph": "M", "pid": rank, "tid": INSTRUCTIONS}
+    yield place | {"name": "process_name", "args": {"name": f"rank {rank}"}}
+    yield place | {"name": "process_sort_index", "args": {"sort_index": rank}}
+    yield place | {"name": "thread_name", "args": {"name": "instructions"}}
+
+
+def _slices(stream: _Stream, times: Times, origin: int) -> Iterator[Event]:
+    """Yield the slices of a rank: each instruction, its wait before it, and the waits at the end of the iteration."""
+
+    def of(name: str, category: str, begin: int, end: int, args: Mapping[str, object]) -> Event:
+        duration = _us(end - begin)
+        return _at(stream.rank, begin, origin) | {"ph": "X", "name": name, "cat": category, "dur": duration, "args": args}
+
+    columns = zip(stream.instructions, times.start.tolist(), times.end.tolist(), times.waited.tolist(), strict=True)
+    for number, (i, start, end, waited) in enumerate(columns):
+        if waited:
+            yield of(stream.wait(number), "wait", start, start + waited, {"number": number})
+        args: dict[str, object] = {"number": number, "waited_us": _us(waited)}
+        if not isinstance(i, AllReduce):
+            args["micro_batches"] = i.micro_batches
+        yield of(stream.text(number), _category(i), start + waited, end, args)
+    last = int(times.end[-1]) if len(times.end) else times.sent
+    yield of("waits for the last sends", "wait", last, times.sent, {})
+    yield of("waits for the all-reduces", "wait", times.sent, times.finish, {})
+
+
+def _category(i: Instruction) -> str:
+    match i:
+        case Task():
+            return "task"
+        case AllReduce():
+            return "sum"
+        case _:
+            return "transfer"
+
+
+def _arrows(streams: Sequence[_Stream], times: Sequence[Times], origin: int) -> Iterator[Event]:
+    """Yield an arrow for each message, and the counters of messages that have been sent and not yet read."""
+    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    count = 0
+    for stream in streams:
+        for peer, numbers in stream.sent.items():
+            for number, message in zip(numbers, streams[peer].received[stream.rank], strict=True):
+                begin, end = _inside(times[stream.rank], number), _inside(times[peer], message.reader)
+                about = {"name": message.text.split(" <-")[0], "cat": "message", "id": count}
+                yield _at(stream.rank, begin, origin) | about | {"ph": "s"}
+                yield _at(peer, end, origin) | about | {"ph": "f", "bp": "e"}
+                changes[peer] += [(begin, 1), (max(begin, end), -1)]
+                count += 1
+    for rank in sorted(changes):
+        messages = 0
+        for time, change in sorted(changes[rank], key=lambda c: (c[0], -c[1])):
+            messages += change
+            about = {"ph": "C", "name": "messages sent and not yet read", "args": {"messages": messages}}
+            yield _at(rank, time, origin) | about
+
+
+def _inside(times: Times, number: int) -> int:
+    """Return a time inside the slice of an instruction, close to its beginning."""
+    begin = int(times.start[number] + times.waited[number])
+    return begin + min(ARROW_NS, (int(times.end[number]) - begin) // 2)
+
+
+def _at(rank: int, time: int, origin: int) -> Event:
+    return {"pid": rank, "tid": INSTRUCTIONS, "ts": _us(time - origin)}
+
+
+def _us(nanoseconds: int) -> float:
+    return nanoseconds / 1000

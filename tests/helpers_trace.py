@@ -1,0 +1,84 @@
+"""Reads what a run writes for other tools: traces, checked against the trace-event format, and scalars of TensorBoard.
+
+Format: "Trace Event Format" of Chrome. Times are in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Program
+
+REQUIRED = {"X": {"ts", "dur", "name"}, "s": {"ts", "id", "name", "cat"}, "f": {"ts", "id", "name", "cat", "bp"}, "C": {"ts"}}
+NUMBERS = ("ts", "dur")
+ERROR_US = 0.01  # of the sum of two rounded numbers
+
+Event = dict[str, Any]
+
+
+def events_of(path: Path) -> list[Event]:
+    """Return the events of a trace, after checks of its format: fields, nesting of slices, and pairs of arrows."""
+    events: list[Event] = json.loads(path.read_text())["traceEvents"]
+    for e in events:
+        assert e["ph"] == "M" or REQUIRED[e["ph"]] <= e.keys(), e
+        assert isinstance(e["pid"], int) and isinstance(e["tid"], int) and isinstance(e["name"], str)
+        for name in NUMBERS:
+            assert name not in e or (isinstance(e[name], int | float) and e[name] >= 0), e
+    slices = defaultdict(list)
+    for e in phase(events, "X"):
+        slices[e["pid"], e["tid"]].append(e)
+    for track in slices.values():
+        track.sort(key=lambda e: (e["ts"], e["ts"] + e["dur"]))
+        for a, b in pairwise(track):
+            assert a["ts"] + a["dur"] <= b["ts"] + ERROR_US, f"slices overlap: {a} {b}"
+    starts, ends = ({e["id"]: e for e in phase(events, ph)} for ph in "sf")
+    assert len(starts) == len(phase(events, "s")) and len(ends) == len(phase(events, "f")) and starts.keys() == ends.keys()
+    for start, end in ((starts[id], ends[id]) for id in starts):
+        assert (start["name"], start["cat"], end["bp"]) == (end["name"], end["cat"], "e")
+        for e in (start, end):
+            assert sum(s["ts"] <= e["ts"] <= s["ts"] + s["dur"] for s in slices[e["pid"], e["tid"]]) >= 1, "it binds to a slice"
+    return events
+
+
+def phase(events: list[Event], ph: str) -> list[Event]:
+    return [e for e in events if e["ph"] == ph]
+
+
+def check_trace(path: Path, program: Program) -> list[Event]:
+    """Return the events of a trace of one iteration: every instruction once, and an arrow for every message."""
+    events = events_of(path)
+    instructions = [e for e in phase(events, "X") if e["cat"] != "wait"]
+    found = Counter((e["pid"], e["args"]["number"], e["name"]) for e in instructions)
+    rows = range(len(program))
+    ranks = program.rank_of.tolist()
+    assert found == Counter((ranks[row], row - int(program.offsets[ranks[row]]), program.text(row)) for row in rows)
+    named = {e["pid"]: e["args"]["name"] for e in phase(events, "M") if e["name"] == "process_name"}
+    assert named == {rank: f"rank {rank}" for rank in range(program.world)}
+    for e in instructions:
+        waits = [w for w in phase(events, "X") if w["cat"] == "wait" and w["pid"] == e["pid"]]
+        own = [w["dur"] for w in waits if w["args"].get("number") == e["args"]["number"]]
+        assert own == ([e["args"]["waited_us"]] if e["args"]["waited_us"] else []), e
+    assert len(phase(events, "s")) == int((program.table.op == Op.SEND).sum())
+    return events
+
+
+def slice_at(events: list[Event], arrow: Event) -> Event:
+    """Return the instruction in whose slice an arrow begins or ends."""
+    [found] = [
+        e for e in phase(events, "X")
+        if e["pid"] == arrow["pid"] and e["cat"] != "wait" and e["ts"] <= arrow["ts"] <= e["ts"] + e["dur"]
+    ]  # fmt: skip
+    return found
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the scalars that TensorBoard reads from a folder, as pairs of step and value."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder)).Reload()  # type: ignore[no-untyped-call]
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}

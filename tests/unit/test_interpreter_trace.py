@@ -1,0 +1,176 @@
+"""Traces: valid trace events, every instruction once, arrows from each SEND to the reader, and the clocks of ranks."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.profiler import ProfilerActivity, profile
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.runtime.clocks import Reading, clock_offsets, offset_of
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.times import Times
+from chimerac.interpreter.runtime.trace import trace_text
+from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
+from chimerac.interpreter.training.trainer import Trainer
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.distributed.alone import Alone
+from tests.distributed.integers import IntegerSamples, integer_model
+from tests.distributed.programs import ONE_RANK
+from tests.helpers_trace import check_trace, phase, slice_at
+
+SETTINGS = Settings(iterations=2, seed=3, micro_batch=2, rate=1e-2)
+PROGRAMS = [("chimera", {"D": 4, "N": 4}, 1), ("chimera", {"D": 2, "N": 2}, 2), ("chimera_doubling", {"D": 4, "N": 4}, 1),
+            ("zb_v", {"D": 2, "N": 4}, 1)]  # fmt: skip
+
+
+def trainer_of(program: Program, transport: Transport, profile_ranges: bool = False) -> Trainer:
+    model = integer_model(middle=program.header.stages - 2)
+    size = samples_per_micro_batch(program, SETTINGS.micro_batch)
+    parts = partitioned(program, model, describe(model, size))
+    return Trainer(program, parts, IntegerSamples(), transport, SETTINGS, profile_ranges=profile_ranges)
+
+
+def write(program: Program, path: Path) -> None:
+    """Trace the second iteration of a program in loopback."""
+
+    def rank(transport: Transport) -> None:
+        trainer = trainer_of(program, transport)
+        for iteration in range(2):
+            trainer.update(iteration, trainer.gradients(iteration))
+        trainer.pipeline.trace(path)
+
+    run_in_loopback(program, rank)
+
+
+@pytest.mark.parametrize(("name", "parameters", "width"), PROGRAMS)
+def test_a_trace_has_every_instruction_once_and_an_arrow_for_each_message(
+    name: str, parameters: dict[str, int], width: int, tmp_path: Path
+) -> None:
+    program = compile_schedule(name, parameters, width).program
+    write(program, tmp_path / "trace.json")
+    events = check_trace(tmp_path / "trace.json", program)
+    ends = {e["id"]: e for e in phase(events, "f")}
+    for start in phase(events, "s"):
+        end = ends[start["id"]]
+        send, reader = slice_at(events, start), slice_at(events, end)
+        assert start["ts"] < end["ts"], "one process has one clock"
+        value, place, peer = re.fullmatch(r"SEND (act|grad) (.*) -> (\d+)", send["name"]).groups()  # type: ignore[union-attr]
+        assert int(peer) == end["pid"]
+        pipe, stage, ids = place.split()
+        op, its_pipe, its_stage, its_ids = reader["name"].split()[:4]
+        assert op == "FWD" if value == "act" else op in ("BWD", "BWD_INPUT")
+        assert (its_pipe, its_stage) == (pipe, stage)
+        assert set(its_ids[1:].split(",")) & set(ids[1:].split(","))
+    for rank in range(program.world):
+        counts = [e["args"]["messages"] for e in phase(events, "C") if e["pid"] == rank]
+        assert counts[-1] == 0 and min(counts) == 0 and max(counts) >= 1
+
+
+def test_a_wait_is_a_slice_of_its_own_that_says_for_what(tmp_path: Path) -> None:
+    program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
+    texts = [[program.text(row) for row in range(program.offsets[r], program.offsets[r + 1])] for r in (0, 1)]
+    (a, b), clock = (len(stream) for stream in texts), 10**9
+    times = []
+    for count in (a, b):
+        start = clock + np.arange(count) * 5000
+        waited = np.full(count, 2000)
+        last = clock + count * 5000
+        times.append(Times(start, start + 5000, waited, np.ones(count, bool), last + 3000, last + 4000))
+    path = tmp_path / "trace.json"
+    path.write_text(trace_text(program, times))
+    events = check_trace(path, program)
+    names = {(e["pid"], e["args"].get("number")): e["name"] for e in phase(events, "X") if e["cat"] == "wait"}
+    assert names[0, texts[0].index("SEND act main s1 m0 -> 1")] == "waits for its sends to rank 1"
+    assert names[0, texts[0].index("BWD main s0 m0")] == "waits for grad main s0 m0 <- 1"
+    assert names[1, texts[1].index("FWD main s1 m0")] == "waits for act main s1 m0 <- 0"
+    at_the_end = [(e["name"], e["dur"]) for e in phase(events, "X") if e["cat"] == "wait" and not e["args"]]
+    assert at_the_end == [("waits for the last sends", 3.0), ("waits for the all-reduces", 1.0)] * 2
+    assert min(e["ts"] for e in phase(events, "X")) == 0
+
+
+def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path) -> None:
+    program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
+
+    def rank(transport: Transport) -> str:
+        pipe = trainer_of(program, transport).pipeline
+        with pytest.raises(ValueError, match="nothing to trace before the first step"):
+            pipe.trace(tmp_path / "trace.json")
+        trainer = trainer_of(program, transport)
+        trainer.gradients(0)
+        with pytest.raises(ChimeraError, match=r"E003: .*gone.*cannot be written") as caught:
+            trainer.pipeline.trace(tmp_path / "gone" / "trace.json")
+        trainer.gradients(0)  # the pipeline goes on
+        return str(caught.value)
+
+    first, second = run_in_loopback(program, rank)
+    assert first == second and not list(tmp_path.iterdir())
+
+
+def test_times_by_another_clock_are_the_same_but_shifted() -> None:
+    times = Times(np.array([1, 5]), np.array([5, 9]), np.array([0, 2]), np.array([True, False]), 11, 12)
+    again = Times.from_json(times.to_json()).shifted(-100)
+    assert (again.start.tolist(), again.end.tolist(), again.sent, again.finish) == ([-99, -95], [-95, -91], -89, -88)
+    assert again.waited.tolist() == [0, 2] and (again.value_wait_ns, again.send_wait_ns, again.sum_wait_ns) == (0, 4, 1)
+
+
+@pytest.mark.parametrize("offset", [-(10**15), -7_000_000, 7_000_000, 10**12])
+def test_the_offset_of_two_clocks_is_found_within_the_time_of_the_fastest_round(offset: int) -> None:
+    """The readings of two ranks whose clocks differ, and whose messages take random times."""
+    random_numbers = random.Random(1)
+    first: list[Reading] = []
+    other: list[Reading] = []
+    now = widest = 0
+    for _ in range(16):
+        begins = [now + random_numbers.randrange(50_000) for _ in range(2)]
+        ends = [max(begins) + 20_000 + random_numbers.randrange(300_000) for _ in range(2)]
+        first.append((begins[0], ends[0]))
+        other.append((begins[1] - offset, ends[1] - offset))
+        now = max(ends)
+        widest = max(widest, now - min(begins))
+    assert abs(offset_of(first, other) - offset) <= widest / 2
+    assert offset_of(first, first) == 0
+
+
+def test_clocks_of_one_process_have_no_offset() -> None:
+    program = compile_schedule("gpipe", {"D": 3, "N": 1}).program
+    assert run_in_loopback(program, clock_offsets) == [[0, 0, 0]] * 3
+
+
+def test_one_rank_alone_has_a_trace(tmp_path: Path) -> None:
+    trainer = trainer_of(ONE_RANK, Alone())
+    trainer.gradients(0)
+    trainer.pipeline.trace(tmp_path / "trace.json")
+    assert not phase(check_trace(tmp_path / "trace.json", ONE_RANK), "s")
+
+
+def test_an_evaluation_after_the_step_does_not_change_the_times() -> None:
+    trainer = trainer_of(ONE_RANK, Alone())
+    trainer.gradients(0)
+    before = trainer.pipeline.times.to_json()
+    trainer.pipeline.evaluate_batch(trainer.batch(0, 0))
+    assert trainer.pipeline.times.to_json() == before
+
+
+def test_each_instruction_is_a_range_of_the_profiler_and_nothing_is_added_where_this_is_off() -> None:
+    texts = Counter(ONE_RANK.text(row) for row in range(len(ONE_RANK)))
+    for profile_ranges in (True, False):
+        trainer = trainer_of(ONE_RANK, Alone(), profile_ranges)
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            trainer.gradients(0)
+        events = profiler.events()
+        assert events is not None
+        found = Counter(e.name for e in events if e.name in texts or e.name == "epilogue")
+        assert found == (texts + Counter(epilogue=1) if profile_ranges else Counter())
+        forward = [e for e in events if e.name.startswith("FWD")]
+        assert all(any("aten::" in child.name for child in e.cpu_children) for e in forward), "operators are in their range"
+        assert all(("_in_range" in repr(call)) == profile_ranges for call in trainer.pipeline.executor.calls)

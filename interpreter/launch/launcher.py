@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 from torch.distributed import run as torchrun
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -38,6 +38,7 @@ from torch.distributed.launcher import api
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.launch.failures import LAUNCHER, end_with, write
+from chimerac.interpreter.launch.membership import Membership
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.planning import planned
@@ -50,6 +51,10 @@ _known = Progress()  # the programs of run.py, for the texts of their instructio
 
 class Agent(LocalElasticAgent):
     """torch's agent of one machine. It reports a failure when it happens, also if the ranks are then restarted."""
+
+    def __init__(self, spec: WorkerSpec, *arguments: Any, **options: Any) -> None:
+        spec.rdzv_handler = Membership(spec.rdzv_handler)
+        super().__init__(spec, *arguments, **options)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)

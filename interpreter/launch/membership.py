@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
 
-SHUTDOWN_S = 5.0  # how long the store has to answer at the end
+SHUTDOWN_S = 3.0  # how long the store has to answer at the end
 
 
 class Membership(RendezvousHandler):

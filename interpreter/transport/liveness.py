@@ -40,8 +40,8 @@ class LivenessCheck:
         world: int,
         hosted: bool,
         progress: Progress,
-        claim: Path | None = None,
         end: Callable[[int], object] = os._exit,
+        claim: Path | None = None,
     ) -> None:
         self.store, self.rank, self.world, self.hosted, self.progress = store, rank, world, hosted, progress
         self._claim, self._end = claim, end
@@ -50,6 +50,7 @@ class LivenessCheck:
         self._terminated = threading.Event()
         self._failed = threading.Event()
         self._poller: threading.Thread | None = None
+        self._unanswered: threading.Thread | None = None  # the latest question that may have no answer yet
 
     def start(self) -> None:
         """Start the thread that answers once the abort flag is set, and then ends this process."""
@@ -104,7 +105,8 @@ class LivenessCheck:
 
     def is_reported(self, within_s: float) -> bool:
         """Return whether another rank claims the report within this time."""
-        return self._ask(self._wait_for_report, within_s)
+        found: list[bool] = []
+        return self._ask(lambda: found.append(self._wait_for_report(within_s)), within_s + STORE_S) and found == [True]
 
     def linger(self) -> None:
         """Wait until this process is asked to end, or LINGER_S: torchrun should see first the rank that failed first."""
@@ -146,13 +148,19 @@ class LivenessCheck:
                     self._end(1)
                 return
 
-    def _wait_for_report(self, within_s: float = REPORT_S) -> None:
+    def _wait_for_report(self, within_s: float = REPORT_S) -> bool:
         until = time.monotonic() + within_s
-        while not self.store.check([REPORT]) and time.monotonic() < until:
+        while not (found := self.store.check([REPORT])) and time.monotonic() < until:
             time.sleep(EVERY_S / 5)
+        return bool(found)
 
     def _ask(self, question: Callable[[], object], within_s: float) -> bool:
-        """Return whether the store answered in time. The process that hosts it may be stopped too."""
+        """Return whether the store answered in time. The process that hosts it may be stopped, or its machine gone.
+
+        The connection is blocked by a question that has no answer yet, so no other one is asked then.
+        """
+        if self._unanswered is not None and self._unanswered.is_alive():
+            return False
         answered = threading.Event()
 
         def ask() -> None:
@@ -165,6 +173,7 @@ class LivenessCheck:
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         thread.join(within_s)
+        self._unanswered = thread
         return answered.is_set()
 
     def _collect(self, statuses: dict[int, Status], within_s: float) -> None:

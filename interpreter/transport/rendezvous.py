@@ -21,6 +21,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import ranks_text
+from chimerac.interpreter.transport.addresses import check_own_address
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import Awaited, Kind, Position, Progress, Status, own_progress_file, position_of
 from chimerac.interpreter.transport.stall import Stall
@@ -161,12 +162,14 @@ def initialize(timeout_s: float) -> None:
         second = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     own = own_progress_file()
     claim = None if own is None else own.parent.parent / f"report{_count}"
-    liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress, claim)
+    liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress, claim=claim)
     _rendezvous = Rendezvous(limit, liveness, progress)
     liveness.start()
     with _rendezvous.wait("the rendezvous of all ranks", "setup"):
         group_store = PrefixStore(f"chimerac/{attempt}", store)
         _rendezvous.hosts = _hosts(group_store, rank, world)
+        if _rendezvous.hosts:
+            check_own_address()
         dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=limit)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
 
@@ -47,7 +48,12 @@ class Membership(RendezvousHandler):
     def shutdown(self) -> bool:
         """Leave the rendezvous, and return whether the store has answered."""
         results: list[bool] = []
-        _start(lambda: results.append(self._handler.shutdown())).join(SHUTDOWN_S)
+
+        def leave() -> None:
+            with suppress(Exception):  # the store is lost
+                results.append(self._handler.shutdown())
+
+        _start(leave).join(SHUTDOWN_S)
         return results == [True]
 
     @property

@@ -15,7 +15,6 @@ if __name__ == "__main__":
 
     begin_process()
 
-import json
 import logging
 import os
 import re
@@ -24,13 +23,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from torch.distributed import run as torchrun
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -38,6 +36,7 @@ from torch.distributed.launcher import api
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.launch.failures import LAUNCHER, end_with, write
+from chimerac.interpreter.launch.membership import Membership
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.planning import planned
@@ -51,11 +50,18 @@ _known = Progress()  # the programs of run.py, for the texts of their instructio
 class Agent(LocalElasticAgent):
     """torch's agent of one machine. It reports a failure when it happens, also if the ranks are then restarted."""
 
+    has_reported = False  # whether ranks have failed, so that the message of the job has been printed
+
+    def __init__(self, spec: WorkerSpec, *arguments: Any, **options: Any) -> None:
+        spec.rdzv_handler = Membership(spec.rdzv_handler)
+        super().__init__(spec, *arguments, **options)
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
         if result.failures:
             files = {} if self._pcontext is None else self._pcontext.error_files
             text, most = message(result.failures, files), worker_group.spec.max_restarts
+            Agent.has_reported = True
             if self._remaining_restarts > 0:
                 text += f"restarting all ranks, restart {most - self._remaining_restarts + 1} of at most {most}\n"
             if text:
@@ -133,22 +139,10 @@ def _run(options: Any) -> int:
     except SignalException as error:
         return 128 + int(error.sigval)
     except Exception as error:
-        # Without its store the agent does not look at the ranks any more. Another machine may have had the store.
-        reports = _reports_in(Path(options.log_dir))
-        texts = [str(report["py_callstack"]) for report in reports if not report.get("printed")]
-        if len(texts) == len(reports):
-            write(f"{texts[0] if texts else f'error: the launcher cannot go on: {error}'}\n")
+        what = "the ranks cannot be restarted" if Agent.has_reported else "the launcher cannot start the ranks"
+        write(f"error: {what}: {str(error).split('. ')[0].rstrip('.') or type(error).__name__}\n")
         return 1
     return 0
-
-
-def _reports_in(folder: Path) -> list[dict[str, Any]]:
-    """Return what the ranks of this machine wrote into their error files."""
-    reports = []
-    for path in sorted(folder.glob("*/attempt_*/*/error.json")):
-        with suppress(OSError, ValueError):
-            reports.append(_extra(json.loads(path.read_text(encoding="utf-8"))))
-    return [report for report in reports if report.get("py_callstack")]
 
 
 def _options(arguments: Sequence[str]) -> Any:

@@ -7,36 +7,52 @@ for another rank that waits for it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import ranks_text
+from chimerac.interpreter.transport.addresses import check_own_address
 from chimerac.interpreter.transport.liveness import LivenessCheck
-from chimerac.interpreter.transport.progress import Awaited, Kind, Position, Progress, own_progress_file, position_of
+from chimerac.interpreter.transport.progress import Awaited, Kind, Position, Progress, Status, own_progress_file, position_of
 from chimerac.interpreter.transport.stall import Stall
 
 GRACE_S = 4.0  # how long a rank has to answer after a wait has timed out
+SHOWN = 8  # how many hosts a message lists
 CLOSED_S = 2.0  # how long a rank has to answer after a connection was closed
+
+
+class Host(NamedTuple):
+    """A host of ranks. number: of its launcher, as text; name: its host name."""
+
+    number: str
+    name: str
 
 
 class Rendezvous:
     """The waits of this process for other ranks.
 
     limit: the timeout of one wait; None before the rendezvous. liveness: finds out which ranks answer. progress: what this
-    process is doing.
+    process is doing. hosts: the host of each rank; empty if all ranks are on this one.
     """
 
     def __init__(
-        self, limit: timedelta | None = None, liveness: LivenessCheck | None = None, progress: Progress | None = None
+        self,
+        limit: timedelta | None = None,
+        liveness: LivenessCheck | None = None,
+        progress: Progress | None = None,
+        hosts: Sequence[Host] = (),
     ) -> None:
-        self.limit, self.liveness = limit, liveness
+        self.limit, self.liveness, self.hosts = limit, liveness, hosts
         self.progress = Progress() if progress is None else progress
 
     def terminate(self) -> None:
@@ -74,11 +90,11 @@ class Rendezvous:
         """Return the error for a wait that has timed out. what: the wait, and its timeout."""
         statuses = liveness.answers(GRACE_S)
         if statuses is None:
-            return PeerLostError(f"{what}: {_host(liveness.hosted)} does not answer")
+            return PeerLostError(f"{what}: {self._store(liveness)} does not answer")
         if silent := [r for r in range(liveness.world) if r not in statuses]:
             positions = _positions_here(silent)
             verb = "does" if len(silent) == 1 else "do"
-            message = f"{what}: {ranks_text(silent)} {verb} not answer{self._places(positions)}"
+            message = f"{what}: {ranks_of_hosts(silent, self.hosts)} {verb} not answer{self._places(positions)}"
             return PeerLostError(message, hanging=[p.pid for p in positions.values() if p.pid > 0])
         return PeerLostError(f"{what}: {Stall(self.progress, statuses).reason(liveness.rank)}")
 
@@ -86,11 +102,29 @@ class Rendezvous:
         """Return which rank has ended, after a connection was closed."""
         statuses = liveness.answers(CLOSED_S)
         if statuses is None:
-            return f"{_host(liveness.hosted)} has ended"
+            return f"{self._store(liveness)} has ended"
         silent = [r for r in awaited.ranks if r not in statuses] or [r for r in range(liveness.world) if r not in statuses]
         if not silent:
             return f"{reason}; every rank answers"
-        return f"{ranks_text(silent)} {'has' if len(silent) == 1 else 'have'} ended{self._places(_positions_here(silent))}"
+        silent = self._with_lost_hosts(silent, statuses)
+        verb = "has" if len(silent) == 1 else "have"
+        return f"{ranks_of_hosts(silent, self.hosts)} {verb} ended{self._places(_positions_here(silent))}"
+
+    def _with_lost_hosts(self, silent: Sequence[int], statuses: Mapping[int, Status]) -> list[int]:
+        """Return these ranks, and all ranks of their hosts, where no rank of the host answers."""
+        if not self.hosts:
+            return list(silent)
+        lost = {self.hosts[r] for r in silent} - {self.hosts[r] for r in statuses}
+        return [r for r, host in enumerate(self.hosts) if r in silent or host in lost]
+
+    def _store(self, liveness: LivenessCheck) -> str:
+        """Return where the store is, as text: with the ranks of its host if that is another one."""
+        text = "rank 0" if liveness.hosted else "the store of torchrun"
+        if not self.hosts or self.hosts[0] == self.hosts[liveness.rank]:
+            return text
+        return (
+            f"{text}, on the host of {ranks_of_hosts([r for r, h in enumerate(self.hosts) if h == self.hosts[0]], self.hosts)},"
+        )
 
     def _places(self, positions: Mapping[int, Position]) -> str:
         """Return where these ranks were, to be appended to a message."""
@@ -126,11 +160,16 @@ def initialize(timeout_s: float) -> None:
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # The liveness check has its own connection: the other one may be blocked by a wait.
         second = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
-    liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress)
+    own = own_progress_file()
+    claim = None if own is None else own.parent.parent / f"report{_count}"
+    liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress, claim=claim)
     _rendezvous = Rendezvous(limit, liveness, progress)
     liveness.start()
     with _rendezvous.wait("the rendezvous of all ranks", "setup"):
         group_store = PrefixStore(f"chimerac/{attempt}", store)
+        _rendezvous.hosts = _hosts(group_store, rank, world)
+        if _rendezvous.hosts:
+            check_own_address()
         dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=limit)
 
 
@@ -145,8 +184,26 @@ def shutdown() -> None:
     _rendezvous = Rendezvous()
 
 
-def _host(hosted: bool) -> str:
-    return "rank 0" if hosted else "the store of torchrun"
+def ranks_of_hosts(ranks: Sequence[int], hosts: Sequence[Host]) -> str:
+    """Return ranks for a message, with the names of their hosts: `ranks 2, 3 (node2)`. hosts: of all ranks, or empty."""
+    if not hosts:
+        return ranks_text(ranks)
+    by_host: dict[Host, list[int]] = {}
+    for rank in ranks:
+        by_host.setdefault(hosts[rank], []).append(rank)
+    shown = [f"{ranks_text(some)} ({host.name})" for host, some in by_host.items()][:SHOWN]
+    return ", ".join(shown) + (", ..." if len(by_host) > SHOWN else "")
+
+
+def _hosts(store: Store, rank: int, world: int) -> list[Host]:
+    """Return the host of each rank; empty if all ranks are on this one. Called by all ranks together."""
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == world:
+        return []
+    name = socket.gethostname()
+    store.set(f"host {rank}", json.dumps([os.environ.get("GROUP_RANK", name), name]))
+    texts = store.multi_get([f"host {r}" for r in range(world)])  # waits for all ranks
+    hosts = [Host(*json.loads(text)) for text in texts]
+    return hosts if len(set(hosts)) > 1 else []
 
 
 def _positions_here(ranks: Sequence[int]) -> dict[int, Position]:

@@ -1,0 +1,84 @@
+"""The rendezvous of the launchers, as torch's agent sees it: a store that is gone or does not answer never blocks the agent.
+
+The agent asks ten times a second whether more machines want to join. If the machine of the store is lost, torch's handler
+raises at once, or blocks for minutes. Then the agent would end its ranks before they have said which ranks are lost, or would
+not see that they have ended. With this handler the agent goes on watching its ranks. These notice the loss themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
+
+SHUTDOWN_S = 3.0  # how long the store has to answer at the end
+
+
+class Membership(RendezvousHandler):
+    """Another handler of the rendezvous; its calls of the store do not block while ranks run, nor at the end."""
+
+    def __init__(self, handler: RendezvousHandler) -> None:
+        self._handler = handler
+        self._waiting = 0
+        self._question: threading.Thread | None = None
+
+    def num_nodes_waiting(self) -> int:
+        """Return the latest answer of the store, and ask again in a thread; 0 until it has answered."""
+        if self._question is None or not self._question.is_alive():
+            self._question = _start(self._ask)
+        return self._waiting
+
+    def _ask(self) -> None:
+        try:
+            self._waiting = self._handler.num_nodes_waiting()
+        except Exception:  # the store is lost: the ranks report it
+            self._waiting = 0
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Meet the other launchers. Raises RendezvousError if the store is lost or the others do not come."""
+        if self._question is not None:
+            self._question.join()  # torch's handler answers one question at a time
+        try:
+            return self._handler.next_rendezvous()
+        finally:
+            self._waiting = 0
+
+    def shutdown(self) -> bool:
+        """Leave the rendezvous, and return whether the store has answered."""
+        results: list[bool] = []
+
+        def leave() -> None:
+            with suppress(Exception):  # the store is lost
+                results.append(self._handler.shutdown())
+
+        _start(leave).join(SHUTDOWN_S)
+        return results == [True]
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether the ranks use the store of the launchers."""
+        return self._handler.use_agent_store
+
+    def get_backend(self) -> str:
+        """Return the name of the kind of rendezvous."""
+        return self._handler.get_backend()
+
+    def get_run_id(self) -> str:
+        """Return the name of the job (--rdzv-id)."""
+        return self._handler.get_run_id()
+
+    def is_closed(self) -> bool:
+        """Return whether no launcher can join any more."""
+        return self._handler.is_closed()
+
+    def set_closed(self) -> None:
+        """Let no launcher join any more."""
+        self._handler.set_closed()  # type: ignore[no-untyped-call]
+
+
+def _start(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function, name="rendezvous", daemon=True)
+    thread.start()
+    return thread

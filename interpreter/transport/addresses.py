@@ -1,0 +1,36 @@
+"""The network address at which a rank waits for the connections of the others: whether other hosts can reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+from chimerac.chimera_ir.diagnostics import refuse
+
+INTERFACE = "GLOO_SOCKET_IFNAME"  # in the environment: the network interface that gloo uses
+
+
+def check_own_address() -> None:
+    """Check, for a job on several hosts, that the address which gloo takes is not one that only this host can reach.
+
+    gloo takes the first address of the host name if no interface is named, and the loopback interface if it has none. Then
+    the ranks of the other hosts would wait for their timeout. Raises ChimeraError E840.
+    """
+    if os.environ.get(INTERFACE):
+        return
+    name = socket.gethostname()
+    try:
+        address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        address = ""
+    if address and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        return
+    found = f"its own name resolves to {address}" if address else "its own name has no address"
+    interfaces = ", ".join(i for _, i in socket.if_nameindex() if i != "lo") or "none but the loopback"
+    raise refuse(
+        "E840",
+        f"the other hosts cannot connect to host {name}: {found}",
+        notes=(f"network interfaces of {name}: {interfaces}",),
+        help=f"set {INTERFACE} to the interface between the hosts, or correct the name in /etc/hosts",
+    )

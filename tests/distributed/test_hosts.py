@@ -1,0 +1,171 @@
+"""Training on two hosts: the losses of one host, the example for SLURM, and the loss of a host or of the link.
+
+The hosts are namespaces of this machine (tests/helpers_hosts.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.test_first_run import ENVIRONMENT, ROOT, RUN, TINY, run_command
+from tests.helpers_hosts import NAMES, Host, two_hosts
+
+SLURM = ROOT / "docs" / "examples" / "slurm"
+AGENTS = {"launcher": "chimerac.interpreter.launch.launcher", "torchrun": "torch.distributed.run"}
+TIMEOUT_S = 5
+
+
+def run_arguments(ranks: int, *more: str) -> list[str]:
+    """Return the command line of a short training, without the launcher."""
+    program = ["schedules/chimera.sched", "-p", f"D={ranks}", "-p", f"N={ranks}"]
+    return [RUN, *program, *TINY, "--no-check-gradients", "--eval-samples", "1", *more]
+
+
+def on_two_hosts(agent: str, ranks_per_host: int, *more: str) -> list[str]:
+    """Return the command that is given on both hosts, as in docs/running.md."""
+    options = ["--nnodes", "2", "--nproc-per-node", str(ranks_per_host)]
+    options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{NAMES[0]}:29500", "--rdzv-id", "run1"]
+    return [sys.executable, "-m", AGENTS[agent], *options, *run_arguments(2 * ranks_per_host, *more)]
+
+
+def losses(log: Path) -> list[float]:
+    """Return the losses that a training has written to its log."""
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line["loss"] for line in found if "loss" in line]
+
+
+def losses_on_one_host(ranks: int, folder: Path) -> list[float]:
+    """Train on one host; return the losses."""
+    log = folder / "one.jsonl"
+    run = run_command(sys.executable, *run_arguments(ranks, "--iterations", "4", "--log-file", str(log)))
+    assert (run.returncode, run.stderr) == (0, "")
+    return losses(log)
+
+
+@pytest.mark.root
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_a_training_on_two_hosts_with_torchrun_has_the_losses_of_one_host(tmp_path: Path) -> None:
+    log = tmp_path / "two.jsonl"
+    command = on_two_hosts("torchrun", 1, "--iterations", "4", "--log-file", str(log))
+    with two_hosts() as (first, second), first.start(*command) as one, second.start(*command) as other:
+        for process in (one, other):
+            assert process.wait(timeout=100) == 0, process.communicate()
+    assert losses(log) == losses_on_one_host(2, tmp_path) and len(losses(log)) == 4
+
+
+@pytest.mark.root
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_the_script_for_slurm_trains_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
+    """With a scontrol and a srun of the test, which knows only the hosts of the test."""
+    log = tmp_path / "two.jsonl"
+    with two_hosts() as hosts:
+        nodes = [" ".join(host.command('"$@"')) for host in hosts]
+        srun = ["#!/bin/bash", "while [[ $1 == --* ]]; do shift; done", *(f"{node} & ids+=($!)" for node in nodes)]
+        srun += ['for id in "${ids[@]}"; do wait "$id" || exit; done', ""]
+        for name, text in (("srun", "\n".join(srun)), ("scontrol", "#!/bin/sh\nprintf 'node1\\nnode2\\n'\n")):
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+        run = subprocess.run(
+            ["bash", str(SLURM / "train.sbatch"), *run_arguments(4, "--iterations", "4", "--log-file", str(log))[1:]],
+            cwd=ROOT,
+            env=ENVIRONMENT | job | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable},
+            text=True,
+            capture_output=True,
+            timeout=100,
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+        assert "chimera: 4 ranks" in run.stdout
+        assert not hosts[0].processes() and not hosts[1].processes()
+    assert losses(log) == losses_on_one_host(4, tmp_path) and len(losses(log)) == 4
+
+
+@contextmanager
+def long_training() -> Iterator[tuple[list[Host], list[subprocess.Popen[str]]]]:
+    """Start a long training with two ranks per host, and wait for its first iteration. Ranks 0 and 1 are on the first host."""
+    command = on_two_hosts("launcher", 2, "--iterations", "1000000", "--timeout", str(TIMEOUT_S))
+    with two_hosts() as hosts, hosts[0].start(*command) as one, hosts[1].start(*command) as other:
+        assert one.stdout is not None
+        while not (line := one.stdout.readline()).startswith("iteration"):
+            assert line, one.communicate()
+        yield list(hosts), [one, other]
+
+
+@pytest.mark.root
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_a_host_whose_name_resolves_to_its_loopback_is_named_and_an_interface_helps(tmp_path: Path) -> None:
+    log = tmp_path / "two.jsonl"
+    command = on_two_hosts("launcher", 1, "--iterations", "1", "--log-file", str(log))
+    own = tmp_path / "hosts"
+    own.write_text("127.0.0.1 localhost\n127.0.1.1 node2\n10.77.0.1 node1\n")
+    with two_hosts() as (first, second):
+        second.run("mount", "--bind", str(own), "/etc/hosts")
+        with first.start(*command) as one, second.start(*command) as other:
+            messages = [process.communicate(timeout=100)[1] for process in (one, other)]
+        fact = "error[E840]: the other hosts cannot connect to host node2: its own name resolves to 127.0.1.1\n"
+        assert messages[0] == "" and messages[1].startswith(fact)
+        with first.start(*command) as one, second.start(*command, GLOO_SOCKET_IFNAME="eth0") as other:
+            assert [process.communicate(timeout=100)[1] for process in (one, other)] == ["", ""]
+    assert len(losses(log)) == 1
+
+
+PLACE = r"rank {ranks}, (instruction \d+: [A-Z]+ .*|epilogue): .*"
+
+
+def check_message(process: subprocess.Popen[str], host: Host, ranks: str, lost: str) -> None:
+    """Check that the launcher of a host ends with one message, and that no process is left.
+
+    ranks: a pattern of the ranks of this host; lost: a pattern of what is said about the lost ones.
+    """
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.fullmatch(rf"error: {PLACE.format(ranks=ranks)}{lost}\n", message), message
+    assert not host.processes()
+
+
+STORE = r"the store of torchrun, on the host of ranks 0, 1 \(node1\), "
+
+
+@pytest.mark.root
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("lost", "ranks", "message"),
+    [(0, "[23]", rf"failed: {STORE}has ended"), (1, "[01]", r"failed: ranks 2, 3 \(node2\) have ended")],
+    ids=["with the store", "without the store"],
+)
+def test_if_all_processes_of_a_host_are_killed_the_other_host_names_its_ranks(lost: int, ranks: str, message: str) -> None:
+    with long_training() as (hosts, launchers):
+        hosts[lost].crash()
+        check_message(launchers[1 - lost], hosts[1 - lost], ranks, message)
+
+
+@pytest.mark.root
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_if_the_link_goes_down_both_hosts_name_the_ranks_of_the_other_one() -> None:
+    with long_training() as (hosts, launchers):
+        hosts[1].disconnect()
+        late = f"is not complete after {TIMEOUT_S} s: "
+        check_message(launchers[0], hosts[0], "[01]", rf"{late}ranks 2, 3 \(node2\) do not answer")
+        check_message(launchers[1], hosts[1], "[23]", rf"{late}{STORE}does not answer")
+
+
+@pytest.mark.parametrize("file", ["train.sbatch", "settings.sh"])
+def test_the_scripts_for_slurm_are_valid(file: str) -> None:
+    subprocess.run(["bash", "-n", str(SLURM / file)], check=True)
+    if shellcheck := shutil.which("shellcheck"):
+        subprocess.run([shellcheck, "--shell=bash", "--external-sources", file], cwd=SLURM, check=True)

@@ -1,0 +1,55 @@
+"""A rank of a job on several hosts is refused if it would wait for connections where the other hosts cannot reach it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.transport.addresses import INTERFACE, check_own_address
+
+
+@pytest.fixture(autouse=True)
+def no_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(INTERFACE, raising=False)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node2")
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "ib0")])
+
+
+def resolve_to(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every name resolve to an address; None: no name has one."""
+
+    def found(*_: object, **__: object) -> list[object]:
+        if address is None:
+            raise socket.gaierror
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    ("address", "fact"),
+    [
+        ("127.0.1.1", "its own name resolves to 127.0.1.1"),
+        ("::1", "its own name resolves to ::1"),
+        (None, "its own name has no address"),
+    ],
+)
+def test_an_address_that_only_this_host_reaches_is_refused(
+    address: str | None, fact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve_to(address, monkeypatch)
+    with pytest.raises(ChimeraError) as error:
+        check_own_address()
+    (finding,) = error.value.diagnostics
+    assert (finding.code, finding.message) == ("E840", f"the other hosts cannot connect to host node2: {fact}")
+    assert finding.notes == ("network interfaces of node2: eth0, ib0",)
+    monkeypatch.setenv(INTERFACE, "eth0")
+    check_own_address()
+
+
+@pytest.mark.parametrize("address", ["10.77.0.2", "fe80::1%eth0"])
+def test_an_address_of_a_network_is_accepted(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(address, monkeypatch)
+    check_own_address()

@@ -1,0 +1,132 @@
+"""Jobs on several hosts: messages name the hosts of lost ranks, one rank reports without the store, no launcher blocks."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import RendezvousHandler
+
+from chimerac.interpreter.launch import membership
+from chimerac.interpreter.launch.membership import Membership
+from chimerac.interpreter.transport import liveness, rendezvous
+from chimerac.interpreter.transport.liveness import LivenessCheck
+from chimerac.interpreter.transport.progress import Awaited, Progress
+from chimerac.interpreter.transport.rendezvous import Host, Rendezvous, ranks_of_hosts
+
+HOSTS = [Host("0", "node1"), Host("0", "node1"), Host("1", "node2"), Host("1", "node2")]
+
+
+class LostStore:
+    """The store of a host that is lost: it never answers."""
+
+    def check(self, keys: list[str]) -> bool:
+        threading.Event().wait()
+        return True
+
+    def add(self, key: str, amount: int) -> int:
+        threading.Event().wait()
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(liveness, "EVERY_S", 0.01)
+    monkeypatch.setattr(liveness, "STORE_S", 0.2)
+    monkeypatch.setattr(liveness, "LOST_S", 0.2)
+    monkeypatch.setattr(rendezvous, "GRACE_S", 0.2)
+    monkeypatch.setattr(rendezvous, "CLOSED_S", 0.2)
+    monkeypatch.setattr(membership, "SHUTDOWN_S", 0.2)
+
+
+def message(store: object, rank: int, answering: list[int], awaited: int, error: str) -> str:
+    """Return what a rank of four on two hosts says when its wait for another one fails."""
+    checks = [LivenessCheck(store, r, 4, hosted=False, progress=Progress()) for r in range(4)]  # type: ignore[arg-type]
+    for r in answering:
+        checks[r].start()
+    mine = Rendezvous(timedelta(seconds=2), checks[rank], Progress(), HOSTS)
+    text = str(mine.lost(Awaited(f"the receive from rank {awaited}", "receive", (awaited,)), RuntimeError(error)))
+    for r in answering:
+        checks[r].stop()
+    return text
+
+
+def test_all_ranks_of_a_lost_host_are_named_with_the_host() -> None:
+    assert message(HashStore(), 1, [0, 1], 2, "Connection closed").endswith("failed: ranks 2, 3 (node2) have ended")
+    assert message(HashStore(), 1, [0, 1], 2, "timed out").endswith("after 2 s: ranks 2, 3 (node2) do not answer")
+
+
+def test_a_lost_rank_of_a_host_that_goes_on_is_named_alone() -> None:
+    assert message(HashStore(), 0, [0, 1, 3], 2, "Connection closed").endswith("failed: rank 2 (node2) has ended")
+
+
+def test_the_ranks_on_the_host_of_a_lost_store_are_named() -> None:
+    store = "the store of torchrun, on the host of ranks 0, 1 (node1),"
+    assert message(LostStore(), 2, [], 1, "timed out").endswith(f"after 2 s: {store} does not answer")
+    assert message(LostStore(), 2, [], 1, "Connection closed").endswith(f"failed: {store} has ended")
+    assert message(LostStore(), 0, [], 1, "timed out").endswith("after 2 s: the store of torchrun does not answer")
+
+
+def test_hosts_of_one_name_are_told_apart() -> None:
+    same = [Host("0", "localhost"), Host("1", "localhost")]
+    assert ranks_of_hosts([0, 1], same) == "rank 0 (localhost), rank 1 (localhost)"
+    assert ranks_of_hosts([0, 1], []) == "ranks 0, 1"
+
+
+def test_without_the_store_one_rank_of_a_host_reports(tmp_path: Path) -> None:
+    progress = Progress()
+    checks = [LivenessCheck(LostStore(), r, 4, False, progress, claim=tmp_path / "report") for r in (2, 3)]  # type: ignore[arg-type]
+    assert [check.claims_report() for check in checks] == [True, False]
+
+
+def test_a_rank_that_was_asked_to_end_does_so_if_the_store_is_lost() -> None:
+    ended, codes = threading.Event(), []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    check = LivenessCheck(LostStore(), 2, 4, False, Progress(), end)  # type: ignore[arg-type]
+    check.terminate()
+    assert ended.wait(30) and codes == [1]
+
+
+class Handler(RendezvousHandler):
+    """A handler whose store is lost; `blocks`: it does not answer, otherwise it raises."""
+
+    use_agent_store = True
+
+    def __init__(self, blocks: bool) -> None:
+        self.blocks, self.asked = blocks, threading.Event()
+
+    def num_nodes_waiting(self) -> int:
+        self.asked.set()
+        if self.blocks:
+            threading.Event().wait()
+        raise RuntimeError("The connection to the C10d store has failed")
+
+    def shutdown(self) -> bool:
+        return self.num_nodes_waiting() == 0
+
+    def get_backend(self) -> str:
+        return "c10d"
+
+    def get_run_id(self) -> str:
+        return "run1"
+
+    next_rendezvous = is_closed = set_closed = num_nodes_waiting  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_the_launcher_goes_on_if_the_store_is_lost(blocks: bool) -> None:
+    handler = Handler(blocks)
+    member = Membership(handler)
+    assert (member.num_nodes_waiting(), member.num_nodes_waiting()) == (0, 0)
+    assert handler.asked.wait(30)
+    assert not member.shutdown()
+    assert (member.get_backend(), member.get_run_id(), member.use_agent_store) == ("c10d", "run1", True)

@@ -15,7 +15,7 @@ def check_own_address() -> None:
     """Check, for a job on several hosts, that the address which gloo takes is not one that only this host can reach.
 
     gloo takes the first address of the host name if no interface is named, and the loopback interface if it has none. Then
-    the ranks of the other hosts would wait for their timeout. Raises ChimeraError E840.
+    the ranks of the other hosts would wait for their timeout. Raises ChimeraError E819.
     """
     if os.environ.get(INTERFACE):
         return
@@ -29,7 +29,7 @@ def check_own_address() -> None:
     found = f"its own name resolves to {address}" if address else "its own name has no address"
     interfaces = ", ".join(i for _, i in socket.if_nameindex() if i != "lo") or "none but the loopback"
     raise refuse(
-        "E840",
+        "E819",
         f"the other hosts cannot connect to host {name}: {found}",
         notes=(f"network interfaces of {name}: {interfaces}",),
         help=f"set {INTERFACE} to the interface between the hosts, or correct the name in /etc/hosts",

@@ -115,7 +115,7 @@ def test_a_host_whose_name_resolves_to_its_loopback_is_named_and_an_interface_he
         second.run("mount", "--bind", str(own), "/etc/hosts")
         with first.start(*command) as one, second.start(*command) as other:
             messages = [process.communicate(timeout=100)[1] for process in (one, other)]
-        fact = "error[E840]: the other hosts cannot connect to host node2: its own name resolves to 127.0.1.1\n"
+        fact = "error[E819]: the other hosts cannot connect to host node2: its own name resolves to 127.0.1.1\n"
         assert messages[0] == "" and messages[1].startswith(fact)
         with first.start(*command) as one, second.start(*command, GLOO_SOCKET_IFNAME="eth0") as other:
             assert [process.communicate(timeout=100)[1] for process in (one, other)] == ["", ""]

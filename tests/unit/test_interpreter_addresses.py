@@ -43,7 +43,7 @@ def test_an_address_that_only_this_host_reaches_is_refused(
     with pytest.raises(ChimeraError) as error:
         check_own_address()
     (finding,) = error.value.diagnostics
-    assert (finding.code, finding.message) == ("E840", f"the other hosts cannot connect to host node2: {fact}")
+    assert (finding.code, finding.message) == ("E819", f"the other hosts cannot connect to host node2: {fact}")
     assert finding.notes == ("network interfaces of node2: eth0, ib0",)
     monkeypatch.setenv(INTERFACE, "eth0")
     check_own_address()

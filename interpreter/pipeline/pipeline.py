@@ -348,7 +348,7 @@ class Pipeline:
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write the times of the last step on all ranks to a file that Perfetto opens; called by all ranks together.
 
-        Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E003 on all ranks if the file cannot
+        Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E811 on all ranks if the file cannot
         be written.
         """
         if not self._has_run:

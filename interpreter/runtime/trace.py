@@ -32,7 +32,7 @@ ARROW_NS = 1000  # an arrow begins and ends this long after the beginning of its
 def write_trace(program: Program, times: Times, transport: Transport, path: str | os.PathLike[str]) -> None:
     """Write the trace of the iteration in which each rank has these times; called by all ranks together.
 
-    Rank 0 writes the file: completely, or not at all. Raises ChimeraError E003 on all ranks if it cannot be written.
+    Rank 0 writes the file: completely, or not at all. Raises ChimeraError E811 on all ranks if it cannot be written.
     """
     offsets = clock_offsets(transport)
     gathered = transport.all_gather(times.to_json())
@@ -44,7 +44,7 @@ def write_trace(program: Program, times: Times, transport: Transport, path: str 
         except ChimeraError as error:
             failure = error.diagnostics[0].message
     if failure := transport.all_gather(failure)[0]:
-        raise refuse("E003", failure)
+        raise refuse("E811", f"the trace {failure}", help="give another path")
 
 
 def trace_text(program: Program, times: Sequence[Times]) -> str:

@@ -148,7 +148,7 @@ def test_a_measured_timeline_is_drawn_like_a_predicted_one() -> None:
         start, end = (10**9 + 7_000_000 * x[rows] for x in (s.timeline.start, s.timeline.end))
         stamps = [10**9, *end.tolist(), int(end[-1])]
         waits = np.cumsum([0, *(start - stamps[:-2]), 0]).tolist()  # until an instruction begins, it waits
-        measured.append(times_of(stamps, waits, p.table.is_task[rows]).timeline(p, rank))
+        measured.append(times_of(stamps, waits, p.table.is_task[rows], sent=stamps[-1]).timeline(p, rank))
     both = Timeline.concatenate(measured)
     both = replace(both, start=both.start - both.start.min(), end=both.end - both.start.min())
     assert (both.start == 7_000_000 * s.timeline.start).all() and (both.end == 7_000_000 * s.timeline.end).all()

@@ -107,7 +107,7 @@ def test_a_trace_that_cannot_be_written_is_refused_on_every_rank(tmp_path: Path)
             pipe.trace(tmp_path / "trace.json")
         trainer = trainer_of(program, transport)
         trainer.gradients(0)
-        with pytest.raises(ChimeraError, match=r"E003: .*gone.*cannot be written") as caught:
+        with pytest.raises(ChimeraError, match=r"E811: the trace .*gone.*cannot be written") as caught:
             trainer.pipeline.trace(tmp_path / "gone" / "trace.json")
         trainer.gradients(0)  # the pipeline goes on
         return str(caught.value)
@@ -157,7 +157,7 @@ def test_an_evaluation_after_the_step_does_not_change_the_times() -> None:
     trainer = trainer_of(ONE_RANK, Alone())
     trainer.gradients(0)
     before = trainer.pipeline.times.to_json()
-    trainer.pipeline.evaluate_batch(trainer.batch(0, 0))
+    trainer.pipeline.evaluate_batch(trainer.batches(0, 0)[0])
     assert trainer.pipeline.times.to_json() == before
 
 

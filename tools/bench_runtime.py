@@ -36,7 +36,7 @@ from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.model import build_stage
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
-from tests.proof.record import record, table
+from tests.proof.record import record, stamp, table
 from tools import bench_bare
 from tools.bench_models import GPT, SAMPLES, SEED, TINY, Sizes, mean_loss, model_of, tokens_of
 
@@ -200,7 +200,7 @@ def main() -> int:
         text, met = report(json.loads(out.read_text()))
     print(text)
     if options.write:
-        record(PAGE, "runtime", text, time.monotonic() - begin)
+        record("runtime", stamp(time.monotonic() - begin, SEED, ("torch",)) + text, PAGE)
     return 0 if met else 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.faults import JOBS
-from tests.distributed.test_first_run import finished
+from tests.distributed.test_first_run import run_command
 
 pytestmark = pytest.mark.distributed
 
@@ -58,7 +58,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def results() -> Any:
     """Return the exit code and the messages of each rank of each job."""
-    run = finished(sys.executable, "tests/distributed/faults.py")
+    run = run_command(sys.executable, "tests/distributed/faults.py")
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert set(found) == set(JOBS) == {*EXPECTED, "slow"}

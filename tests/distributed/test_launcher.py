@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, children, ended, started
+from tests.distributed.test_first_run import CHIMERA, RUN, TINY, TORCHRUN, children, have_ended, start_process
 
 pytestmark = pytest.mark.distributed
 
@@ -44,7 +44,7 @@ def imports_torch(process: subprocess.Popen[str]) -> bool:
 
 def test_a_killed_rank_is_named_and_the_ranks_are_restarted() -> None:
     """The second attempt trains from the start."""
-    with started(*LAUNCHER, "--max-restarts", "1", *QUICK, "--iterations", "9") as launcher:
+    with start_process(*LAUNCHER, "--max-restarts", "1", *QUICK, "--iterations", "9") as launcher:
         ranks = wait_for_iteration(launcher)
         assert len(ranks) == 2, "as many as the program needs"
         os.kill(ranks[1], signal.SIGKILL)
@@ -58,29 +58,29 @@ def test_a_killed_rank_is_named_and_the_ranks_are_restarted() -> None:
 
 
 def test_ctrl_c_ends_the_launcher_and_its_ranks_with_one_line() -> None:
-    with started(sys.executable, *LONG) as early, started(sys.executable, *LONG) as late:
+    with start_process(sys.executable, *LONG) as early, start_process(sys.executable, *LONG) as late:
         wait_until(lambda: imports_torch(early), early)
         os.kill(early.pid, signal.SIGINT)
         assert early.communicate(timeout=30) == ("", "interrupted\n") and early.returncode == 130
         ranks = wait_for_iteration(late)
         os.kill(late.pid, signal.SIGINT)
         assert late.communicate(timeout=30)[1] == "interrupted\n" and late.returncode == 130
-        assert ended(ranks, within_s=10)
+        assert have_ended(ranks, within_s=10)
 
 
 def test_sigterm_stops_all_ranks_after_the_same_iteration() -> None:
-    with started(sys.executable, *LONG) as launcher:
+    with start_process(sys.executable, *LONG) as launcher:
         ranks = wait_for_iteration(launcher)
         os.kill(launcher.pid, signal.SIGTERM)
         out, message = launcher.communicate(timeout=60)
-        assert (launcher.returncode, message) == (143, "") and ended(ranks, within_s=10)
+        assert (launcher.returncode, message) == (143, "") and have_ended(ranks, within_s=10)
     assert re.search(r"^stopped by SIGTERM after iteration \d+ of 1000000$", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", [[sys.executable], TORCHRUN], ids=["launcher", "torchrun"])
 def test_no_rank_outlives_the_process_that_started_it_a_moment_ago(command: list[str]) -> None:
-    with started(*command, *LONG) as parent:
+    with start_process(*command, *LONG) as parent:
         wait_until(lambda: children(parent.pid), parent)
         ranks = children(parent.pid)
         parent.kill()
-        assert ended(ranks, within_s=10)
+        assert have_ended(ranks, within_s=10)

@@ -172,7 +172,7 @@ def contents(world: World, buffers: list[list[Tensor]]) -> object:
         (k, c.sends, c.receives, c.done, len(c.waiting)) for k, c in world.channels.items() if c.sends + c.receives
     )
     queues = sorted((str(k), tuple((d.missing, d.complete) for d in q)) for k, q in world.queues.items() if q)
-    sums = sorted((k, d.missing, sorted(parts)) for k, (d, parts) in world.sums.items())
+    sums = sorted((k, d.missing, sorted(parts)) for k, (d, parts) in world.joined.items())
     return channels, queues, sums, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
 
 

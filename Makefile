@@ -28,10 +28,10 @@ train: $(READY) ## train a small GPT with Chimera on two ranks (CPU), then run f
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 interpreter/run.py schedules/chimera.sched -p D=4 --timed 40
 
 test: $(READY) ## run all tests that need only Python
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-all: $(READY) ## run all tests, including those that need root, a browser or a GPU
-	$(BIN)/python -m pytest -n $(JOBS) --everything $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --everything $(ARGS)
 
 proof: $(READY) ## test the verifier and record the results in docs/proof.md: half an hour + FUZZ_MINUTES (60) + GROWTH_MINUTES (20)
 	CHIMERA_EXAMPLES=20 $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=proof --timeout=3600 tests/property $(ARGS)

@@ -100,7 +100,7 @@ def before_forwards(rank: int, fault: Callable[..., None]) -> Callable[[Trainer]
 
     def prepare(trainer: Trainer) -> None:
         if trainer.transport.rank == rank:
-            for stage in trainer.stages.values():
+            for stage in trainer.pipeline.stages.values():
                 stage.register_forward_pre_hook(fault)
 
     return prepare

@@ -124,7 +124,8 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     for name in OURS:
         runners[f"ours {name}"], counts[name] = ours(name, z, micro_batches, transport)
     for name in THEIRS:
-        runners[f"torch {name}"] = theirs(name, z, micro_batches)
+        if z is GPT or name not in V_SHAPED:  # torch's split backward fails on the tiny model: "can't detach views in-place"
+            runners[f"torch {name}"] = theirs(name, z, micro_batches)
     runners["chimera by hand"] = by_hand(z, micro_batches)
     times: dict[str, list[float]] = {name: [] for name in runners}
     for number in range(rounds + 1):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Machine, Program
-from chimerac.compiler import compile_schedule, evaluation_of, load_program, simulate
+from chimerac.compiler import compile_schedule, evaluation_of, load_program
 from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
 from chimerac.interpreter.launch.plan import TRANSPORT, Plan, RankBytes, arranging, check_kind, for_another_machine
 from chimerac.interpreter.launch.settings import RunSettings
-from chimerac.interpreter.runtime.times import IterationTimes
+from chimerac.interpreter.pipeline.programs import predicted_times, with_depth
 
 
 def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
@@ -39,9 +39,7 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     if not timed:
         return Plan(program, evaluation_of(running), None, partial(_memory, program))
     # In a timed run messages are real, and their time is not simulated: hop is 0.
-    simulated = simulate(running, {"hop": 0})
-    idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
-    return Plan(program, None, IterationTimes(simulated.makespan / simulated.scale, idle))
+    return Plan(program, None, predicted_times(running, {"hop": 0}))
 
 
 def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
@@ -51,20 +49,13 @@ def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
 
 def _compiled(settings: RunSettings) -> Program:
     """Return the program of a schedule. A parameter D that is not given follows from the number of processes."""
-    parameters, width = dict(settings.parameters), settings.width or 1
-    started = int(os.environ.get("WORLD_SIZE", "0"))
-    if "D" not in parameters and started and started % width == 0 and not settings.loopback:
-        depth = started // width
-        try:
-            return compile_schedule(settings.schedule, parameters | {"D": depth}, width).program
-        except ChimeraError as error:
-            if all(d.code != "E203" for d in error.diagnostics):  # the schedule has a parameter D
-                note = f"D = {depth} follows from the {started} processes that were started"
-                raise ChimeraError(
-                    replace(d, notes=tuple(note if n == f"D was given: -p D={depth}" else n for n in d.notes))
-                    for d in error.diagnostics
-                ) from None
-    return compile_schedule(settings.schedule, parameters, width).program
+    width = settings.width or 1
+    started = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
+
+    def compiled(parameters: Mapping[str, int]) -> Program:
+        return compile_schedule(settings.schedule, parameters, width).program
+
+    return with_depth(compiled, dict(settings.parameters), width, started)
 
 
 def _check_machine(program: Program, settings: RunSettings) -> None:

@@ -60,9 +60,12 @@ def with_depth(compiled: Compile, parameters: Mapping[str, int], width: int, wor
     return compiled(parameters)
 
 
-def predicted_times(program: Program) -> IterationTimes:
-    """Return the times of an iteration by the simulator, in units of the program's costs."""
-    simulated = simulate(program)
+def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:
+    """Return the times of an iteration by the simulator, in units of the program's costs.
+
+    costs: by name, in the place of the program's, as for `simulate`.
+    """
+    simulated = simulate(program, costs)
     idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
     return IterationTimes(simulated.makespan / simulated.scale, idle)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -179,26 +180,22 @@ class Processes:
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
-        awaited, then, total = Awaited(f"the sum over {ranks_text(ranks)}", "sum", ranks), None, buffer
-        if self._staged:
-            total = self._host(buffer)
-            total.copy_(buffer)
-            then = self._release(total, buffer)
-        try:
-            work = dist.all_reduce(total, group=self._collectives[ranks], async_op=True)
-        except RuntimeError as error:
-            raise self.rendezvous.lost(awaited, error) from error
-        return PendingOperation(self, work, awaited, then, self.rendezvous.limit if self._limits_waits else None)
+        return self._launch(Awaited(f"the sum over {ranks_text(ranks)}", "sum", ranks), dist.all_reduce, ranks, buffer)
 
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
         """Give all of these ranks the buffer of rank `source`; called by them together, outside the streams."""
-        awaited, then, values = Awaited(f"what rank {source} sends to {ranks_text(ranks)}", "all", ranks), None, buffer
+        awaited = Awaited(f"what rank {source} sends to {ranks_text(ranks)}", "all", ranks)
+        return self._launch(awaited, partial(dist.broadcast, src=source), ranks, buffer)
+
+    def _launch(self, awaited: Awaited, collective: Callable[..., Any], ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+        """Launch a collective of torch that changes `buffer` in place."""
+        then, values = None, buffer
         if self._staged:
             values = self._host(buffer)
             values.copy_(buffer)
             then = self._release(values, buffer)
         try:
-            work = dist.broadcast(values, source, group=self._collectives[ranks], async_op=True)
+            work = collective(values, group=self._collectives[ranks], async_op=True)
         except RuntimeError as error:
             raise self.rendezvous.lost(awaited, error) from error
         return PendingOperation(self, work, awaited, then, self.rendezvous.limit if self._limits_waits else None)

@@ -105,6 +105,8 @@ class Message:
         self._held = 0
         self.buffer: Tensor | None = None
         self.pending: Pending | None = None
+        for slot in self._slots:
+            slot.message = self
 
     def receive(self) -> None:
         """Post the receive into a new buffer."""
@@ -114,14 +116,11 @@ class Message:
             tensors, each = self._layout.unpack(buffer), self._each
             for n, slot in enumerate(self._slots):
                 slot.set(tensors[n * each : (n + 1) * each])
-                slot.message = self
         else:
             shape, dtype, device = self._single
             self.buffer = buffer = torch.empty(shape, dtype=dtype, device=device)
             self.pending = self._transport.recv(self._peer, buffer)
-            slot = self._slots[0]
-            slot.set((buffer,))
-            slot.message = self
+            self._slots[0].set((buffer,))
         self._held = len(self._slots)
 
     def arrive(self) -> None:

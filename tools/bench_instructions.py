@@ -1,0 +1,213 @@
+"""Measures what the executor costs per instruction, without communication and without a second process.
+
+Every rank of a schedule is executed alone, over a transport whose messages arrive at once. Beside it runs a bare loop: the
+same modules, called in the same order, with the calls of autograd that a loop written by hand needs. The time of the
+executor is the difference, summed over the ranks, divided by the number of instructions.
+
+    python -m tools.bench_instructions [SCHEDULE ...]     default: every schedule of the library
+    python -m tools.bench_instructions --write            and records the result in docs/benchmarks.md
+
+Times are processor times, the median of paired iterations. The exit status is 1 if a schedule costs more than the goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.runtime.batch import TensorBatch
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.draws import Draws
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.model import Model, Stage
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.split import Splitting
+from chimerac.interpreter.transport.progress import Progress
+from chimerac.compiler.library import names
+from tests.proof.record import record, stamp, table
+from tools.bench_models import SAMPLES, SEED, TINY, model_of, tokens_of
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+DEPTH, MICRO_BATCHES, ITERATIONS = 4, 64, 31
+GOAL = 5.0  # microseconds per instruction
+
+
+class Arrived:
+    """A transfer or a collective that is complete."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class Instant:
+    """A transport of one rank whose messages arrive at once. What arrives is whatever the buffer holds: zeros."""
+
+    waited_ns, device = 0, torch.device("cpu")
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world, self.progress, self._arrived = rank, world, Progress(), Arrived()
+
+    def connect(self, program: Program) -> None:
+        """Do nothing."""
+
+    def send(self, peer: int, buffer: Tensor) -> None:
+        """Do nothing."""
+
+    def recv(self, peer: int, buffer: Tensor) -> Arrived:
+        """Return a message that has arrived."""
+        return self._arrived
+
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Arrived:
+        """Return a collective that is complete."""
+        return self._arrived
+
+    def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Arrived:
+        """Return a collective that is complete."""
+        return self._arrived
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def forget(self, buffer: Tensor) -> None:
+        """Do nothing."""
+
+    def all_reduce(self, buffer: Tensor) -> None:
+        """Do nothing."""
+
+    def all_gather(self, text: str) -> Sequence[str]:
+        """Return the text of every rank: they are equal."""
+        return [text] * self.world
+
+
+class BareLoop:
+    """The tasks of a rank in the order of its stream, without an executor. received: a value for every task that reads one."""
+
+    def __init__(self, executor: Executor, model: Model, tokens: Tensor) -> None:
+        self.stages, self.model, self.parts, self.divisor = executor.stages, model, tokens.split(SAMPLES), tokens.numel()
+        self.last, self.received = executor.header.stages - 1, torch.zeros(SAMPLES, TINY.length, TINY.hidden)
+        self.steps: list[tuple[Callable[..., None], Stage, int, tuple[int, int, int], bool]] = []
+        split = {(i.pipe, i.stage, m) for i in executor.stream if isinstance(i, BwdInput) for m in i.micro_batches}
+        for i in executor.stream:
+            if isinstance(i, (Fwd, Bwd, BwdInput, BwdWeight)):
+                method: Callable[..., None]
+                if isinstance(i, Fwd):
+                    method = self.forward_to_recompute if i.recompute else self.forward
+                else:
+                    method = self.backward_weight if isinstance(i, BwdWeight) else self.backward
+                for m in i.micro_batches:
+                    key = (i.pipe, i.stage, m)
+                    self.steps.append((method, self.stages[i.stage], i.stage, key, key in split))
+        self.kept: dict[tuple[int, int, int], tuple[Tensor, Splitting | None] | None] = {}
+
+    def run(self) -> None:
+        """Run one iteration."""
+        for method, module, stage, key, is_split in self.steps:
+            method(module, stage, key, is_split)
+        self.kept.clear()
+
+    def forward(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+        """Run a forward and keep its graph."""
+        x = self.parts[key[2]] if stage == 0 else self.received.detach().requires_grad_()
+        splitting = Splitting() if is_split else None
+        with splitting or nullcontext():
+            outputs = module(x)
+            if stage == self.last:
+                outputs = (self.model.loss(outputs, self.parts[key[2]]) / self.divisor,)
+        outputs[0].detach()  # what is sent, or added to the loss
+        self.kept[key] = outputs[0], splitting
+
+    def forward_to_recompute(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+        """Run a forward that its backward runs again."""
+        with torch.no_grad():
+            outputs = module(self.parts[key[2]] if stage == 0 else self.received)
+            if stage == self.last:
+                _ = self.model.loss(outputs, self.parts[key[2]]) / self.divisor
+        self.kept[key] = None
+
+    def backward(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+        """Run a full backward, or the half for the input."""
+        if self.kept[key] is None:
+            self.forward(module, stage, key, is_split)
+        kept = self.kept[key]
+        assert kept is not None
+        torch.autograd.backward(kept[0], None if stage == self.last else self.received)
+
+    def backward_weight(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:
+        """Run the half for the weights."""
+        kept = self.kept[key]
+        assert kept is not None
+        assert kept[1] is not None
+        kept[1].weights()
+
+
+def measure(program: Program) -> tuple[int, float, float]:
+    """Return the instructions of all ranks, and the seconds of an iteration of all of them, ours and bare."""
+    model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches)
+    parts = partitioned(program, model, describe(model, SAMPLES))
+    draws = [Draws(SEED, 0, ())] * program.header.micro_batches
+    batch = TensorBatch((tokens,), tokens, program.header.micro_batches, tokens.numel(), draws)
+    count, ours, difference = 0, 0.0, 0.0
+    for rank in range(program.header.ranks):
+        held = [s for s in range(program.header.stages) if rank in program.header.holders([s])]
+        stages = {s: parts.build(s, SEED) for s in held}
+        executor = Executor(program, model, stages, parts.table, Instant(rank, program.header.ranks))
+        bare = BareLoop(executor, model, tokens)
+        mine, others = [], []
+        for number in range(ITERATIONS + 3):
+            begin = time.thread_time()
+            executor.run(batch)
+            middle = time.thread_time()
+            bare.run()
+            end = time.thread_time()
+            for stage in stages.values():
+                stage.zero_grad()
+            if number >= 3:  # the first ones are a warm-up
+                mine.append(middle - begin)
+                others.append(end - middle)
+        count += len(executor.stream)
+        ours += statistics.median(mine)
+        difference += statistics.median(a - b for a, b in zip(mine, others, strict=True))
+    return count, ours, difference
+
+
+def main() -> int:
+    """Measure, print and record. Return 1 if a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("schedules", nargs="*", default=names())
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    begin, rows, met = time.monotonic(), [], True
+    for name in options.schedules:
+        try:
+            program = compile_schedule(name, {"D": DEPTH, "N": MICRO_BATCHES}).program
+        except ChimeraError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 2
+        count, ours, difference = measure(program)
+        each = difference / count * 1e6
+        met &= each <= GOAL
+        rows.append([name, count, f"{ours / count * 1e6:.1f}", f"{each:.1f}", "met" if each <= GOAL else "missed"])
+        print(*rows[-1], flush=True)
+    head = ["schedule", "instructions", "µs per instruction", "of this the executor", f"goal: at most {GOAL:g}"]
+    text = table(head, rows)
+    print(text)
+    if options.write:
+        record("instructions", stamp(time.monotonic() - begin, SEED, ("torch",)) + text + "\n", PAGE)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

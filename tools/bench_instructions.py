@@ -27,6 +27,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
+from chimerac.compiler.library import names
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
@@ -35,7 +36,6 @@ from chimerac.interpreter.runtime.model import Model, Stage
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.transport.progress import Progress
-from chimerac.compiler.library import names
 from tests.proof.record import record, stamp, table
 from tools.bench_models import SAMPLES, SEED, TINY, model_of, tokens_of
 

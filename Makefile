@@ -66,6 +66,8 @@ figures: $(READY) ## rewrite every drawing and table in README and docs, and the
 bench: $(READY) ## compare runtime and compiler with torch's, and timed stages with the simulation (five minutes)
 	$(BIN)/python -m tools.bench_runtime
 	@echo
+	$(BIN)/python -m tools.bench_instructions
+	@echo
 	$(BIN)/python -m tools.bench_timed
 	@echo
 	$(BIN)/python -m tools.bench

@@ -35,9 +35,11 @@ from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.model import build_stage
 from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.proof.record import record, stamp, table
 from tools import bench_bare
+from tools.bench_instructions import Instant
 from tools.bench_models import GPT, SAMPLES, SEED, TINY, Sizes, mean_loss, model_of, tokens_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +57,7 @@ GOALS = {
         ("ours chimera", "torch 1F1B", 0.90),
         ("ours chimera", "best of torch", 0.97),
         ("ours chimera", "chimera by hand", 1.02),
+        ("ours on one rank", "alone", 1.02),
         ("ideal", "ours chimera", None),
     ],
     "GPT, N=16": [
@@ -68,9 +71,9 @@ GOALS = {
 EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # at least
 
 
-def ours(name: str, z: Sizes, micro_batches: int, transport: Gloo) -> tuple[Callable[[], None], int]:
+def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple[Callable[[], None], int]:
     """Return a function that runs one iteration with our runtime, and the number of its instructions on this rank."""
-    program = compile_schedule(name, {"D": RANKS, "N": micro_batches, **OURS[name]}).program
+    program = compile_schedule(name, {"D": transport.world, "N": micro_batches, **OURS[name]}).program
     model, tokens = model_of(z), tokens_of(z, micro_batches)
     pipe = Pipeline.of(program, partitioned(program, model, describe(model, SAMPLES)), transport, SEED)
     draws = [Draws(SEED, 0, ())] * micro_batches
@@ -121,6 +124,7 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
     """Return the seconds of each round for every runner, and the instructions of this rank by schedule."""
     transport, counts = Gloo(), {}
     runners: dict[str, Callable[[], None]] = {"alone": alone(z, micro_batches)}
+    runners["ours on one rank"], _ = ours("1f1b", z, micro_batches, Instant(0, 1))
     for name in OURS:
         runners[f"ours {name}"], counts[name] = ours(name, z, micro_batches, transport)
     for name in THEIRS:

@@ -1,7 +1,7 @@
 """Requests to stop: SIGTERM during the training ends it after the current iteration, on all ranks together.
 
-The training loop reads `stop_requested()` on every rank, and the ranks exchange it with the measurements of the iteration. A
-second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default action.
+The training loop calls `stop_requested()` on every rank, and the ranks exchange the results with the measurements of the
+iteration. A second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default action.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _requested = threading.Event()
 
 
 def stop_requested() -> bool:
-    """Return whether this process has been asked to stop."""
+    """Return whether this process got SIGTERM inside `accepting_stop_requests`."""
     return _requested.is_set()
 
 
 @contextmanager
 def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Take SIGTERM as a request to stop. notify: called in another thread when it comes, also while this one is inside torch.
+    """Handle SIGTERM as a request to stop. notify: called at the first one, in another thread, also while this one is in torch.
 
-    Only the main thread of a process gets signals: in another one, as in loopback, this does nothing.
+    Python handles signals only in the main thread. In another thread, as in loopback, this does nothing.
     """
     _requested.clear()
     if threading.current_thread() is not threading.main_thread():
@@ -44,7 +44,7 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
 
     listener = threading.Thread(target=listen, name="stop requests", daemon=True)
     listener.start()
-    # Python runs its handlers between two instructions of the main thread, but it writes the number of the signal at once.
+    # Python runs the handler only when the main thread is not inside torch. The number of the signal is written at once.
     previous_fd = signal.set_wakeup_fd(send, warn_on_full_buffer=False)
     previous = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
@@ -52,6 +52,6 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
     finally:
         signal.signal(signal.SIGTERM, previous)
         signal.set_wakeup_fd(previous_fd)
-        os.close(send)  # the listener reads the end of the pipe
+        os.close(send)  # the listener then reads no more numbers, and returns
         listener.join()
         os.close(receive)

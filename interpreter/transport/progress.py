@@ -169,18 +169,19 @@ def position_of(local_rank: int) -> Position | None:
 
 
 def read_position(path: Path) -> Position | None:
-    """Return the position in a file; None if there is none."""
+    """Return the position in a file; None if there is none, or if its disk was full."""
     try:
-        return Position(*memoryview(path.read_bytes()[:BYTES]).cast("q"))
-    except (OSError, ValueError, TypeError):
+        content = path.read_bytes()
+    except OSError:
         return None
+    return Position(*memoryview(content).cast("q")) if len(content) == BYTES else None
 
 
 def _mapped(path: Path | None) -> mmap.mmap:
     if path is not None:
         try:
             with path.open("w+b") as file:
-                file.write(bytes(BYTES))  # reserves the space: on a full disk, writing to the memory would kill the process
+                file.write(bytes(BYTES))  # takes the space: on a full disk, writing to the memory later would kill the process
                 file.flush()
                 return mmap.mmap(file.fileno(), BYTES)
         except OSError:

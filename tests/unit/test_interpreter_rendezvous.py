@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from functools import partial
@@ -16,7 +18,7 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import liveness, rendezvous
 from chimerac.interpreter.transport.liveness import LivenessCheck
-from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress
+from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress, read_position
 from chimerac.interpreter.transport.rendezvous import Rendezvous
 
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
@@ -84,6 +86,27 @@ def test_the_position_of_a_rank_of_this_machine_is_read_from_its_file(tmp_path: 
     found = error_of_a_wait(job.ranks[0], receive(1), LATE)
     assert str(found).endswith(": rank 1 does not answer, in instruction 1: FWD main s1 m0")
     assert found.hanging == (os.getpid(),), "the process that wrote the file"
+
+
+@pytest.mark.root
+def test_a_full_disk_does_not_kill_a_rank_and_leaves_no_position(tmp_path: Path) -> None:
+    """Writing to memory that is mapped from a file without space on its disk is a bus error."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from chimerac.interpreter.transport.progress import NUMBER, Progress, read_position\n"
+        "path = Path(sys.argv[1]) / 'progress'; position = Progress(path).position; position[NUMBER] = 3\n"
+        "print(position[NUMBER], read_position(path))"
+    )
+    commands = 'mount -t tmpfs -o size=64k none "$1" && { head -c 1M /dev/zero > "$1/fill"; exec "$2" -c "$3" "$1"; }'
+    words = ["unshare", "--mount", "sh", "-c", commands, "sh", str(tmp_path), sys.executable, code]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "3 None\n"), ended.stderr
+
+
+@pytest.mark.parametrize("length", [0, 8, 39, 41])
+def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -> None:
+    (tmp_path / "progress").write_bytes(bytes(length))
+    assert read_position(tmp_path / "progress") is None
 
 
 def test_a_closed_connection_names_the_rank_that_has_ended() -> None:

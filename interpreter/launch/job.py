@@ -175,7 +175,10 @@ class Training:
         iterations, record, trainer = self.trainer.settings.iterations, self.record, self.trainer
         resumed = self.checkpoints.resume(self.job.settings.resume, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
         self._print(resumed.messages)
-        print_every, losses, held_out, trained_s = max(1, iterations // 10), list[float](), None, 0.0
+        print_every = max(1, iterations // 10)
+        losses: list[float] = []
+        held_out: float | None = None
+        trained_s = 0.0
         record.start(resumed.iteration)
         for iteration in range(resumed.iteration, iterations):
             start = time.perf_counter()
@@ -188,19 +191,20 @@ class Training:
             taken_s += time.perf_counter() - start
             trained_s += taken_s
             losses.append(result.loss)
+            done, is_last = iteration + 1, iteration + 1 == iterations
             # The last figure of each rank is its stop request. All ranks have the figures of all, so they stop together.
-            stops = any(requested for *_, requested in result.figures)
+            stops = not is_last and any(requested for *_, requested in result.figures)
             measured = MeasuredTimes.of([row for *row, _ in result.figures])
             self.ranks.add(measured)
-            speed, done = self.tokens / taken_s, iteration + 1
-            if iteration % print_every == 0 or done == iterations or result.is_skipped:
+            speed = self.tokens / taken_s
+            if iteration % print_every == 0 or is_last or result.is_skipped:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
                 record.print_text(f"iteration {done:>5}   {state}{'   not finite: skipped' if result.is_skipped else ''}")
-            held_out = None if stops and done < iterations else self._held_out_loss(done)
+            held_out = None if stops else self._held_out_loss(done)
             record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
-            self._print(self.checkpoints.after(done, last=stops or done == iterations))
-            if stops and done < iterations:
+            self._print(self.checkpoints.after(done, last=stops or is_last))
+            if stops:
                 write_trace(trainer.pipeline, self.job.settings.trace, record)
                 record.print_text(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED

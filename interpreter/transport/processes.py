@@ -91,7 +91,7 @@ class Processes:
         self.device, self.waited_ns, self.rendezvous = device, 0, rendezvous()
         self.progress = self.rendezvous.progress
         self._backend, self._staged = backend, staged
-        # Whether this class applies the timeout to waits for an all-reduce. NCCL's waits do not block the process.
+        # Whether this class applies the timeout to waits for a collective. NCCL's waits do not block the process.
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
         self._free_buffers: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # in host memory, for reuse
         self._channels: set[tuple[int, int]] = set()  # of all ranks: sender, receiver

@@ -65,11 +65,10 @@ def convert(name: str, value: Any, strict: bool) -> Any:
         return None
     if name == "parameters":
         kind = dict[str, int]
+    adapter = _adapter(kind)
     try:
-        # The JSON form: a list is also a tuple, and a text is also a path, but no text is a number.
-        converted = (
-            _adapter(kind).validate_json(json.dumps(value), strict=True) if strict else _adapter(kind).validate_python(value)
-        )
+        # For the JSON form a list is also a tuple, and a text is also a path, but no text is a number.
+        converted = adapter.validate_json(json.dumps(value), strict=True) if strict else adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f"{part}: " if isinstance(part, str) else f"value {part + 1}: " for part in first["loc"])

@@ -27,27 +27,28 @@ def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ran
     device, sharing = _sharing(settings, ranks_here)
     by_rank = plan.memory(model)
     ranks = [by_rank[rank] for rank in sharing]
-    state = [_state_bytes(r, settings, model, len(by_rank)) for r in ranks]
+    state_bytes = [_state_bytes(r, settings, model, len(by_rank)) for r in ranks]
     whole = model.stage_sums((range(len(model.layers)),))[0]
-    check = whole.weight_bytes + whole.gradient_bytes if checks_gradients else 0
-    needed = sum(sum(r) + max(s, check) for r, s in zip(ranks, state, strict=True))
-    available = measure.available_memory_bytes(device)
-    if needed <= available:
+    # The check of the gradients frees the whole model before the optimizer allocates its state.
+    check_bytes = whole.weight_bytes + whole.gradient_bytes if checks_gradients else 0
+    needed_bytes = sum(sum(r) + max(s, check_bytes) for r, s in zip(ranks, state_bytes, strict=True))
+    available_bytes = measure.available_memory_bytes(device)
+    if needed_bytes <= available_bytes:
         return
     place = "this machine" if device.type == "cpu" else f"GPU {device.index} of this machine"
     count = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
     parts = {
         "weights": sum(r.weights for r in ranks),
         "gradients": sum(r.gradients for r in ranks),
-        "optimizer state": sum(state),
+        "optimizer state": sum(state_bytes),
         "activations and messages": sum(r.others for r in ranks),
     }
     notes = [", ".join(f"{name} {size:,}" for name, size in parts.items())]
-    if check:
-        notes.append(f"the check of the gradients: {check:,} for each rank once, before there is optimizer state")
+    if check_bytes:
+        notes.append(f"the check of the gradients: {check_bytes:,} for each rank once, before there is optimizer state")
     raise refuse(
         "E818",
-        f"{place} has {available:,} bytes available, and its {count} need {needed:,} to train {model.name}",
+        f"{place} has {available_bytes:,} bytes available, and its {count} need {needed_bytes:,} to train {model.name}",
         notes=tuple(notes),
         help=HELP,
     )

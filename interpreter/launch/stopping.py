@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 STOPPED = 128 + signal.SIGTERM  # the exit code after SIGTERM
 _requested = threading.Event()
+_is_accepting = False
 
 
 def stop_requested() -> bool:
@@ -27,6 +28,7 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
 
     Python handles signals only in the main thread. In another thread, as in loopback, this does nothing.
     """
+    global _is_accepting
     _requested.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -35,8 +37,8 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
     os.set_blocking(send, False)
 
     def listen() -> None:
-        while number := os.read(receive, 1):
-            if number[0] == signal.SIGTERM:
+        while number := os.read(receive, 1)[0]:
+            if number == signal.SIGTERM:
                 if _requested.is_set():
                     os._exit(STOPPED)
                 _requested.set()
@@ -47,11 +49,38 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
     # Python runs the handler only when the main thread is not inside torch. The number of the signal is written at once.
     previous_fd = signal.set_wakeup_fd(send, warn_on_full_buffer=False)
     previous = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    _is_accepting = True
     try:
         yield
     finally:
+        _is_accepting = False
         signal.signal(signal.SIGTERM, previous)
         signal.set_wakeup_fd(previous_fd)
-        os.close(send)  # the listener then reads no more numbers, and returns
+        os.write(send, b"\0")  # ends the listener; the end of the pipe would not come while a forked process has it open
         listener.join()
+        os.close(send)
         os.close(receive)
+
+
+# A forked process, such as a worker of a pool, takes no part: SIGTERM has its default action there, and is no request to stop.
+# It is blocked during the fork, because until the reset a SIGTERM for the child would be written to the pipe of the parent.
+
+
+def _before_fork() -> None:
+    if _is_accepting:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_parent() -> None:
+    if _is_accepting:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_child() -> None:
+    if _is_accepting:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -180,6 +180,26 @@ def test_a_second_sigterm_ends_the_process_at_once() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == stopping.STOPPED
 
 
+def test_a_forked_process_takes_no_part_in_requests_to_stop() -> None:
+    """Such as a worker of a pool: SIGTERM ends it alone, and the end of the training does not wait for it."""
+    code = (
+        "import os, signal, threading, time\n"
+        "from chimerac.interpreter.launch.stopping import accepting_stop_requests, stop_requested\n"
+        "def fork():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        signal.pause(); os._exit(3)\n"
+        "    return child\n"
+        "with accepting_stop_requests():\n"
+        "    first, second = fork(), fork()\n"
+        "    os.kill(first, signal.SIGTERM)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]), stop_requested(), flush=True)\n"
+        "os.kill(second, signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, f"{-signal.SIGTERM} False\n"), ended.stderr
+
+
 def test_an_error_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/nowhere/error.json")
     failures.write_error_file("error")

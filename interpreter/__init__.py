@@ -1,4 +1,4 @@
-"""Executing programs on torch.distributed: `Pipeline` for one's own training loop, and run.py, the trainer that uses it."""
+"""Executing programs on torch.distributed: `Pipeline` for any training loop, and run.py, a trainer that uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Pipeline", "load_checkpoint", "save_checkpoint"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        # torch takes 2.6 s to import, which the parts of run.py that come before it should not need.
+        # Importing torch takes 2.6 s. run.py reports wrong options before that.
         from chimerac.interpreter.pipeline import checkpoint, pipeline
 
         return getattr(pipeline if name == "Pipeline" else checkpoint, name)

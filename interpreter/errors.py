@@ -5,8 +5,8 @@
       StuckError           every rank waits for another one; only the loopback sees this
       RankError            one instruction of one rank failed; `cause` is the error itself
 
-Errors in the input are findings, as in the compiler: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md says when
-each is raised.
+Errors in the input are findings, as in the compiler: `chimera_ir.diagnostics.ChimeraError`. docs/architecture.md has a table of
+when each is raised.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class InterpreterError(Exception):
 class PeerLostError(InterpreterError):
     """Another rank has ended, does not answer, or was waited for too long.
 
-    peer_ended: a connection was closed. The other rank may have reported why, or the process that started it knows.
-    hanging: the ids of the processes of this machine that do not answer.
+    peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why it ended. hanging: the ids of
+    the processes of this machine that do not answer.
     """
 
     def __init__(self, message: str, peer_ended: bool = False, hanging: Sequence[int] = ()) -> None:
@@ -37,12 +37,12 @@ class StuckError(InterpreterError):
 class RankError(InterpreterError):
     """One instruction of one rank failed.
 
-    number: of the instruction in the rank's stream, None in the epilogue; text: of the instruction; place: all three as text;
-    cause: the error, which decides whether a traceback helps.
+    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction. place: rank, number and
+    text, as one text. cause: the error itself; its class decides whether the message has a traceback.
     """
 
     def __init__(self, rank: int, number: int | None, text: str, cause: Exception) -> None:
         self.rank, self.number, self.text, self.cause = rank, number, text, cause
         self.place = f"rank {rank}, {text if number is None else f'instruction {number}: {text}'}"
-        only_text = len(cause.args) == 1 and isinstance(cause.args[0], str)
-        super().__init__(f"{self.place}: {cause.args[0] if only_text else repr(cause)}")
+        has_message = len(cause.args) == 1 and isinstance(cause.args[0], str)
+        super().__init__(f"{self.place}: {cause.args[0] if has_message else repr(cause)}")

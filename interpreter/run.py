@@ -1,6 +1,7 @@
 """Train: `python interpreter/run.py schedules/chimera.sched -p D=2 -p N=8` starts the ranks of the program.
 
-torchrun can start them too. Exit codes: 0, 1 for findings and failures, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
+torchrun can start them too. Exit codes: 0; 1 for findings and failures; 2 for a wrong command line or config file; 130 after
+Ctrl-C; 143 after SIGTERM. If a rank fails, the launcher returns the exit code of that rank.
 """
 
 from __future__ import annotations
@@ -17,51 +18,62 @@ from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+from chimerac.interpreter.errors import InterpreterError
 from chimerac.interpreter.launch.failures import EXIT_DELAY_S, end, end_with, write_error_file
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.pipeline.world import check_world
 
 
 def main() -> int:
-    """Run this rank, or start all ranks where torchrun has not, and return the exit code."""
-    # Python puts the folder of a script first: `import training` would find interpreter/training.
+    """Run this rank, or start all ranks if torchrun has not started this process, and return the exit code."""
+    # Python searches the folder of the script first, so `import training` would import interpreter/training.
     if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
         del sys.path[0]
-    reports = os.environ.get("LOCAL_RANK", "0") == "0"
-    settings = _settings(reports)
+    is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # the first rank of each machine prints messages
+    settings = _settings(is_first_here)
     try:
-        plan = planned(settings, notify=lambda text: print(text, file=sys.stderr) if reports else None)
+        plan = make_plan(settings, notify=lambda text: print(text, file=sys.stderr) if is_first_here else None)
         if not settings.loopback:
             if "RANK" not in os.environ:
-                # The launcher imports torch, which takes 2.6 s. Findings about the program come before that.
+                # The launcher imports torch, which takes 2.6 s. Findings about the program are printed before that.
                 from chimerac.interpreter.launch.launcher import launch
 
                 return launch(["--standalone", f"--nproc-per-node={plan.program.world}", __file__, *sys.argv[1:]], plan)
+            _check_environment()
             check_world(plan.program, int(os.environ["WORLD_SIZE"]))
-        # torch and the modules that use it take 2.6 s to import. Findings about the program come before that.
+        # torch and the modules that use it take 2.6 s to import. Findings about the program are printed before that.
         from chimerac.interpreter.launch.start import start
 
         return start(plan, settings)
     except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         os._exit(1)
     except Exception as error:
-        end_with(error, reports)
+        end_with(error, is_first_here)
 
 
-def _settings(reports: bool) -> RunSettings:
-    """Return the settings. All ranks read the same command line; the first rank of each machine reports errors in it."""
+def _settings(prints: bool) -> RunSettings:
+    """Return the settings of the command line. prints: help and errors; only one rank of each machine prints them."""
     with ExitStack() as stack:
-        if not reports:
+        if not prints:
             stack.enter_context(redirect_stdout(StringIO()))
             stack.enter_context(redirect_stderr(StringIO()))
         try:
             return parse_options()
         except SystemExit as exit:
-            if exit.code and reports:
+            if exit.code and prints:
                 write_error_file("the command line is wrong")
-            end(int(exit.code or 0), after_s=EXIT_DELAY_S if exit.code and not reports else 0)
+            end(int(exit.code or 0), after_s=EXIT_DELAY_S if exit.code and not prints else 0)
+
+
+def _check_environment() -> None:
+    """Raise InterpreterError if RANK is set, as torchrun does, but not the other variables that it sets."""
+    if missing := [name for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]:
+        raise InterpreterError(
+            f"the environment has RANK, as of a process that torchrun started, but lacks {', '.join(missing)}: "
+            "start the ranks with torchrun, or unset RANK to start all of them on this machine"
+        )
 
 
 if __name__ == "__main__":

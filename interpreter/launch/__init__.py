@@ -1,1 +1,1 @@
-"""Starting a run: options, settings, plans, jobs, comparison of the ranks, records."""
+"""Running a program as a job: options, settings, plans, jobs, comparison of the ranks, records, the launcher, failures."""

@@ -1,6 +1,7 @@
 """The comparison of all ranks before they run. A rank with other settings would hang the others or give wrong results.
 
-Every field of the settings is compared, so a new field needs no code here. The exceptions are listed below.
+Every field of the settings is compared, so a new field needs no code here. The exceptions are NOT_COMPARED and
+COMPARED_AS_PRODUCTS.
 """
 
 from __future__ import annotations
@@ -19,12 +20,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 NOT_COMPARED = {"log_file", "tensorboard"}  # only rank 0 writes them
-COMPARED_AS_PRODUCTS = {
-    "schedule",
-    "parameters",
-    "width",
-    "data",
-}  # the program and the data that result from them are compared
+# The program and the data that result from these settings are compared instead.
+COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "data"}
 HELP = "start every rank with the same files, options and versions"
 
 # Something made from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.
@@ -40,16 +37,17 @@ def compare(
     of `data`.
     """
     values = {f.name: _text(getattr(settings, f.name)) for f in fields(settings) if f.name not in NOT_COMPARED}
-    mine = {"settings": values, "products": {name: value for _, name, value in (*program, *data)}}
-    by_rank = [json.loads(text) for text in transport.all_gather(json.dumps(mine))]
+    own = {"settings": values, "products": {name: value for _, name, value in (*program, *data)}}
+    by_rank = [json.loads(text) for text in transport.all_gather(json.dumps(own))]
+    settings_by_rank = [rank["settings"] for rank in by_rank]
     products = [rank["products"] for rank in by_rank]
-    different = dict(_different([rank["settings"] for rank in by_rank]))
+    different = dict(_different_settings(settings_by_rank))
     notes = tuple(different.values())
     _compare_products(program, products, notes)
     compared = {name: text for name, text in different.items() if name not in COMPARED_AS_PRODUCTS}
     if compared:
         name, (first, *others) = next(iter(compared)), compared.values()
-        other = _other([rank["settings"].get(name) for rank in by_rank])
+        other = _first_different_rank([values.get(name) for values in settings_by_rank])
         message = f"rank 0 and rank {other} have a different training (settings): {first}"
         raise refuse("E809", message, notes=tuple(others), help=HELP)
     _compare_products(data, products, notes)
@@ -60,21 +58,19 @@ def _compare_products(own: Sequence[Product], by_rank: Sequence[Mapping[str, str
     for code, name, _ in own:
         values = [products.get(name, "none") for products in by_rank]
         if len(set(values)) > 1:
-            raise _finding(code, name, values, notes)
+            other = _first_different_rank(values)
+            # Digests are long, and their first characters identify them.
+            first, second = (value if len(value) < 60 else value[:12] for value in (values[0], values[other]))
+            message = f"rank 0 and rank {other} have a different {name}: {first} and {second}"
+            raise refuse(code, message, notes=notes, help=HELP)
 
 
-def _finding(code: str, what: str, values: Sequence[str], notes: tuple[str, ...]) -> Exception:
-    other = _other(values)
-    mine, its = (value if len(value) < 60 else value[:12] for value in (values[0], values[other]))  # digests are shortened
-    return refuse(code, f"rank 0 and rank {other} have a different {what}: {mine} and {its}", notes=notes, help=HELP)
-
-
-def _other(values: Sequence[object]) -> int:
+def _first_different_rank(values: Sequence[object]) -> int:
     """Return the first rank whose value differs from that of rank 0."""
     return next(rank for rank, value in enumerate(values) if value != values[0])
 
 
-def _different(by_rank: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+def _different_settings(by_rank: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield the settings that differ, and which ranks have which value: `--lr is 0.001 on ranks 0, 2 and 0.01 on rank 1`."""
     names = option_names()
     for name in dict.fromkeys(name for settings in by_rank for name in settings):

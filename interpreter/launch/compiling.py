@@ -14,14 +14,14 @@ from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
-from chimerac.interpreter.launch.plan import TRANSPORT, Plan, RankBytes, arranging, check_kind, for_another_machine
+from chimerac.interpreter.launch.plan import TRANSPORT, Plan, RankBytes, arrange_command, check_kind, wrong_machine
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.pipeline.programs import predicted_times, with_depth
 
 
 def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again."""
-    program = load_program(settings.schedule) if is_compiled else _compiled(settings)
+    program = load_program(settings.schedule) if is_compiled else _compile(settings)
     check_kind(program)
     if settings.loopback:
         return plan_of(program, timed=False, machine=settings.machine)
@@ -35,20 +35,20 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     Raises ChimeraError E814 for a program that does not train.
     """
     check_kind(program)
-    running = program.with_header(machine=machine or program.header.machine)
+    on_machine = program.with_header(machine=machine or program.header.machine)
     if not timed:
-        return Plan(program, evaluation_of(running), None, partial(_memory, program))
-    # In a timed run messages are real, and their time is not simulated: hop is 0.
-    return Plan(program, None, predicted_times(running, {"hop": 0}))
+        return Plan(program, evaluation_of(on_machine), None, partial(_memory, program))
+    # A timed run sends real messages, whose time is not predicted: `hop` is 0.
+    return Plan(program, None, predicted_times(on_machine, {"hop": 0}))
 
 
 def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
-    """Return the bytes of each rank. Raises ChimeraError E705, E706 as `partition_for`."""
+    """Return the bytes of each rank for a model. Raises ChimeraError E705, E706 if the program cannot be cut for it."""
     return tuple(RankBytes(r.weights, r.gradients, r.peak - r.weights - r.gradients) for r in memory(program, model))
 
 
-def _compiled(settings: RunSettings) -> Program:
-    """Return the program of a schedule. A parameter D that is not given follows from the number of processes."""
+def _compile(settings: RunSettings) -> Program:
+    """Return the program of a schedule. If the parameter D is not given, it follows from the number of processes."""
     width = settings.width or 1
     started = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
 
@@ -65,11 +65,12 @@ def _check_machine(program: Program, settings: RunSettings) -> None:
         verify_program(on_transport)
         return
     except ChimeraError as error:
-        found = error.diagnostics
-    result = arranged(on_transport, TRANSPORT)
-    left = found if result is None else findings(result)
-    help = f"{arranging(settings.schedule)} was tried: it then ends there"
-    if left:
-        tried = f"comes to {left[0].code}" if result is not None else "finds no one order for all replicas"
-        help = f"add --loopback, as --for {TRANSPORT} was tried and {tried}"
-    raise for_another_machine(program, settings, found[0].message, help)
+        problems = error.diagnostics
+    rearranged = arranged(on_transport, TRANSPORT)
+    if rearranged is None:
+        help = f"add --loopback, as --for {TRANSPORT} was tried and finds no order that all replicas share"
+    elif remaining := findings(rearranged):
+        help = f"add --loopback, as --for {TRANSPORT} was tried and results in {remaining[0].code}"
+    else:
+        help = f"{arrange_command(settings.schedule)} was tried: it then ends there"
+    raise wrong_machine(program, settings, problems[0].message, help)

@@ -1,7 +1,7 @@
 """Config files: the settings of a run as YAML, each key an option. Values are checked against the types of RunSettings.
 
-YAML 1.2, in which `1e-4` is a number and `no` a text. A key is the name of an option without its dashes; `seq-len` and
-`seq_len` are the same key.
+The files are YAML 1.2, in which `1e-4` is a number and `no` a text. A key is the name of an option without its two dashes at
+the start; `seq-len` and `seq_len` are the same key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 def config_values(path: Path) -> dict[str, Any]:
     """Return the values of a config file by field of RunSettings.
 
-    Raises ValueError with the file, the key and what is wrong.
+    Raises ValueError, whose message names the file, the key and what is wrong.
     """
     try:
         text = read(path)
@@ -39,7 +39,7 @@ def config_values(path: Path) -> dict[str, Any]:
         if name in values:
             raise ValueError(f"{path}: {key}: this key is given twice")
         try:
-            values[name] = typed(name, value, strict=True)
+            values[name] = convert(name, value, strict=True)
         except ValueError as error:
             raise ValueError(f"{path}: {key}: {error}") from None
     return values
@@ -52,10 +52,10 @@ def as_yaml(settings: RunSettings) -> str:
     return out.getvalue()
 
 
-def typed(name: str, value: Any, strict: bool) -> Any:
-    """Return a value as the type of a field of RunSettings. strict: of a file; otherwise the words of a command line.
+def convert(name: str, value: Any, strict: bool) -> Any:
+    """Return a value converted to the type of a field of RunSettings. Raises ValueError with what is expected and found.
 
-    Raises ValueError that says what is expected and what was found.
+    strict: the value is one of a config file, and has its type already; otherwise it is the words of a command line.
     """
     # pydantic takes 0.1 s to import, which --help does not need.
     from pydantic import ValidationError
@@ -65,22 +65,21 @@ def typed(name: str, value: Any, strict: bool) -> Any:
         return None
     if name == "parameters":
         kind = dict[str, int]
+    adapter = _adapter(kind)
     try:
-        # The JSON form: a list is also a tuple, and a text is also a path, but no text is a number.
-        found = (
-            _adapter(kind).validate_json(json.dumps(value), strict=True) if strict else _adapter(kind).validate_python(value)
-        )
+        # For the JSON form a list is also a tuple, and a text is also a path, but no text is a number.
+        converted = adapter.validate_json(json.dumps(value), strict=True) if strict else adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f"{part}: " if isinstance(part, str) else f"value {part + 1}: " for part in first["loc"])
         raise ValueError(f"{place}expected {_expected(first)}, found {_short(first['input'])}") from None
     except (TypeError, ValueError, RecursionError):  # a date, or a list that contains itself
         raise ValueError(f"a value of this kind is not allowed: {_short(value)}") from None
-    return tuple(found.items()) if name == "parameters" else found
+    return tuple(converted.items()) if name == "parameters" else converted
 
 
 def _expected(error: Any) -> str:
-    """Return what pydantic expected, from one of its errors."""
+    """Return in words what pydantic expected. error: one of pydantic's."""
     limits = error.get("ctx", {})
     match error["type"].split("_"):
         case ["int", *_]:
@@ -111,39 +110,41 @@ def _expected(error: Any) -> str:
 
 @cache
 def types() -> dict[str, tuple[Any, bool]]:
-    """Return the type of each field of RunSettings without its None, and whether None is allowed."""
+    """Return by name the type of each field of RunSettings without its None, and whether None is allowed."""
     hints = get_type_hints(RunSettings, include_extras=True)
-    found = {}
+    by_name = {}
     for name in (f.name for f in fields(RunSettings)):
         parts = [part for part in get_args(hints[name]) if part is not NoneType]
         is_optional = NoneType in get_args(hints[name])
-        found[name] = (parts[0] if is_optional else hints[name], is_optional)
-    return found
+        by_name[name] = (parts[0] if is_optional else hints[name], is_optional)
+    return by_name
 
 
 @cache
 def _adapter(kind: Any) -> Any:
+    """Return pydantic's checker of a type."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
 def _mapping(path: Path, text: str) -> Mapping[Any, Any]:
+    """Return the keys and values of a YAML text. Raises ValueError if it is not a mapping."""
     # ruamel.yaml takes 0.05 s to import, which only a run with a config file needs.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        found = _yaml().load(text)
+        content = _yaml().load(text)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"{path}{line}: {error.problem}") from None
     except (YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
-    if found is None:  # an empty file
+    if content is None:  # an empty file
         return {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected lines of the form 'key: value', found {_short(found)}")
-    return found
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected lines of the form 'key: value', found {_short(content)}")
+    return content
 
 
 def _yaml() -> Any:

@@ -1,7 +1,7 @@
 """How a rank exits after a failure: whether it prints the message of the job, when it exits, and its exit code.
 
-It also writes the error file of torchrun. From these files torchrun finds out which rank failed first, and the launcher whether
-the message has been printed.
+A rank also writes torchrun's error file. From these files torchrun determines which rank failed first, and the launcher
+whether the message has been printed.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import NoReturn, Protocol
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.interpreter.errors import InterpreterError, PeerLostError, RankError
 
-EXIT_DELAY_S = 20  # torchrun ends all ranks as soon as one has failed, so the rank that reports the reason must exit first
-HOST_DELAY_S = 1.0  # how long rank 0 goes on after its report if it hosts the store, so that the others see the report
-LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # set in the environment of ranks whose launcher reports processes that were killed
+EXIT_DELAY_S = 20  # torchrun ends all ranks when one has exited, so the rank that reports must exit before the others
+HOST_DELAY_S = 1.0  # if rank 0 hosts the store, how long it waits after its report, so that the others see the report
+LAUNCHER = "LAUNCHER_REPORTS_KILLED_RANKS"  # in the environment of ranks whose launcher prints the message for killed ranks
 
 
 class JobEnd(Protocol):
-    """What the ranks of a job agree upon when it fails (transport/liveness.py)."""
+    """The part of LivenessCheck (transport/liveness.py) with which the ranks of a failed job decide which of them reports."""
 
     @property
     def is_store_host(self) -> bool:
         """Whether the store ends with this process."""
 
     def fail(self) -> None:
-        """Make the failure of this rank known."""
+        """Make the failure of this rank known to the others."""
 
-    def claims_report(self) -> bool:
-        """Return whether this rank reports."""
+    def claim_report(self) -> bool:
+        """Claim the report of the job. Return whether this rank is the first to do so, and has to report."""
 
-    def is_reported(self, within_s: float) -> bool:
-        """Return whether another rank reports within this time."""
+    def wait_for_report(self, within_s: float) -> bool:
+        """Return whether another rank claims the report within this time."""
 
     def linger(self) -> None:
-        """Wait until this process is asked to end, a few seconds at most."""
+        """Wait for SIGTERM, a few seconds at most."""
 
 
 def end(code: int, after_s: float = 0) -> NoReturn:
@@ -52,29 +52,29 @@ def end(code: int, after_s: float = 0) -> NoReturn:
     os._exit(code)
 
 
-def end_with(error: Exception, reports: bool, job: JobEnd | None = None) -> NoReturn:
+def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -> NoReturn:
     """Report an error, unless another rank does, and end this process with code 1.
 
-    reports: this rank is the first of its machine; job: None before the ranks have met.
+    is_first_here: this rank is the first of its machine; job: None before the rendezvous of the ranks.
     """
     if job is not None:
         job.fail()
-    if not reports and (job is None or isinstance(error, ChimeraError)):
-        # Usually all ranks have the same findings, and the first rank reports them. A rank that is still running after the
-        # delay has findings that the first one does not have. Before the ranks have met, the same holds for every error.
+    if not is_first_here and (job is None or isinstance(error, ChimeraError)):
+        # Usually all ranks have the same findings, and the first one reports them. A rank that is still running after the delay
+        # has findings that the first one does not have. Before the rendezvous, the same holds for every error.
         if job is None:
             time.sleep(EXIT_DELAY_S)
-        elif job.is_reported(EXIT_DELAY_S):
+        elif job.wait_for_report(EXIT_DELAY_S):
             job.linger()
             end(1)
     text, cause = error_text(error), error.cause if isinstance(error, RankError) else error
     peer_ended = isinstance(cause, PeerLostError) and cause.peer_ended
-    claimed = job is None or job.claims_report()
+    claimed = job is None or job.claim_report()
     prints = claimed and not (peer_ended and LAUNCHER in os.environ)
     if prints:
         write(text)
     if job is not None and (peer_ended or not claimed):
-        job.linger()  # the process that ended first is the first cause for torchrun
+        job.linger()  # torchrun takes the process that exits first as the first cause
     if claimed:
         write_error_file(f"its message is above: {_headline(error)}" if prints else text, prints)
         if isinstance(cause, PeerLostError):
@@ -85,17 +85,17 @@ def end_with(error: Exception, reports: bool, job: JobEnd | None = None) -> NoRe
 
 
 def _headline(error: Exception) -> str:
-    """Return what identifies an error whose message has been printed."""
+    """Return the codes, the place or the class of an error whose message has been printed."""
     if isinstance(error, ChimeraError):
         return ", ".join(f"error[{d.code}]" for d in error.diagnostics)
     return error.place if isinstance(error, RankError) else type(error).__name__
 
 
 def end_silently(text: str, job: JobEnd | None) -> NoReturn:
-    """End this process with code 1, and the job with it, without a message. text: the reason, for the error file."""
+    """End this process with code 1 and the whole job, without a message. text: the reason, for the error file."""
     if job is not None:
         job.fail()
-        job.claims_report()
+        job.claim_report()
     write_error_file(text)
     os._exit(1)
 
@@ -110,7 +110,7 @@ def error_text(error: Exception) -> str:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """Kill ranks of this machine that do not answer. torchrun would wait half a minute for them."""
+    """Kill ranks of this machine that do not answer, because torchrun would wait half a minute for them."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)

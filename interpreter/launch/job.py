@@ -1,8 +1,8 @@
 """Jobs: what one rank does, from the comparison with the other ranks to the table at the end.
 
-A process makes its job before the ranks connect. All checks that can fail are made then, before a rank waits for another.
-`Job.run` is the work of one rank on its transport. A job uses a model only as a `Model` and data only as `Data`;
-workloads.py chooses both.
+A process creates its job before the ranks connect. It makes all checks then that need no other rank, so they fail before any
+rank waits for another one. `Job.run` is the work of one rank on its transport. A job uses a model only as a `Model` and data
+only as `Data`; workloads.py chooses both.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from chimerac.interpreter.training.trainer import Result, Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.rendezvous import rendezvous
 
-GRADIENT_TOLERANCE = 1e-4  # relative, float32
-SMALL = 10_000_000  # parameters up to which every rank builds the whole model once to check the gradients
+GRADIENT_TOLERANCE = 1e-4  # relative difference, in float32
+MAX_CHECKED_PARAMETERS = 10_000_000  # up to this size every rank builds the whole model once, to check the gradients
 
 
 class Job(Protocol):
@@ -52,11 +52,10 @@ class Job(Protocol):
 
 
 def training_settings(settings: RunSettings) -> Settings:
-    """Return how to train."""
+    """Return the part of a run's settings that the trainer needs."""
     s = settings
-    iterations = s.iterations or (200 if s.timed is None else 5)
     return Settings(
-        iterations,
+        s.iterations or (200 if s.timed is None else 5),
         s.seed,
         s.micro_batch,
         s.lr,
@@ -77,12 +76,12 @@ def training_settings(settings: RunSettings) -> Settings:
 def products(plan: Plan, model: PartitionedModel) -> list[Product]:
     """Return what must be equal on all ranks: programs, boundary table and partition."""
     evaluation = "none" if plan.evaluation is None else plan.evaluation.digest
-    stages = enumerate(model.partition.layers)
+    partition = enumerate(model.partition.layers)
     return [
         ("E806", "program", plan.program.digest),
         ("E806", "program of evaluations", evaluation),
         ("E807", "table of boundary values", table_digest(model.table)),
-        *(("E817", f"partition, stage {s}", f"layers {ids.start} to {ids.stop - 1}") for s, ids in stages),
+        *(("E817", f"partition, stage {s}", f"layers {layers.start} to {layers.stop - 1}") for s, layers in partition),
     ]
 
 
@@ -95,9 +94,9 @@ class TrainingJob:
         self.size = samples_per_micro_batch(plan.program, settings.micro_batch)
         model = replace(model, autocast=torch.bfloat16) if settings.dtype == "bf16" else model
         self.model = partitioned(plan.program, model, describe(model, self.size))
-        # In bfloat16 the largest relative difference says nothing: sums of gradients differ by their rounding.
-        small = self.model.description.parameters <= SMALL and settings.dtype == "fp32"
-        self.check_gradients = small if settings.check_gradients is None else settings.check_gradients
+        # In bfloat16 sums of gradients differ by their rounding, so a difference is no sign of an error.
+        default = self.model.description.parameters <= MAX_CHECKED_PARAMETERS and settings.dtype == "fp32"
+        self.check_gradients = default if settings.check_gradients is None else settings.check_gradients
         if settings.export is not None:
             check_export(settings.export)
         check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
@@ -106,11 +105,17 @@ class TrainingJob:
         """Train, report on rank 0, and return the exit code."""
         data = [("E809", "training (model or data)", self.data.identity)]
         compare(transport, self.settings, products(self.plan, self.model), data)
-        settings = training_settings(self.settings)
-        options = self.settings
-        arguments = (self.plan.program, self.model, self.data.train, transport, settings, self.plan.evaluation)
-        trainer = Trainer(*arguments, profile_ranges=options.profile_ranges)
-        record = Record(transport.rank, settings.iterations, options.log_file, self._about(), options.tensorboard)
+        options, settings = self.settings, training_settings(self.settings)
+        trainer = Trainer(
+            self.plan.program,
+            self.model,
+            self.data.train,
+            transport,
+            settings,
+            self.plan.evaluation,
+            profile_ranges=options.profile_ranges,
+        )
+        record = Record(transport.rank, settings.iterations, options.log_file, self._log_header(), options.tensorboard)
         self._print_header(record)
         try:
             return Training(self, trainer, record, self._checkpoints(trainer)).run()
@@ -121,8 +126,8 @@ class TrainingJob:
         s = self.settings
         return Checkpoints(trainer, CheckpointSettings(s.save_dir, s.save_every, s.keep, s.async_save), self.data.identity)
 
-    def _about(self) -> dict[str, object]:
-        """Return what the log says about the run in its first line."""
+    def _log_header(self) -> dict[str, object]:
+        """Return the fields of the first line of the log: the settings and sizes of the run."""
         header, model = self.plan.program.header, self.model.description
         return {
             "settings": as_mapping(self.settings),
@@ -141,12 +146,15 @@ class TrainingJob:
     def _print_header(self, record: Record) -> None:
         h, d = self.plan.program.header, self.model.description
         ranks = f"{self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
-        record.say(f"{h.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
-        record.say(f"{d.name}: {d.parameters:,} parameters; {self.data.summary}")
+        record.print_text(f"{h.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
+        record.print_text(f"{d.name}: {d.parameters:,} parameters; {self.data.summary}")
 
 
 class Training:
-    """One rank's iterations."""
+    """One rank's iterations.
+
+    difference: the largest relative difference of the first gradients from those of one process; None if it is not measured.
+    """
 
     def __init__(self, job: TrainingJob, trainer: Trainer, record: Record, checkpoints: Checkpoints) -> None:
         self.job, self.trainer, self.record, self.checkpoints = job, trainer, record, checkpoints
@@ -166,8 +174,11 @@ class Training:
     def _run(self) -> int:
         iterations, record, trainer = self.trainer.settings.iterations, self.record, self.trainer
         resumed = self.checkpoints.resume(self.job.settings.resume, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
-        self._say(resumed.messages)
-        print_every, losses, held_out, trained_s = max(1, iterations // 10), list[float](), None, 0.0
+        self._print(resumed.messages)
+        print_every = max(1, iterations // 10)
+        losses: list[float] = []
+        held_out: float | None = None
+        trained_s = 0.0
         record.start(resumed.iteration)
         for iteration in range(resumed.iteration, iterations):
             start = time.perf_counter()
@@ -180,36 +191,37 @@ class Training:
             taken_s += time.perf_counter() - start
             trained_s += taken_s
             losses.append(result.loss)
-            # All ranks have the same figures, so they stop after the same iteration.
-            stops = any(asked for *_, asked in result.figures)
+            done, is_last = iteration + 1, iteration + 1 == iterations
+            # The last figure of each rank is its stop request. All ranks have the figures of all, so they stop together.
+            stops = not is_last and any(requested for *_, requested in result.figures)
             measured = MeasuredTimes.of([row for *row, _ in result.figures])
             self.ranks.add(measured)
-            speed, done = self.tokens / taken_s, iteration + 1
-            if iteration % print_every == 0 or done == iterations or result.is_skipped:
+            speed = self.tokens / taken_s
+            if iteration % print_every == 0 or is_last or result.is_skipped:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
-                record.say(f"iteration {done:>5}   {state}{'   not finite: skipped' if result.is_skipped else ''}")
-            held_out = None if stops and done < iterations else self._held_out_loss(done)
+                record.print_text(f"iteration {done:>5}   {state}{'   not finite: skipped' if result.is_skipped else ''}")
+            held_out = None if stops else self._held_out_loss(done)
             record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
-            self._say(self.checkpoints.after(done, last=stops or done == iterations))
-            if stops and done < iterations:
+            self._print(self.checkpoints.after(done, last=stops or is_last))
+            if stops:
                 write_trace(trainer.pipeline, self.job.settings.trace, record)
-                record.say(f"stopped by SIGTERM after iteration {done} of {iterations}")
+                record.print_text(f"stopped by SIGTERM after iteration {done} of {iterations}")
                 return STOPPED
         trainer.pipeline.check_copies()
         write_trace(trainer.pipeline, self.job.settings.trace, record)
         if self.job.settings.export is not None:
             export_weights(self.job.settings.export, trainer.pipeline)
-            record.say(f"exported {short_path(self.job.settings.export)}")
+            record.print_text(f"exported {short_path(self.job.settings.export)}")
         if losses:
             self._print_summary(losses[0], losses[-1], held_out, self.tokens * len(losses) / trained_s)
         else:
-            record.say(f"nothing to train: {resumed.iteration} of {iterations} iterations are done")
+            record.print_text(f"nothing to train: {resumed.iteration} of {iterations} iterations are done")
         return 0
 
-    def _say(self, messages: Iterable[str]) -> None:
+    def _print(self, messages: Iterable[str]) -> None:
         for message in messages:
-            self.record.say(message)
+            self.record.print_text(message)
 
     def _line(
         self, done: int, result: Result, measured: MeasuredTimes, taken_s: float, held_out: float | None
@@ -235,11 +247,14 @@ class Training:
         return line
 
     def _gradients_are_equal(self) -> bool:
+        """Compare the gradients with those of one process, print the difference, and return whether it is small enough."""
         self.difference = reference.largest_difference(self.trainer)
         if self.difference > GRADIENT_TOLERANCE:
-            self.record.say(f"gradients differ from one process: by {self.difference:.1e}, more than {GRADIENT_TOLERANCE:.0e}")
+            self.record.print_text(
+                f"gradients differ from one process: by {self.difference:.1e}, more than {GRADIENT_TOLERANCE:.0e}"
+            )
             return False
-        self.record.say(f"gradients equal one process: largest relative difference {self.difference:.1e}")
+        self.record.print_text(f"gradients equal one process: largest relative difference {self.difference:.1e}")
         return True
 
     def _held_out_loss(self, done: int) -> float | None:
@@ -249,7 +264,7 @@ class Training:
             return None
         loss = self.evaluator.loss()
         if every:
-            self.record.say(f"iteration {done:>5}   held-out loss {loss:.3f}")
+            self.record.print_text(f"iteration {done:>5}   held-out loss {loss:.3f}")
         return loss
 
     def _print_summary(self, first: float, last: float, held_out: float | None, speed: float) -> None:
@@ -265,4 +280,4 @@ class Training:
         if self.difference is not None:
             rows.append(("gradient difference", f"{self.difference:.1e}", "from one process, relative"))
         self.record.table(rows)
-        self.record.say(f"\n{self.ranks.table()}")
+        self.record.print_text(f"\n{self.ranks.table()}")

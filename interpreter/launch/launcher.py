@@ -3,8 +3,8 @@
     python -m chimerac.interpreter.launch.launcher --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT SCRIPT ...
 
 It runs the agent of torch.distributed.elastic, so rendezvous and restarts are those of torch. Unlike torchrun it prints neither
-the log of torch nor a table of failures. The rank that fails first prints the message of the job. If a rank was killed, the
-launcher prints the message. Its exit code is that of the rank that failed first, or 128 plus the number of the signal.
+the log of torch nor a table of failures. The rank that fails first prints the message of the job. If that rank was killed, the
+launcher prints it. Its exit code is that of the rank that failed first, or 128 plus the number of the signal that killed it.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from torch.distributed.launcher import api
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.interpreter.launch.failures import LAUNCHER, end_with, write
-from chimerac.interpreter.launch.membership import Membership
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.plan import Plan
-from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.rendezvous_handler import NonBlockingHandler
 from chimerac.interpreter.launch.startup import INTERRUPTED
 from chimerac.interpreter.transport.progress import Position, Progress, progress_file, read_position
 
 RUN = Path(__file__).parents[1] / "run.py"
-_known = Progress()  # the programs of run.py, for the texts of their instructions
+_programs = Progress()  # those of run.py, for the texts of their instructions; its position is not used
 
 
 class Agent(LocalElasticAgent):
     """torch's agent of one machine. It reports a failure when it happens, also if the ranks are then restarted."""
 
-    has_reported = False  # whether ranks have failed, so that the message of the job has been printed
+    has_reported = False  # whether ranks have failed; the message of the job has been printed then
 
     def __init__(self, spec: WorkerSpec, *arguments: Any, **options: Any) -> None:
-        spec.rdzv_handler = Membership(spec.rdzv_handler)
+        spec.rdzv_handler = NonBlockingHandler(spec.rdzv_handler)
         super().__init__(spec, *arguments, **options)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
         if result.failures:
             files = {} if self._pcontext is None else self._pcontext.error_files
-            text, most = message(result.failures, files), worker_group.spec.max_restarts
+            text, limit = message(result.failures, files), worker_group.spec.max_restarts
             Agent.has_reported = True
             if self._remaining_restarts > 0:
-                text += f"restarting all ranks, restart {most - self._remaining_restarts + 1} of at most {most}\n"
+                text += f"restarting all ranks, restart {limit - self._remaining_restarts + 1} of at most {limit}\n"
             if text:
                 write(text)
         return result
@@ -72,7 +72,7 @@ class Agent(LocalElasticAgent):
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
     """Return the rank that failed first: the one that has printed a message, or else the first that was killed.
 
-    failures: by rank, the first to be noticed first.
+    failures: by rank, in the order in which the agent noticed them.
     """
     for rank, failure in failures.items():
         if _extra(failure.error_file_data).get("printed"):
@@ -86,7 +86,7 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
 def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, str]) -> str:
     """Return the message of the job if ranks have failed and none has printed one; otherwise an empty text.
 
-    failures: by rank, the first to be noticed first; error_files: by local rank.
+    failures: by rank, in the order in which the agent noticed them; error_files: by local rank.
     """
     rank, failure = first_failure(failures)
     reports = [_extra(f.error_file_data) for f in failures.values()]
@@ -100,7 +100,7 @@ def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, st
     if texts:
         return f"{texts[0]}\n"
     if any(_position(error_files.get(f.local_rank)) for f in failures.values()):
-        return ""  # these ranks had met the others, and a rank of another machine reports
+        return ""  # these ranks had connected to the others, and a rank of another machine reports
     return f"error: rank {rank} ended with exit code {failure.exitcode}\n"
 
 
@@ -110,12 +110,12 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
     plan: what the ranks run, if it is known.
     """
     if plan is not None:
-        _know(plan)
+        _add_programs(plan)
     options = _options(arguments)
     logging.disable(logging.CRITICAL)
     os.environ[LAUNCHER] = "1"
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which prints a warning; start.py sets torch's threads
-    # Ctrl-C ends this process at once, and the ranks end with it. torch would pass it on and wait.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun does the same with a warning; start.py sets torch's threads
+    # Ctrl-C ends this process at once, and the ranks end with it. torch would forward it to the ranks and wait for them.
     options.signals_to_handle = ",".join(name for name in options.signals_to_handle.split(",") if name != "SIGINT")
     with tempfile.TemporaryDirectory(prefix="chimerac_") as folder:
         options.log_dir = options.log_dir or folder
@@ -130,6 +130,7 @@ def launch(arguments: Sequence[str], plan: Plan | None = None) -> int:
 
 
 def _run(options: Any) -> int:
+    """Run torch's launcher with this agent, and return the exit code."""
     vars(api)["LocalElasticAgent"] = Agent  # torch has no argument for the class of the agent
     try:
         torchrun.run(options)  # type: ignore[no-untyped-call]
@@ -157,10 +158,10 @@ def _options(arguments: Sequence[str]) -> Any:
     return options
 
 
-def _know(plan: Plan) -> None:
+def _add_programs(plan: Plan) -> None:
     for program in (plan.program, plan.evaluation):
         if program is not None:
-            _known.add(program)
+            _programs.add(program)
 
 
 def _ranks_per_machine(options: Any) -> int:
@@ -169,18 +170,18 @@ def _ranks_per_machine(options: Any) -> int:
     if options.module or not script.exists() or not script.samefile(RUN):
         return 1
     try:
-        plan = planned(parse_options(options.training_script_args))
+        plan = make_plan(parse_options(options.training_script_args))
     except ChimeraError as error:
-        end_with(error, reports=True)
-    _know(plan)
+        end_with(error, is_first_here=True)
+    _add_programs(plan)
     machines: int = torchrun.parse_min_max_nnodes(options.nnodes)[1]
     return -(-plan.program.world // machines)
 
 
 def _extra(error_file_data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a rank wrote into its error file (failures.py); empty if the file is not one of ours."""
-    found = error_file_data.get("message")
-    extra = found.get("extraInfo") if isinstance(found, dict) else None
+    """Return what a rank wrote to its error file (failures.py); empty if it wrote none, or another program did."""
+    content = error_file_data.get("message")
+    extra = content.get("extraInfo") if isinstance(content, dict) else None
     return extra if isinstance(extra, dict) else {}
 
 
@@ -190,12 +191,12 @@ def _position(error_file: str | None) -> Position | None:
 
 
 def _last_place(rank: int, texts: Sequence[str], error_file: str | None) -> str:
-    """Return where a rank was when it ended. The ranks that lost it know the text of its instruction."""
+    """Return the position of a rank when it ended, as text. texts: of the ranks that lost it; they name its instruction."""
     for text in texts:
         if found := re.search(rf"\brank {rank} has ended, in (?:the )?(.*)", text):
             return f", {found[1]}"
     position = _position(error_file)
-    return "" if position is None else f", {_known.place(rank, position).removeprefix('the ')}"
+    return "" if position is None else f", {_programs.place(rank, position).removeprefix('the ')}"
 
 
 if __name__ == "__main__":

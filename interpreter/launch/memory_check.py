@@ -13,41 +13,42 @@ from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.plan import Plan, RankBytes
 from chimerac.interpreter.launch.settings import RunSettings
 
-HELP = "take a smaller model, smaller micro-batches or more machines; --no-memory-check starts all the same"
+HELP = "take a smaller model, smaller micro-batches or more machines; --no-memory-check starts without this check"
 
 
 def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ranks_here: int, checks_gradients: bool) -> None:
     """Raise ChimeraError E818 if the ranks that share this rank's memory need more than is available.
 
-    Without the compiler nothing is predicted, and nothing is checked. ranks_here: ranks of this machine; checks_gradients:
-    every rank builds the whole model once.
+    Without the compiler no memory is predicted, and nothing is checked. ranks_here: the number of ranks of this machine;
+    checks_gradients: every rank builds the whole model once.
     """
     if plan.memory is None or not settings.memory_check:
         return
     device, sharing = _sharing(settings, ranks_here)
     by_rank = plan.memory(model)
     ranks = [by_rank[rank] for rank in sharing]
-    state = [_state_bytes(r, settings, model, len(by_rank)) for r in ranks]
+    state_bytes = [_state_bytes(r, settings, model, len(by_rank)) for r in ranks]
     whole = model.stage_sums((range(len(model.layers)),))[0]
-    once = whole.weight_bytes + whole.gradient_bytes if checks_gradients else 0
-    needed = sum(sum(r) + max(s, once) for r, s in zip(ranks, state, strict=True))
-    available = measure.available_memory_bytes(device)
-    if needed <= available:
+    # The check of the gradients frees the whole model before the optimizer allocates its state.
+    check_bytes = whole.weight_bytes + whole.gradient_bytes if checks_gradients else 0
+    needed_bytes = sum(sum(r) + max(s, check_bytes) for r, s in zip(ranks, state_bytes, strict=True))
+    available_bytes = measure.available_memory_bytes(device)
+    if needed_bytes <= available_bytes:
         return
     place = "this machine" if device.type == "cpu" else f"GPU {device.index} of this machine"
     count = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
     parts = {
         "weights": sum(r.weights for r in ranks),
         "gradients": sum(r.gradients for r in ranks),
-        "optimizer state": sum(state),
+        "optimizer state": sum(state_bytes),
         "activations and messages": sum(r.others for r in ranks),
     }
     notes = [", ".join(f"{name} {size:,}" for name, size in parts.items())]
-    if once:
-        notes.append(f"the check of the gradients: {once:,} for each rank once, before there is optimizer state")
+    if check_bytes:
+        notes.append(f"the check of the gradients: {check_bytes:,} for each rank once, before there is optimizer state")
     raise refuse(
         "E818",
-        f"{place} has {available:,} bytes available, and its {count} need {needed:,} to train {model.name}",
+        f"{place} has {available_bytes:,} bytes available, and its {count} need {needed_bytes:,} to train {model.name}",
         notes=tuple(notes),
         help=HELP,
     )
@@ -65,7 +66,7 @@ def _sharing(settings: RunSettings, ranks_here: int) -> tuple[torch.device, Sequ
 
 
 def _state_bytes(rank: RankBytes, settings: RunSettings, model: ModelDescription, world: int) -> int:
-    """Return the bytes of AdamW's state on a rank: two numbers for each of a gradient."""
+    """Return the bytes of AdamW's state on a rank: twice those of its gradients; with --zero, a share of the whole model's."""
     if not settings.zero:
         return 2 * rank.gradients
     return 2 * model.stage_sums((range(len(model.layers)),))[0].gradient_bytes // world

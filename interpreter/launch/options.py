@@ -1,6 +1,6 @@
 """The command line of run.py, made from the fields of RunSettings. It does not import torch, so that --help appears at once.
 
-The value of a setting is that of the command line, otherwise that of the file of --config, otherwise the field's default.
+The value of a setting is that of the command line, otherwise that of the config file, otherwise the field's default.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from chimerac.chimera_ir.arguments import Parser
-from chimerac.interpreter.launch.config import as_yaml, config_values, typed, types
+from chimerac.interpreter.launch.config import as_yaml, config_values, convert, types
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.workloads import model_table
 
 EPILOG = """\
-models (NAME/BLOCKS has another number of blocks; the layers are an embedding, the blocks, and a head):
+models (NAME/BLOCKS chooses another number of blocks; the layers are an embedding, the blocks, and a head):
 {models}
 
 examples:
@@ -81,64 +81,62 @@ def _parser() -> Parser:
 
 
 def _argument(field: Field[Any]) -> dict[str, Any]:
-    """Return the keywords of `add_argument` for a field."""
+    """Return the keyword arguments of `add_argument` for a field."""
     kind, _ = types()[field.name]
     text, default = field.metadata["help"], field.default
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-    words: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": field.metadata["metavar"]}
+    arguments: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": field.metadata["metavar"]}
     if field.name == "parameters":
-        return words | {"dest": field.name, "action": "append", "help": text}
+        return arguments | {"dest": field.name, "action": "append", "help": text}
     if kind is bool:
-        return words | {"action": argparse.BooleanOptionalAction, "help": text}
-    words["help"] = text if default is None else f"{text} (default: {shown})"
+        return arguments | {"action": argparse.BooleanOptionalAction, "help": text}
+    arguments["help"] = text if default is None else f"{text} (default: {shown})"
     if field.name == "schedule":
-        return words | {"nargs": "?"}
+        return arguments | {"nargs": "?"}
     if get_origin(kind) is Literal:
-        return words | {"choices": get_args(kind)}
+        return arguments | {"choices": get_args(kind)}
     if get_origin(kind) is tuple:
-        return words | {"nargs": len(get_args(kind))}
-    return words
+        return arguments | {"nargs": len(get_args(kind))}
+    return arguments
 
 
 def _from_words(name: str, value: Any) -> Any:
-    """Return the value of a field from the words of the command line. Raises ValueError with the option's name."""
+    """Return the value of a field from the words of the command line. Raises ValueError, which names the option."""
     try:
-        return typed(name, _pairs(value) if name == "parameters" else value, strict=False)
+        return convert(name, _parameters(value) if name == "parameters" else value, strict=False)
     except ValueError as error:
         raise ValueError(f"argument {option_names()[name]}: {error}") from None
 
 
-def _pairs(words: Sequence[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
+def _parameters(words: Sequence[str]) -> dict[str, str]:
+    """Return the words of -p, each NAME=VALUE, as values by name. Raises ValueError for another word or a second value."""
+    values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"'{word}' is not NAME=VALUE, as in -p D=2")
-        if name in pairs:
+        if name in values:
             raise ValueError(f"{name} is given twice")
-        pairs[name] = value
-    return pairs
+        values[name] = value
+    return values
 
 
 def _check_together(settings: RunSettings) -> None:
     """Raise ValueError for options that exclude or need each other."""
     s = settings
-    wrong = {
-        f"--transport {s.transport} is for real ranks; --loopback is a transport of its own": s.loopback
-        and s.transport != "gloo",
-        "--machine is for --loopback: real ranks wait as their transport does": s.machine is not None and not s.loopback,
-        "--timed needs ranks that wait at the same time; --loopback runs one at a time": s.timed is not None and s.loopback,
-        "--timed trains nothing and writes no log: leave out --log-file": s.timed is not None and s.log_file is not None,
-        "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard": s.timed is not None
-        and s.tensorboard is not None,
-        "--trace and --log-file are the same file: give one of them another path": s.trace is not None
-        and s.log_file is not None
-        and s.trace.absolute() == s.log_file.absolute(),
-        "--save-every needs --save-dir": s.save_every is not None and s.save_dir is None,
-        "--keep needs --save-dir": s.keep is not None and s.save_dir is None,
-        "--async-save needs --save-dir": s.async_save and s.save_dir is None,
-        "--resume auto needs --save-dir, whose last checkpoint it takes": s.resume == "auto" and s.save_dir is None,
-    }
-    for message, is_wrong in wrong.items():
-        if is_wrong:
+    timed, no_folder = s.timed is not None, s.save_dir is None
+    one_file = s.trace is not None and s.log_file is not None and s.trace.absolute() == s.log_file.absolute()
+    for applies, message in (
+        (s.loopback and s.transport != "gloo", f"--transport {s.transport} is for ranks in processes, not for --loopback"),
+        (s.machine and not s.loopback, "--machine is for --loopback: ranks in processes wait as their transport does"),
+        (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),
+        (timed and s.log_file, "--timed trains nothing and writes no log: leave out --log-file"),
+        (timed and s.tensorboard, "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard"),
+        (one_file, "--trace and --log-file are the same file: give one of them another path"),
+        (s.save_every and no_folder, "--save-every needs --save-dir"),
+        (s.keep and no_folder, "--keep needs --save-dir"),
+        (s.async_save and no_folder, "--async-save needs --save-dir"),
+        (s.resume == "auto" and no_folder, "--resume auto needs --save-dir: it takes the last checkpoint of that folder"),
+    ):
+        if applies:
             raise ValueError(message)

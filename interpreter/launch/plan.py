@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.machines import Machine
+from chimerac.chimera_ir.machines import Machine, machine_name
 from chimerac.interpreter.launch.settings import RunSettings
 
 if TYPE_CHECKING:  # numpy and pydantic take 0.25 s to import, which --help does not need
     from chimerac.chimera_ir.model import ModelDescription
-    from chimerac.chimera_ir.partition import Partition
     from chimerac.chimera_ir.program import Program
     from chimerac.interpreter.runtime.times import IterationTimes
 
-TRANSPORT: Machine = "window"  # the machine on which ranks run that are processes: docs/semantics.md, "Machines"
+TRANSPORT: Machine = "window"  # the machine of ranks that are processes (docs/semantics.md, "Machines")
 
 
 class RankBytes(NamedTuple):
-    """Bytes of a rank, as the compiler predicts them. others: activations, messages and buffers at the worst moment."""
+    """Bytes of a rank, as the compiler predicts them. others: activations, messages and buffers, when they are largest."""
 
     weights: int
     gradients: int
@@ -30,20 +29,16 @@ class RankBytes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A program to train with. evaluation, predicted, memory: None if not needed, or if the compiler is not installed.
+    """The program of a run, and what the compiler derives from it: None if not needed, or if the compiler is not installed.
 
-    predicted: the simulator's times, in units of cost. memory: returns the bytes of each rank for a model.
+    evaluation: the program of evaluations. predicted: the simulator's times, in units of cost. memory: returns the bytes of
+    each rank for a model.
     """
 
     program: Program
     evaluation: Program | None
     predicted: IterationTimes | None
     memory: Callable[[ModelDescription], tuple[RankBytes, ...]] | None = None
-
-    @property
-    def partition(self) -> Partition | None:
-        """Return the partition that the program carries."""
-        return self.program.partition
 
 
 def check_kind(program: Program) -> None:
@@ -52,13 +47,16 @@ def check_kind(program: Program) -> None:
         raise refuse("E814", f"the program is of kind {program.header.kind}: it has nothing to train with")
 
 
-def for_another_machine(program: Program, settings: RunSettings, note: str, help: str) -> ChimeraError:
+def wrong_machine(program: Program, settings: RunSettings, note: str, help: str) -> ChimeraError:
     """Return the finding E816: the program may hang on the machine of the transport."""
-    machine, window = program.header.machine, program.header.window
-    ours = f"ranks over {settings.transport} run {TRANSPORT}({window})"
-    return refuse("E816", f"{settings.schedule} is for the {machine} machine, and {ours}", notes=(note,), help=help)
+    header = program.header
+    message = (
+        f"{settings.schedule} is for the {header.machine} machine, "
+        f"and ranks over {settings.transport} run {machine_name(TRANSPORT, header.window)}"
+    )
+    return refuse("E816", message, notes=(note,), help=help)
 
 
-def arranging(path: Path) -> str:
+def arrange_command(path: Path) -> str:
     """Return the command that arranges a program for the machine of the transport."""
     return f"chimerac {path} --for {TRANSPORT} --emit json -o arranged.json"

@@ -1,4 +1,4 @@
-"""Makes the plan from the settings. It does not import torch, so that findings about the program appear at once.
+"""Makes the plan of a run from its settings. It does not import torch, so that findings about the program appear at once.
 
 The compiler is optional: if it cannot be imported, a compiled program runs without being verified again.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
-from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_another_machine
+from chimerac.interpreter.launch.plan import Plan, arrange_command, check_kind, wrong_machine
 from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tensorboard import check_package
@@ -19,12 +19,12 @@ from chimerac.interpreter.launch.workloads import check_depth, check_options
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
 
-def planned(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
+def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
     """Return the plan for a schedule or a compiled program. notify: called with messages for the user.
 
-    All options are checked that can be checked without torch: the cheap ones first, then those that need the program.
+    It checks all options that it can check without torch: first those that need no program, then the others.
     """
-    if os.environ.get("RANK", "0") == "0":  # the rank that writes
+    if os.environ.get("RANK", "0") == "0":  # only this rank writes outputs
         check_outputs(settings)
     check_options(settings)
     plan = _plan(settings, notify)
@@ -44,6 +44,7 @@ def check_outputs(settings: RunSettings) -> None:
 
 
 def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:
+    """Return the plan, by the compiler if it is installed."""
     text = _program_text(settings.schedule)
     if text is not None and (settings.parameters or settings.width is not None):
         raise refuse(
@@ -52,7 +53,7 @@ def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:
             help="leave out -p and --width, or give the schedule instead of its program",
         )
     try:
-        # The compiler may not be installed. Its import takes 0.2 s, which --help should not need.
+        # The compiler may not be installed. Its import takes 0.2 s, which --help does not need.
         from chimerac.interpreter.launch.compiling import compiled_plan
     except ImportError as error:
         return _unverified(settings, text, str(error), notify)
@@ -72,21 +73,24 @@ def _program_text(path: Path) -> Source | None:
 
 
 def _unverified(settings: RunSettings, text: Source | None, reason: str, notify: Callable[[str], None]) -> Plan:
-    """Return the plan of a compiled program where the compiler is not installed."""
+    """Return the plan of a compiled program without the compiler. reason: why the compiler cannot be imported.
+
+    text: of the program; None for a schedule. Raises ChimeraError: E813 for a schedule, E816 for a program that may hang.
+    """
     from chimerac.chimera_ir.forms import read_program  # 0.2 s that --help does not need
 
     path = settings.schedule
     if text is None:
         raise refuse(
             "E813",
-            f"{path} is no compiled program, and the compiler cannot be imported: {reason}",
+            f"{path} is not a compiled program, and the compiler cannot be imported: {reason}",
             help="compile it where the compiler is: chimerac SCHEDULE --emit json -o p.json",
         )
     notify(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated")
     program = read_program(text)
     check_kind(program)
     if program.header.machine == "posted" and not settings.loopback:
-        # A program that ends on any machine but `posted` also ends on `window` (docs/semantics.md, "Machines").
-        note = "whether it ends there all the same, only the compiler can say"
-        raise for_another_machine(program, settings, note, f"where the compiler is: {arranging(path)}")
+        # A program that terminates on any machine but `posted` also terminates on `window` (docs/semantics.md, "Machines").
+        note = "only the compiler can check whether it ends there"
+        raise wrong_machine(program, settings, note, f"where the compiler is: {arrange_command(path)}")
     return Plan(program, None, None)

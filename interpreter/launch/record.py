@@ -1,7 +1,7 @@
 """The output of a run: lines, a progress bar, a log of JSON lines, and the table at the end. Only rank 0 writes.
 
-The bar is drawn on stderr, and only where stderr is a terminal. The log and the scalars for TensorBoard are by-products: if one
-can no longer be written, the run says so once and goes on. docs/training.md lists the fields of the log.
+The bar is drawn on stderr, if stderr is a terminal. If the log or the scalars for TensorBoard can no longer be written, the run
+prints one message and goes on without them. docs/training.md lists the fields of the log.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ OUTPUTS = {"--log-file": "the log", "--trace": "the trace", "--tensorboard": "th
 class Record:
     """The output of one rank. Ranks other than rank 0 have none.
 
-    log: the file of the JSON lines, to which this run appends; about: its settings and sizes, for the first line; tensorboard:
-    the folder of the same numbers for TensorBoard.
+    log: the file of the JSON lines, to which this run appends; header: more fields of the first line, such as the settings;
+    tensorboard: the folder of the same numbers for TensorBoard. Raises ChimeraError E811 if they cannot be opened, E840 without
+    the package tensorboard.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Record:
         rank: int,
         iterations: int,
         log: Path | None = None,
-        about: Mapping[str, object] | None = None,
+        header: Mapping[str, object] | None = None,
         tensorboard: Path | None = None,
     ) -> None:
         self.is_writer, self.iterations = rank == 0, iterations
@@ -49,14 +50,14 @@ class Record:
         self._path, self._log = log, None
         self._folder, self._scalars = tensorboard, None
         if self.is_writer and tensorboard is not None:
-            self._scalars = _scalars(tensorboard)
+            self._scalars = _open_scalars(tensorboard)
         if self.is_writer and log is not None:
-            self._log = _opened(log)
+            self._log = _open_log(log)
             started = datetime.now(UTC).isoformat(timespec="seconds")
-            self._append({"format": FORMAT, "version": VERSION, "started": started, **(about or {})})
+            self._append({"format": FORMAT, "version": VERSION, "started": started, **(header or {})})
 
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
+    def print_text(self, text: str) -> None:
+        """Print a text above the bar."""
         if self.is_writer:
             self.clear()
             print(text, flush=True)
@@ -71,14 +72,14 @@ class Record:
         except OSError as error:
             self._scalars.close()
             self._scalars = None
-            self._say_lost("--tensorboard", self._folder, error)
+            self._print_write_error("--tensorboard", self._folder, error)
 
     def _append(self, line: Mapping[str, object]) -> None:
         """Append a line to the log. A number that is not finite becomes null, as JSON has none. It never raises OSError."""
         if self._log is None:
             return
         try:
-            # Without a buffer of Python, so that nothing is left to be written when the process ends.
+            # The file has no buffer, so no text is lost when the process ends. One call may write only a part of the text.
             text = (json.dumps(_finite(line), allow_nan=False) + "\n").encode()
             while text:
                 text = text[self._log.write(text) :]
@@ -86,11 +87,11 @@ class Record:
             with suppress(OSError):
                 self._log.close()
             self._log = None
-            self._say_lost("--log-file", self._path, error)
+            self._print_write_error("--log-file", self._path, error)
 
-    def _say_lost(self, option: str, path: Path | None, error: Exception) -> None:
+    def _print_write_error(self, option: str, path: Path | None, error: Exception) -> None:
         what = f"{OUTPUTS[option]} {short_path(path or '')}"
-        self.say(f"{what} can no longer be written: {reason(error).lower()}; the run goes on")
+        self.print_text(f"{what} can no longer be written: {reason(error).lower()}; the run goes on")
 
     def start(self, done: int = 0) -> None:
         """Start the progress bar. done: iterations that are complete already."""
@@ -98,11 +99,11 @@ class Record:
             # tqdm takes 0.1 s to import, which --help does not need.
             from tqdm import tqdm
 
-            tqdm.monitor_interval = 0  # no thread beside the training
+            tqdm.monitor_interval = 0  # so tqdm starts no thread
             self._bar = tqdm(total=self.iterations, initial=done, unit="it", dynamic_ncols=True, leave=False)
 
     def draw(self, done: int, loss: float, tokens_per_second: float) -> None:
-        """Move the bar on to `done` iterations. tqdm draws it at most ten times a second."""
+        """Set the bar to `done` iterations. tqdm draws it at most ten times a second."""
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
             self._bar.update(done - self._bar.n)
@@ -126,30 +127,31 @@ class Record:
             self._scalars = None
 
     def table(self, rows: Sequence[tuple[str, str, str]]) -> None:
-        """Print the rows: name, figure, remark."""
+        """Print the rows as a table: name, figure, remark."""
         names, figures = (max(len(row[k]) for row in rows) for k in (0, 1))
-        self.say("\n" + "\n".join(f"{name:<{names}}  {figure:>{figures}}   {note}".rstrip() for name, figure, note in rows))
+        lines = (f"{name:<{names}}  {figure:>{figures}}   {remark}".rstrip() for name, figure, remark in rows)
+        self.print_text("\n" + "\n".join(lines))
 
 
 def check_output(path: Path, option: str) -> None:
-    """Raise ChimeraError E811 if the file of this option cannot be written. Nothing is written, and no file is made."""
+    """Raise ChimeraError E811 if the file of this option cannot be written. It writes nothing and creates no file."""
     try:
+        target = path  # what must be writable: the file, or its folder if there is no such file yet
         try:
-            changed = path
             if stat.S_ISDIR(path.stat().st_mode):
                 raise IsADirectoryError(0, "it is a folder")
         except FileNotFoundError:
-            changed = path.parent
-            if not changed.is_dir():
-                raise FileNotFoundError(0, f"the folder {short_path(changed)} does not exist") from None
-        if not os.access(changed, os.W_OK):
+            target = path.parent
+            if not target.is_dir():
+                raise FileNotFoundError(0, f"the folder {short_path(target)} does not exist") from None
+        if not os.access(target, os.W_OK):
             raise PermissionError(0, "permission denied")
     except (OSError, ValueError) as error:
         raise _not_written(path, option, error) from None
 
 
 def check_folder(path: Path, option: str) -> None:
-    """Raise ChimeraError E811 if files cannot be written to the folder of this option. It may not exist yet; none is made."""
+    """Raise ChimeraError E811 if files cannot be written to the folder of this option. It may not exist; it is not created."""
     try:
         parent = path.absolute()
         while not os.path.lexists(parent):
@@ -162,21 +164,22 @@ def check_folder(path: Path, option: str) -> None:
         raise _not_written(path, option, error) from None
 
 
-def _scalars(folder: Path) -> Scalars:
+def _open_scalars(folder: Path) -> Scalars:
+    """Return the scalars of a folder. Raises ChimeraError E811 if they cannot be written, E840 without the package."""
     try:
         return Scalars(folder)
     except (OSError, ValueError) as error:
         raise _not_written(folder, "--tensorboard", error) from None
 
 
-def _opened(path: Path) -> BinaryIO:
-    """Return the log, opened to append whole lines: if an earlier run was killed while it wrote a line, that line is ended."""
+def _open_log(path: Path) -> BinaryIO:
+    """Return the log, opened for appending. If an earlier run was killed while it wrote a line, that line is ended."""
     try:
         file = path.open("ab", buffering=0)
         if path.is_file() and file.tell():
-            with path.open("rb") as before, suppress(OSError):  # a full disk: `write` reports it
-                before.seek(-1, os.SEEK_END)
-                if before.read(1) != b"\n":
+            with path.open("rb") as earlier, suppress(OSError):  # a full disk: `write` reports it
+                earlier.seek(-1, os.SEEK_END)
+                if earlier.read(1) != b"\n":
                     file.write(b"\n")
     except (OSError, ValueError) as error:
         raise _not_written(path, "--log-file", error) from None
@@ -184,6 +187,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _finite(value: object) -> object:
+    """Return a value of the log with null instead of each number that is not finite."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -196,5 +200,6 @@ def _finite(value: object) -> object:
 
 
 def _not_written(path: Path, option: str, error: Exception) -> ChimeraError:
+    """Return the finding E811."""
     what = f"{OUTPUTS[option]} {short_path(path)} cannot be written: {reason(error).lower()}"
     return refuse("E811", what, help=f"give {option} another path")

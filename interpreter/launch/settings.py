@@ -25,7 +25,10 @@ PROGRAM, TRAINING, CHECKPOINTS, OUTPUT = "what runs", "training", "checkpoints",
 
 
 def option(default: Any, group: str, help: str, metavar: str | None = None) -> Any:
-    """Return a field of RunSettings. metavar: the name of its value in --help; None for switches and choices."""
+    """Return a field of RunSettings.
+
+    group: the title above it in --help; metavar: the name of its value in --help; None for switches and choices.
+    """
     return field(default=default, metadata={"group": group, "help": help, "metavar": metavar})
 
 
@@ -75,12 +78,14 @@ class RunSettings:
     weight_decay: Annotated[float, Ge(0), Lt(math.inf)] = option(
         0.1, TRAINING, "weight decay of AdamW, for parameters of two or more dimensions: not for norms and biases", "RATE"
     )
-    clip: PositiveNumber = option(1.0, TRAINING, "longest gradient of the whole model", "NORM")
-    skip_nonfinite: bool = option(False, TRAINING, "leave an update out if its loss or gradient is not finite, and go on")
-    dropout: Share = option(0.0, TRAINING, "share of activations dropped", "SHARE")
-    seed: NumberFromZero = option(0, TRAINING, "of weights, sample order and dropout", "SEED")
+    clip: PositiveNumber = option(
+        1.0, TRAINING, "largest norm of the whole model's gradient: a longer one is scaled down", "NORM"
+    )
+    skip_nonfinite: bool = option(False, TRAINING, "skip an update if its loss or gradient is not finite, and go on")
+    dropout: Share = option(0.0, TRAINING, "share of the activations that are set to zero", "SHARE")
+    seed: NumberFromZero = option(0, TRAINING, "seed of the weights, the sample order and dropout", "SEED")
     compile: bool = option(False, TRAINING, "compile the stages with torch.compile")
-    zero: bool = option(False, TRAINING, "share the optimizer's state out among the ranks that hold copies of a stage")
+    zero: bool = option(False, TRAINING, "shard the optimizer's state (ZeRO-1) over the ranks that hold copies of a stage")
 
     save_dir: Path | None = option(None, CHECKPOINTS, "write checkpoints to this folder", "PATH")
     save_every: Count | None = option(None, CHECKPOINTS, "write one every T iterations too (default: at the end)", "T")
@@ -95,21 +100,21 @@ class RunSettings:
     export: Path | None = option(None, CHECKPOINTS, "write the trained weights to this file at the end", "PATH")
 
     eval_every: Count | None = option(None, OUTPUT, "held-out loss every T iterations too (default: at the end)", "T")
-    eval_samples: Count = option(256, OUTPUT, "held-out samples of an evaluation, at most", "K")
+    eval_samples: Count = option(256, OUTPUT, "largest number of held-out samples of an evaluation", "K")
     log_file: Path | None = option(
         None,
         OUTPUT,
-        "append to this file: a JSON line with the settings, then one for each iteration (docs/training.md)",
+        "append to this file: a JSON line with the settings, then one for each iteration; docs/training.md lists the fields",
         "PATH",
     )
     tensorboard: Path | None = option(None, OUTPUT, "write the same figures for TensorBoard to this folder", "PATH")
     trace: Path | None = option(
         None, OUTPUT, "write the times of the instructions of the last iteration to this file, for Perfetto", "PATH"
     )
-    profile_ranges: bool = option(False, OUTPUT, "make each instruction a range for torch's profilers")
+    profile_ranges: bool = option(False, OUTPUT, "mark each instruction as a range in torch's profilers")
     check_gradients: bool | None = option(
-        None, OUTPUT, "compare the first gradients with one process's, which every rank computes once with the whole model "
-        "(default: where the model has at most 10 million parameters)",
+        None, OUTPUT, "compare the first gradients with those of one process, which every rank computes with the whole "
+        "model (default: where the model has at most 10 million parameters)",
     )  # fmt: skip
     memory_check: bool = option(
         True, OUTPUT, "refuse to start if the ranks of this machine need more memory than it has (default: yes)"

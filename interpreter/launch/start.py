@@ -1,4 +1,4 @@
-"""Starting the ranks of a plan: the job, the transport, and one call of the job for each rank."""
+"""Starting the ranks of a plan in this process: the job, the transport, and one call of the job for each rank."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from chimerac.interpreter.transport.rendezvous import rendezvous
 
 
 def start(plan: Plan, settings: RunSettings) -> int:
-    """Run the ranks of this process: one of torchrun's, or all of them in loopback. Return the exit code."""
+    """Run the ranks of this process: one that torchrun started, or all of them in loopback. Return the exit code."""
     return run_loopback(plan, settings) if settings.loopback else run_rank(plan, settings)
 
 
-def prepared(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
-    """Return the job of every rank. All checks that can fail are made here, before the ranks connect.
+def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
+    """Return the job, the same for every rank. It makes the checks that need no other rank, before the ranks connect.
 
     ranks_here: how many ranks this machine has.
     """
@@ -40,23 +40,23 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
     torch.set_num_threads(max(1, processors() // ranks_here))
     if settings.transport != "gloo" and not torch.cuda.is_available():
         raise refuse(
-            "E815", f"--transport {settings.transport} needs a GPU, and torch finds none", help="leave it out to run on CPUs"
+            "E815", f"--transport {settings.transport} needs a GPU, and torch finds none", help="omit it to run on CPUs"
         )
-    job = prepared(plan, settings, ranks_here)
+    job = make_job(plan, settings, ranks_here)
     try:
-        code = job.run(_joined(settings, local_rank))
+        code = job.run(_join(settings, local_rank))
         gloo.leave()
     except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         end_silently("the output was closed", rendezvous().liveness)
     except Exception as error:
-        end_with(error, reports=local_rank == 0, job=rendezvous().liveness)
+        end_with(error, is_first_here=local_rank == 0, job=rendezvous().liveness)
     if code:
         write_error_file(f"rank {os.environ['RANK']} ended with exit code {code}")
     return code
 
 
-def _joined(settings: RunSettings, local_rank: int) -> Transport:
-    """Return the transport of this rank, after all ranks have met."""
+def _join(settings: RunSettings, local_rank: int) -> Transport:
+    """Connect to the other ranks, and return the transport of this rank."""
     match settings.transport:
         case "nccl":
             nccl.join(settings.timeout, local_rank)
@@ -73,6 +73,6 @@ def _joined(settings: RunSettings, local_rank: int) -> Transport:
 
 def run_loopback(plan: Plan, settings: RunSettings) -> int:
     """Run all ranks in this process, one at a time; return the exit code."""
-    job = prepared(plan, settings, ranks_here=plan.program.world)
+    job = make_job(plan, settings, ranks_here=plan.program.world)
     machine = settings.machine or plan.program.header.machine
     return max(run_in_loopback(plan.program, job.run, settings.seed, machine))

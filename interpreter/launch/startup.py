@@ -1,6 +1,6 @@
-"""The first lines of a process of a run: it ends with the process that started it, and Ctrl-C ends it at once.
+"""What a process of a run does first: from then on it ends with the process that started it, and at once at Ctrl-C.
 
-It imports nothing that takes time, because both have to hold before torch is imported.
+Both must hold before torch is imported. So this module imports nothing that takes time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import time
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # of prctl (Linux): the signal that this process gets when its parent ends
-EVERY_S = 1.0  # interval at which a process looks whether its parent has ended, where the system does not tell it
+POLL_INTERVAL_S = 1.0  # interval at which a process checks whether its parent has ended, if the system cannot kill it then
 CONNECT_S = 5.0  # how long the store of torchrun has to accept a connection
 INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 
 
 def begin_process() -> None:
-    """Prepare this process: a rank, if the environment has RANK, otherwise a process that a user has started."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's warnings about closed connections, with C++ stacks
+    """Set up this process: a rank if the environment has RANK, otherwise a process that a user has started."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings of torch about closed connections, with C++ stacks
     if "RANK" in os.environ:
         # Ctrl-C ends a rank at once and without a message, even while it waits inside gloo.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -34,14 +34,14 @@ def end_with_parent() -> None:
     """Make this process end when the process that started it ends."""
     parent = os.getppid()
     if "TORCHELASTIC_RUN_ID" in os.environ and _killed_with_parent():
-        # The parent may have ended before the call. Then nobody accepts connections to its store.
+        # The parent may have ended before the call. Then its store accepts no connections.
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not _store_accepts():
             os._exit(1)
         return
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
@@ -60,7 +60,7 @@ def _killed_with_parent() -> bool:
 
 
 def _store_accepts() -> bool:
-    """Return False if the store of torchrun refuses connections: the process that had it has ended."""
+    """Return whether the store of torchrun may exist. If it refuses connections, the process that hosted it has ended."""
     try:
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         socket.create_connection(address, CONNECT_S).close()
@@ -72,5 +72,6 @@ def _store_accepts() -> bool:
 
 
 def _end_interrupted(signum: int, frame: FrameType | None) -> None:
+    """End this process with one line: the handler of SIGINT."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)

@@ -1,7 +1,7 @@
 """Requests to stop: SIGTERM during the training ends it after the current iteration, on all ranks together.
 
-The training loop reads `stop_requested()` on every rank, and the ranks exchange it with the measurements of the iteration. A
-second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default action.
+The training loop calls `stop_requested()` on every rank, and the ranks exchange the results with the measurements of the
+iteration. A second SIGTERM ends the process at once. Before and after the training, SIGTERM has its default action.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from contextlib import contextmanager
 
 STOPPED = 128 + signal.SIGTERM  # the exit code after SIGTERM
 _requested = threading.Event()
+_is_accepting = False
 
 
 def stop_requested() -> bool:
-    """Return whether this process has been asked to stop."""
+    """Return whether this process got SIGTERM inside `accepting_stop_requests`."""
     return _requested.is_set()
 
 
 @contextmanager
 def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Take SIGTERM as a request to stop. notify: called in another thread when it comes, also while this one is inside torch.
+    """Handle SIGTERM as a request to stop. notify: called at the first one, in another thread, also while this one is in torch.
 
-    Only the main thread of a process gets signals: in another one, as in loopback, this does nothing.
+    Python handles signals only in the main thread. In another thread, as in loopback, this does nothing.
     """
+    global _is_accepting
     _requested.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -35,8 +37,8 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
     os.set_blocking(send, False)
 
     def listen() -> None:
-        while number := os.read(receive, 1):
-            if number[0] == signal.SIGTERM:
+        while number := os.read(receive, 1)[0]:
+            if number == signal.SIGTERM:
                 if _requested.is_set():
                     os._exit(STOPPED)
                 _requested.set()
@@ -44,14 +46,41 @@ def accepting_stop_requests(notify: Callable[[], None] = lambda: None) -> Iterat
 
     listener = threading.Thread(target=listen, name="stop requests", daemon=True)
     listener.start()
-    # Python runs its handlers between two instructions of the main thread, but it writes the number of the signal at once.
+    # Python runs the handler only when the main thread is not inside torch. The number of the signal is written at once.
     previous_fd = signal.set_wakeup_fd(send, warn_on_full_buffer=False)
     previous = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    _is_accepting = True
     try:
         yield
     finally:
+        _is_accepting = False
         signal.signal(signal.SIGTERM, previous)
         signal.set_wakeup_fd(previous_fd)
-        os.close(send)  # the listener reads the end of the pipe
+        os.write(send, b"\0")  # ends the listener; the end of the pipe would not come while a forked process has it open
         listener.join()
+        os.close(send)
         os.close(receive)
+
+
+# A forked process, such as a worker of a pool, takes no part: SIGTERM has its default action there, and is no request to stop.
+# It is blocked during the fork, because until the reset a SIGTERM for the child would be written to the pipe of the parent.
+
+
+def _before_fork() -> None:
+    if _is_accepting:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_parent() -> None:
+    if _is_accepting:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_child() -> None:
+    if _is_accepting:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -10,7 +10,7 @@ HEAD = ("rank", "bubble", "waits for values", "for sends", "for sums", "peak mem
 
 
 class RankSummary:
-    """The means of all iterations, of each rank. The first iteration warms up: it is left out if there are others."""
+    """The mean figures of each rank over all iterations. The first iteration is slower, and left out if there are others."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -19,9 +19,9 @@ class RankSummary:
 
     def add(self, measured: MeasuredTimes) -> None:
         """Add one iteration."""
-        columns = np.array([measured.bubbles, measured.value_waits_s, measured.send_waits_s, measured.sum_waits_s])
+        figures = np.array([measured.bubbles, measured.value_waits_s, measured.send_waits_s, measured.sum_waits_s])
         self._count += 1
-        self._sums = columns if self._count <= 2 else self._sums + columns
+        self._sums = figures if self._count <= 2 else self._sums + figures
         self._last = measured
 
     def table(self) -> str:

@@ -1,4 +1,4 @@
-"""Timed runs as jobs: stages that only sleep, and the makespan and the bubbles that were predicted and measured."""
+"""Timed runs as jobs: their stages only sleep, and they print the predicted and the measured makespan and bubbles."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from chimerac.interpreter.transport import Transport
 
 
 class TimedJob:
-    """A timed run: the same program and messages, with stages that only sleep.
+    """A timed run: the program with messages of the model's size, and stages that only sleep.
 
-    unit_ms: milliseconds for one unit of cost; model: its first boundary value gives the size of messages.
+    unit_ms: milliseconds of sleep for one unit of cost; model: its first boundary value has the size of all messages.
     """
 
     def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, model: Model) -> None:
         self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
         boundary = describe(model, size).layers[0].boundary[0]
-        program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
+        program = replace(plan.program.with_header(tied=()), partition=None)  # both are of the real model
         self.model = partitioned(program, *timed_model(plan.program, boundary, size, Sleeper(self.unit_s)))
 
     def run(self, transport: Transport) -> int:
@@ -37,24 +37,22 @@ class TimedJob:
         compare(transport, self.settings, products(self.plan, self.model))
         iterations = training_settings(self.settings).iterations
         record, h = Record(transport.rank, iterations), self.plan.program.header
-        record.say(
+        record.print_text(
             f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
             f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
         )
-        record.say("\n" + self.measure(transport, record).table())
+        record.print_text("\n" + self.measure(transport, record).table())
         return 0
 
     def measure(self, transport: Transport, record: Record | None = None) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
         settings = training_settings(self.settings)
-        arguments = (self.plan.program, self.model, ZeroSamples(), transport, settings)
-        trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
-        found = []
-        for iteration in range(settings.iterations):
-            found.append(measured_times(trainer, iteration))
+        profile_ranges = self.settings.profile_ranges
+        trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings, profile_ranges=profile_ranges)
+        times = [measured_times(trainer, iteration) for iteration in range(settings.iterations)]
         if record is not None:
             write_trace(trainer.pipeline, self.settings.trace, record)
         predicted = self.plan.predicted
         if predicted is not None:
             predicted = replace(predicted, makespan=predicted.makespan * self.unit_s)
-        return Comparison(predicted, median_times(found))
+        return Comparison(predicted, median_times(times))

@@ -1,4 +1,4 @@
-"""Writing the trace of a run (--trace). A trace that cannot be written is a message: the run goes on."""
+"""Writing the trace of a run (--trace). If it cannot be written, the run prints a message and goes on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from chimerac.interpreter.pipeline.pipeline import Pipeline
 
 
 def write_trace(pipeline: Pipeline, path: Path | None, record: Record) -> None:
-    """Write the trace of the last iteration, if one is asked for; called by all ranks together.
-
-    It is a by-product: if it cannot be written, the run says so and goes on.
-    """
+    """Write the trace of the last iteration to `path`, if there is one; called by all ranks together."""
     if path is None:
         return
     try:
         pipeline.trace(path)
-        record.say(f"trace of the last iteration: {short_path(path)}")
+        record.print_text(f"trace of the last iteration: {short_path(path)}")
     except ChimeraError as error:
-        record.say(f"no trace: {error.diagnostics[0].message}; the run goes on")
+        record.print_text(f"no trace: {error.diagnostics[0].message}; the run goes on")

@@ -1,6 +1,6 @@
 """The model and the data of a run. No other module of the interpreter names a model or a data set.
 
-What needs torch is imported when it is called: torch takes 2 s to import, and a wrong option is reported before that.
+Importing torch takes 2.6 s. So modules that need it are imported inside functions, and a wrong option is reported before that.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def model_table() -> str:
 
 def model_of(settings: RunSettings, program: Program) -> Model:
     """Return the model of a run. Raises ChimeraError E801 for an unknown one."""
-    from chimerac.models.gpt import gpt  # with torch, 2 s
+    from chimerac.models.gpt import gpt  # with torch, 2.6 s
 
     return gpt(_name(settings, program), settings.seq_len, settings.dropout)
 
 
 def data_of(settings: RunSettings) -> Data:
     """Return the data of a run. Raises ChimeraError: E802 no text, E803 a text that is too short."""
-    from chimerac.interpreter.training.data import text_data  # with torch, 2 s
+    from chimerac.interpreter.training.data import text_data  # with torch, 2.6 s
 
     return text_data(_text(settings.data), settings.seq_len, settings.seed)
 
@@ -59,7 +59,7 @@ def check_depth(settings: RunSettings, program: Program) -> None:
 
 
 def _name(settings: RunSettings, program: Program) -> str:
-    """Return the name of the model: the one chosen, the one that the program is cut for, or the default for its stages."""
+    """Return the name of the model: that of --model, else that of the program's partition, else the default for its stages."""
     if settings.model is not None:
         return settings.model
     if program.partition is not None and is_known(program.partition.model):
@@ -67,7 +67,7 @@ def _name(settings: RunSettings, program: Program) -> str:
     return default_for(program.header.stages)
 
 
-@lru_cache(maxsize=1)  # it is checked early, and used when torch is imported
+@lru_cache(maxsize=1)  # it is read for the checks, and again after torch is imported
 def _text(path: Path | None) -> Text:
     from chimerac.interpreter.training.text import load_text  # with numpy, 0.1 s that --help does not need
 

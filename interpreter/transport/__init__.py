@@ -4,8 +4,8 @@
     nccl.py       ranks are processes with a GPU each
     loopback.py   all ranks in one process, one running at a time, on any machine of docs/semantics.md
 
-A transport knows ranks and buffers, and nothing of stages or micro-batches. Channels are directed, and first in, first
-out. Nothing depends on tags (docs/semantics.md, "Channels"). Every method that waits for another rank raises PeerLostError
+A transport deals with ranks and buffers, not with stages or micro-batches. Channels are directed, and first in, first
+out. No message needs a tag (docs/semantics.md, "Channels"). Every method that waits for another rank raises PeerLostError
 if that rank is gone or the wait times out, and StuckError if no rank can continue (interpreter/errors.py).
 """
 
@@ -31,8 +31,8 @@ class Pending(Protocol):
 class Transport(Protocol):
     """How one rank communicates with the others.
 
-    device: where the tensors of messages are. waited_ns: how long this rank has waited for other ranks in the calls of its
-    stream, in total since the start. progress: what this rank is doing; the executor writes its position.
+    device: where the tensors of messages are. waited_ns: nanoseconds that this rank has waited for other ranks in the calls of
+    its stream, in total since the start. progress: what this rank is doing; the executor writes its position.
     """
 
     rank: int
@@ -60,16 +60,16 @@ class Transport(Protocol):
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
 
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
-        """Give all of these ranks the buffer of rank `source`, bit for bit; called by them together, outside the streams.
+        """Copy the buffer of rank `source` to all of these ranks, bit for bit; called by them together, outside the streams.
 
-        ranks: of a collective of a connected program.
+        ranks: those of a collective of a connected program.
         """
 
     def flush(self) -> None:
         """Wait for every send."""
 
     def forget(self, buffer: Tensor) -> None:
-        """Record that this receive buffer is not read any more."""
+        """Tell the transport that this receive buffer is not read any more."""
 
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""

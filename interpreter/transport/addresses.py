@@ -1,4 +1,4 @@
-"""The network address at which a rank waits for the connections of the others: whether other hosts can reach it."""
+"""Whether other hosts can reach the network address at which a rank accepts connections."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ INTERFACE = "GLOO_SOCKET_IFNAME"  # in the environment: the network interface th
 
 
 def check_own_address() -> None:
-    """Check, for a job on several hosts, that the address which gloo takes is not one that only this host can reach.
+    """Check, for a job on several hosts, that other hosts can reach the address at which gloo accepts connections.
 
-    gloo takes the first address of the host name if no interface is named, and the loopback interface if it has none. Then
-    the ranks of the other hosts would wait for their timeout. Raises ChimeraError E819.
+    If no interface is named, gloo takes the first address of the host name, or the loopback address if the name has none. With
+    a loopback address the ranks of the other hosts would wait until their timeout. Raises ChimeraError E819.
     """
     if os.environ.get(INTERFACE):
         return
@@ -26,11 +26,11 @@ def check_own_address() -> None:
         address = ""
     if address and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         return
-    found = f"its own name resolves to {address}" if address else "its own name has no address"
+    reason = f"its own name resolves to {address}" if address else "its own name has no address"
     interfaces = ", ".join(i for _, i in socket.if_nameindex() if i != "lo") or "none but the loopback"
     raise refuse(
         "E819",
-        f"the other hosts cannot connect to host {name}: {found}",
+        f"the other hosts cannot connect to host {name}: {reason}",
         notes=(f"network interfaces of {name}: {interfaces}",),
         help=f"set {INTERFACE} to the interface between the hosts, or correct the name in /etc/hosts",
     )

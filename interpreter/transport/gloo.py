@@ -1,4 +1,4 @@
-"""Real ranks over gloo: on CPUs, or on GPUs that several ranks may share.
+"""Ranks that are processes, over gloo: on CPUs, or on GPUs that several ranks may share.
 
 gloo sends and receives host memory. The sender copies a message from its GPU to pinned host memory. The receiver copies it
 to its GPU when it waits for the message.
@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import torch
 
-from chimerac.interpreter.transport.processes import HOST, Processes
+from chimerac.interpreter.transport.processes import CPU, Processes
 from chimerac.interpreter.transport.rendezvous import initialize, shutdown
 
 
 def join(timeout_s: float) -> None:
-    """Join the other ranks that torchrun started. timeout_s: after how long a wait is an error."""
+    """Connect to the other ranks that torchrun started. timeout_s: seconds after which a wait for them is an error."""
     initialize(timeout_s)
 
 
 def leave() -> None:
-    """Leave once all ranks are at the shutdown barrier, so that no connection closes before the last message has arrived."""
+    """Disconnect when all ranks have reached the shutdown barrier, so that no connection closes before its last message."""
     shutdown()
 
 
 class Gloo(Processes):
     """One rank's channels and collectives. The ranks must have joined.
 
-    device: where messages are; staged: whether they pass through host memory; by default if the device is not the host.
+    device: where messages are; staged: whether they pass through host memory; by default only those on a GPU do.
     """
 
-    def __init__(self, device: torch.device = HOST, staged: bool | None = None) -> None:
-        super().__init__("gloo", device, device != HOST if staged is None else staged)
+    def __init__(self, device: torch.device = CPU, staged: bool | None = None) -> None:
+        super().__init__("gloo", device, device != CPU if staged is None else staged)

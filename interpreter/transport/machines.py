@@ -1,10 +1,11 @@
-"""The machines of docs/semantics.md, executable: when a transfer and when a collective completes.
+"""The machines of docs/semantics.md as a simulated network: when a transfer and when a collective completes.
 
-The wait of a SEND for its window is in loopback.py. On real ranks processes.py limits the window, and the rest of the
-machine follows from how gloo or NCCL runs the calls.
+A transfer or a collective is an operation. It completes when all its members have posted it. The collectives of a rank are in
+a queue, and on `paired` and `serial` its transfers are in queues too: operations complete in the order of their queues.
+Channels are first in, first out.
 
-A transfer or a collective is an operation. It completes when all its members have posted it. On `paired` and `serial`
-operations are also in queues, and complete in the order of the queues. Channels are first in, first out.
+Where a SEND waits for its window is in loopback.py. Ranks that are processes do not use this module: processes.py limits
+their window, and the rest of their machine follows from how gloo or NCCL executes the calls.
 """
 
 from __future__ import annotations
@@ -16,22 +17,29 @@ from torch import Tensor
 
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.program import Machine, Program
-from chimerac.interpreter.transport.turns import Turns
+from chimerac.interpreter.transport.scheduler import Scheduler
 
 Queue = deque["Operation"]
 
 
 class Operation:
-    """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues."""
+    """A transfer or a collective. It completes when all its members have posted it and it is first in all its queues.
 
-    __slots__ = ("complete", "do", "missing", "queues")
+    missing: how many members have not posted it; action: called when it completes.
+    """
 
-    def __init__(self, members: int, do: Callable[[], None] | None = None) -> None:
-        self.missing, self.do, self.complete = members, do, False
+    __slots__ = ("action", "complete", "missing", "queues")
+
+    def __init__(self, members: int) -> None:
+        self.missing, self.complete = members, False
+        self.action: Callable[[], None] | None = None
         self.queues: list[Queue] = []
 
     def post(self, queue: Queue | None) -> None:
-        """Post the operation on one member. queue: that member's queue, if the machine has queues."""
+        """Post the operation on one member. queue: the queue of that member; None if it is in none.
+
+        `action` must be set before the last member posts it.
+        """
         self.missing -= 1
         if queue is not None:
             queue.append(self)
@@ -42,9 +50,9 @@ class Operation:
         if self.missing or self.complete or any(queue[0] is not self for queue in self.queues):
             return
         self.complete = True
-        assert self.do is not None
-        self.do()
-        self.do = None  # frees the tensors of the transfer
+        assert self.action is not None
+        self.action()
+        self.action = None  # frees the tensors of the transfer
         for queue in self.queues:
             queue.popleft()
         for queue in self.queues:
@@ -53,68 +61,74 @@ class Operation:
 
 
 class Channel:
-    """A directed pair of ranks. sends, receives, done: how many have been posted, or are complete.
+    """A directed pair of ranks.
 
-    waiting: transfers of which one end has been posted, oldest first, with that end's tensor.
+    sends, receives: how many have been posted; completed: how many transfers are complete. unmatched: transfers of which one
+    side has been posted, oldest first, with the buffer of that side.
     """
 
     def __init__(self) -> None:
-        self.sends = self.receives = self.done = 0
-        self.waiting: deque[tuple[Operation, Tensor]] = deque()
+        self.sends = self.receives = self.completed = 0
+        self.unmatched: deque[tuple[Operation, Tensor]] = deque()
 
     def is_empty(self) -> bool:
         """Return whether every send is complete."""
-        return self.done == self.sends
+        return self.completed == self.sends
 
-    def sent(self, buffer: Tensor, queue: Queue | None) -> None:
-        """Post the next send."""
+    def post_send(self, buffer: Tensor, queue: Queue | None) -> None:
+        """Post the next send, of `buffer`."""
         self.sends += 1
         if self.sends > self.receives:
             transfer = Operation(2)
-            self.waiting.append((transfer, buffer))
+            self.unmatched.append((transfer, buffer))
         else:
-            transfer, into = self.waiting.popleft()
-            transfer.do = lambda: self._deliver(buffer, into)
+            transfer, target = self.unmatched.popleft()
+            transfer.action = lambda: self._deliver(buffer, target)
         transfer.post(queue)
 
-    def received(self, buffer: Tensor, queue: Queue | None) -> Operation:
-        """Post the next receive."""
+    def post_receive(self, buffer: Tensor, queue: Queue | None) -> Operation:
+        """Post the next receive, into `buffer`."""
         self.receives += 1
         if self.receives > self.sends:
             transfer = Operation(2)
-            self.waiting.append((transfer, buffer))
+            self.unmatched.append((transfer, buffer))
         else:
-            transfer, content = self.waiting.popleft()
-            transfer.do = lambda: self._deliver(content, buffer)
+            transfer, message = self.unmatched.popleft()
+            transfer.action = lambda: self._deliver(message, buffer)
         transfer.post(queue)
         return transfer
 
-    def _deliver(self, content: Tensor, into: Tensor) -> None:
-        if (content.shape, content.dtype) != (into.shape, into.dtype):
-            sent = f"{content.dtype}{list(content.shape)}"
-            raise ValueError(f"a receive of {into.dtype}{list(into.shape)} meets a send of {sent}")
-        into.copy_(content)
-        self.done += 1
+    def _deliver(self, message: Tensor, target: Tensor) -> None:
+        if (message.shape, message.dtype) != (target.shape, target.dtype):
+            sent = f"{message.dtype}{list(message.shape)}"
+            raise ValueError(f"a receive of {target.dtype}{list(target.shape)} meets a send of {sent}")
+        target.copy_(message)
+        self.completed += 1
 
 
-class World:
-    """What the ranks of one program share. window: how many sends of a channel may be incomplete; None: any number."""
+class Network:
+    """What the ranks of one program share.
 
-    def __init__(self, program: Program, machine: Machine, every_post: bool, turns: Turns) -> None:
+    window: how many sends of a channel may be incomplete; None: any number. every_post: another rank may also continue when a
+    rank posts an operation. collectives: those that are not complete, by their ranks and number, with the buffers by rank.
+    gathered: the values that the ranks gather outside the streams, by the number of the call and by rank.
+    """
+
+    def __init__(self, program: Program, machine: Machine, every_post: bool, scheduler: Scheduler) -> None:
         self.size, self.machine, self.every_post = program.world, machine, every_post
         self.window = max_incomplete_sends(machine, program.header.window)
-        self.turns = turns
+        self.scheduler = scheduler
         self.channels: dict[tuple[int, int], Channel] = {}
         self.queues: dict[tuple[object, ...], Queue] = {}
-        self.joined: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
+        self.collectives: dict[tuple[tuple[int, ...], int], tuple[Operation, dict[int, Tensor]]] = {}
         self.gathered: dict[int, dict[int, object]] = {}
 
-    def channel(self, a: int, b: int) -> Channel:
-        """Return the channel from rank a to rank b."""
-        return self.channels.setdefault((a, b), Channel())
+    def channel(self, sender: int, receiver: int) -> Channel:
+        """Return the channel from one rank to another."""
+        return self.channels.setdefault((sender, receiver), Channel())
 
-    def transfers(self, rank: int, peer: int) -> Queue | None:
-        """Return the queue of a rank's transfers with a peer; None if the machine has no queues."""
+    def transfer_queue(self, rank: int, peer: int) -> Queue | None:
+        """Return the queue of a rank's transfers with a peer; None if the machine has no queues for them."""
         match self.machine:
             case "serial":
                 return self.queues.setdefault((rank,), deque())
@@ -123,7 +137,7 @@ class World:
             case _:
                 return None
 
-    def collectives(self, rank: int) -> Queue:
-        """Return the queue of a rank's collectives."""
+    def collective_queue(self, rank: int) -> Queue:
+        """Return the queue of a rank's collectives. On `serial` it is the queue of its transfers too."""
         key = (rank,) if self.machine == "serial" else (rank, "collectives")
         return self.queues.setdefault(key, deque())

@@ -1,13 +1,13 @@
-"""Real ranks over NCCL, with one GPU each.
+"""Ranks that are processes, over NCCL, with one GPU each.
 
 NCCL has no tags. Within a process group, torch puts all messages of a pair of ranks on one CUDA stream, so a receive that
 is posted early would block a later send. Therefore every channel (one direction of a pair) has a process group of its own,
 and so has every collective. The first call on a group creates its communicator and blocks until the peer calls it too. So
-all groups are used once before the first iteration, in one global order (processes.py). The default group has no device:
-otherwise every new group would be split from it, and all ranks would take part in each split.
+all groups are used once before the first iteration, in one global order (processes.py). The default group is not bound to a
+device: otherwise torch would split every new group from it, and all ranks would take part in each split.
 
 `wait` on a transfer blocks the GPU's current stream and not the process. So under NCCL a SEND whose window is full returns
-at once, and it is the GPU work queued after it that waits. The waiting times that the process measures do not include it.
+at once, and the GPU work that is queued after it waits. The waiting times that the process measures do not include this wait.
 
 This transport has not run on several GPUs yet. The order of its calls is tested on the machines of the loopback.
 """
@@ -23,15 +23,18 @@ from chimerac.interpreter.transport.processes import Processes
 
 
 def join(timeout_s: float, local_rank: int) -> None:
-    """Join the other ranks that torchrun started, and select this rank's GPU.
+    """Connect to the other ranks that torchrun started, and select this rank's GPU.
 
-    Raises ChimeraError E815 where this machine has too few GPUs or torch comes without NCCL.
+    timeout_s: seconds after which a wait for them is an error; local_rank: the number of this rank on its machine. Raises
+    ChimeraError E815 where this machine has too few GPUs or torch is built without NCCL.
     """
     if not dist.is_nccl_available():
-        raise refuse("E815", "this torch comes without NCCL", help="install a torch with NCCL, or take another --transport")
+        raise refuse(
+            "E815", "this torch is built without NCCL", help="install a torch with NCCL, or choose another --transport"
+        )
     if local_rank >= torch.cuda.device_count():
         message = f"rank {local_rank} of this machine needs a GPU of its own, found {torch.cuda.device_count()}"
-        raise refuse("E815", message, help="start at most as many ranks as there are GPUs, or take --transport staged")
+        raise refuse("E815", message, help="start at most as many ranks as there are GPUs, or choose --transport staged")
     torch.cuda.set_device(local_rank)
     join_gloo(timeout_s)
 

@@ -1,8 +1,8 @@
 """Ranks that are processes, on the process groups of torch.distributed: what gloo and NCCL have in common.
 
 Every channel and every collective has a process group of its own. All of them are created, and used once, in one global
-order before the first iteration. So every connection exists before it is needed, and no later call waits for another rank
-to set one up. all_reduce and all_gather use the default group, which is gloo's, and host memory.
+order before the first iteration. So every connection exists before it is needed, and no later call waits until another rank
+sets one up. `all_reduce` and `all_gather` use the default group, which is gloo's, and host memory.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from chimerac.interpreter.transport import Pending, ranks_text
 from chimerac.interpreter.transport.progress import NUMBER, Awaited
 from chimerac.interpreter.transport.rendezvous import rendezvous
 
-HOST = torch.device("cpu")
-# gloo counts the timeout of an all-reduce from its launch, but a rank may wait for it much later. So the timeout of its group
-# is a year, which is never reached, and PendingOperation.wait applies the real one.
-NEVER = timedelta(days=365)
+CPU = torch.device("cpu")
+# gloo counts the timeout of a collective from its launch, but a rank may begin to wait for it much later. So the groups of
+# collectives have this timeout, which is never reached, and PendingOperation.wait applies that of the run.
+YEAR = timedelta(days=365)
 
 
 class PendingOperation:
     """A transfer or a collective that was posted to a process group.
 
-    then: called when it is complete; limit: the timeout of the wait; None if the timeout of its group applies. posted: the
-    number of the instruction that posted it.
+    work: torch's handle of it. then: called when it is complete. limit: the timeout of the wait; None if the timeout of its
+    group applies.
     """
 
-    __slots__ = ("_awaited", "_limit", "_owner", "_posted", "_then", "_work")
+    __slots__ = ("_awaited", "_limit", "_posted", "_then", "_transport", "_work")
 
     def __init__(
         self,
-        owner: Processes,
+        transport: Processes,
         work: Any,
         awaited: Awaited,
         then: Callable[[], object] | None = None,
         limit: timedelta | None = None,
     ) -> None:
-        self._owner, self._work, self._awaited, self._then, self._limit = owner, work, awaited, then, limit
-        self._posted = owner.progress.position[NUMBER]
+        self._transport, self._work, self._awaited, self._then, self._limit = transport, work, awaited, then, limit
+        self._posted = transport.progress.position[NUMBER]  # the number of the instruction that posted it
 
     def wait(self) -> None:
         """Return when it is complete. Raises PeerLostError where a peer is gone or the wait times out."""
-        progress, begin = self._owner.progress, perf_counter_ns()
+        progress, begin = self._transport.progress, perf_counter_ns()
         progress.begin_wait(self._awaited, self._posted)
         try:
             if self._limit is None:
@@ -62,9 +62,9 @@ class PendingOperation:
             else:
                 self._work.wait(self._limit)
         except RuntimeError as error:
-            raise self._owner.rendezvous.lost(self._awaited, error) from error
+            raise self._transport.rendezvous.lost(self._awaited, error) from error
         progress.end_wait()
-        self._owner.waited_ns += perf_counter_ns() - begin
+        self._transport.waited_ns += perf_counter_ns() - begin
         if self._then is not None:
             self._then()
 
@@ -76,8 +76,7 @@ class Channel:
 
     def __init__(self, group: Any, peer: int, awaited: Awaited) -> None:
         self.group, self.peer, self.awaited = group, peer, awaited
-        # With their buffers, which may not be freed before the send is complete.
-        self.sends: deque[tuple[PendingOperation, Tensor]] = deque()
+        self.sends: deque[tuple[PendingOperation, Tensor]] = deque()  # a buffer may not be freed before its send is complete
 
 
 class Processes:
@@ -92,58 +91,58 @@ class Processes:
         self.device, self.waited_ns, self.rendezvous = device, 0, rendezvous()
         self.progress = self.rendezvous.progress
         self._backend, self._staged = backend, staged
-        # Whether this class applies the timeout to waits for an all-reduce. NCCL's waits do not block the process.
+        # Whether this class applies the timeout to waits for a collective. NCCL's waits do not block the process.
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
-        self._hosts: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # free host buffers, for reuse
-        self._channels: set[tuple[int, int]] = set()
+        self._free_buffers: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # in host memory, for reuse
+        self._channels: set[tuple[int, int]] = set()  # of all ranks: sender, receiver
         self._to: dict[int, Channel] = {}
         self._from: dict[int, Channel] = {}
-        self._collectives: dict[tuple[int, ...], Any] = {}
+        self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the group
 
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs."""
         self.progress.add(program)
         self._window = max_incomplete_sends(program.header.machine, program.header.window)
         sends = program.table.op == Op.SEND
-        ends = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
-        channels = [(a, b) for a, b in ends.tolist() if (a, b) not in self._channels]
-        sets = sorted({c.ranks for c in program.collectives} - set(self._collectives))
+        pairs = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
+        channels = [(sender, receiver) for sender, receiver in pairs.tolist() if (sender, receiver) not in self._channels]
+        collectives = sorted({c.ranks for c in program.collectives} - set(self._collectives))
         # All ranks create all groups, in this order: new_group is itself a collective.
-        for a, b in channels:
-            self._channels.add((a, b))
-            group = self._group((a, b))
-            if self.rank == a:
-                awaited = Awaited(f"the send to rank {b}", "send", (b,))
-                self._to[b] = Channel(group, dist.get_group_rank(group, b), awaited)
-            elif self.rank == b:
-                self._from[a] = Channel(
-                    group, dist.get_group_rank(group, a), Awaited(f"the receive from rank {a}", "receive", (a,))
-                )
-        for ranks in sets:
-            self._collectives[ranks] = self._group(ranks)
-        self._use_once(channels, sets)
+        for sender, receiver in channels:
+            self._channels.add((sender, receiver))
+            group = self._new_group((sender, receiver))
+            if self.rank == sender:
+                awaited = Awaited(f"the send to rank {receiver}", "send", (receiver,))
+                self._to[receiver] = Channel(group, dist.get_group_rank(group, receiver), awaited)
+            elif self.rank == receiver:
+                awaited = Awaited(f"the receive from rank {sender}", "receive", (sender,))
+                self._from[sender] = Channel(group, dist.get_group_rank(group, sender), awaited)
+        for ranks in collectives:
+            self._collectives[ranks] = self._new_group(ranks)
+        self._use_once(channels, collectives)
         if self._limits_waits:
-            for ranks in sets:
+            for ranks in collectives:
                 if self.rank in ranks:
-                    self._collectives[ranks]._get_backend(HOST).set_timeout(NEVER)
+                    self._collectives[ranks]._get_backend(CPU).set_timeout(YEAR)
 
-    def _group(self, ranks: Sequence[int]) -> Any:
+    def _new_group(self, ranks: Sequence[int]) -> Any:
+        """Create the process group of these ranks; called by all ranks together."""
         limit = self.rendezvous.limit
-        with self.rendezvous.wait(f"connecting {ranks_text(ranks)}", "setup"):
+        with self.rendezvous.wait(f"connecting {ranks_text(ranks)}", "other"):
             if limit is None:
                 return dist.new_group(list(ranks), backend=self._backend)
             # A new group does not inherit the timeout of the default group: torch's default is half an hour.
             return dist.new_group(list(ranks), backend=self._backend, timeout=limit)
 
-    def _use_once(self, channels: Sequence[tuple[int, int]], sets: Sequence[tuple[int, ...]]) -> None:
-        """Move one number over each channel and each collective, so that their connections are made."""
+    def _use_once(self, channels: Sequence[tuple[int, int]], collectives: Sequence[tuple[int, ...]]) -> None:
+        """Transfer one number over each channel and reduce one in each collective, which creates their connections."""
         for sender, receiver in channels:
             if self.rank == sender:
                 self.send(receiver, torch.zeros(1, device=self.device))
                 self.flush()
             elif self.rank == receiver:
                 self.recv(sender, torch.zeros(1, device=self.device)).wait()
-        for ranks in sets:
+        for ranks in collectives:
             if self.rank in ranks:
                 self.launch_all_reduce(ranks, torch.zeros(1, device=self.device)).wait()
 
@@ -153,47 +152,49 @@ class Processes:
         queue = channel.sends
         while queue and self._window is not None and len(queue) >= self._window:
             queue.popleft()[0].wait()
-        then = None
+        message, then = buffer, None
         if self._staged:
-            device, buffer = buffer, self._host(buffer)
-            buffer.copy_(device)
-            then = self._release(buffer)
+            message = self._host_buffer(buffer)
+            message.copy_(buffer)
+            then = self._releasing(message)
         try:
-            work = channel.group.send([buffer], channel.peer, 0)
+            work = channel.group.send([message], channel.peer, 0)
         except RuntimeError as error:
             raise self.rendezvous.lost(channel.awaited, error) from error
-        queue.append((PendingOperation(self, work, channel.awaited, then), buffer))
+        queue.append((PendingOperation(self, work, channel.awaited, then), message))
         if self._window == 0:
             queue.popleft()[0].wait()
 
     def recv(self, peer: int, buffer: Tensor) -> Pending:
         """Post a receive into `buffer`."""
-        channel, then, into = self._from[peer], None, buffer
+        channel = self._from[peer]
+        message, then = buffer, None
         if self._staged:
-            into = self._host(buffer)
-            then = self._release(into, buffer)
+            message = self._host_buffer(buffer)
+            then = self._releasing(message, buffer)
         try:
-            work = channel.group.recv([into], channel.peer, 0)
+            work = channel.group.recv([message], channel.peer, 0)
         except RuntimeError as error:
             raise self.rendezvous.lost(channel.awaited, error) from error
         return PendingOperation(self, work, channel.awaited, then)
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
-        return self._launch(Awaited(f"the sum over {ranks_text(ranks)}", "sum", ranks), dist.all_reduce, ranks, buffer)
+        awaited = Awaited(f"the all-reduce over {ranks_text(ranks)}", "all-reduce", ranks)
+        return self._launch(awaited, dist.all_reduce, ranks, buffer)
 
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
-        """Give all of these ranks the buffer of rank `source`; called by them together, outside the streams."""
-        awaited = Awaited(f"what rank {source} sends to {ranks_text(ranks)}", "all", ranks)
+        """Copy the buffer of rank `source` to all of these ranks; called by them together, outside the streams."""
+        awaited = Awaited(f"the broadcast from rank {source} to {ranks_text(ranks)}", "other", ranks)
         return self._launch(awaited, partial(dist.broadcast, src=source), ranks, buffer)
 
     def _launch(self, awaited: Awaited, collective: Callable[..., Any], ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch a collective of torch that changes `buffer` in place."""
-        then, values = None, buffer
+        values, then = buffer, None
         if self._staged:
-            values = self._host(buffer)
+            values = self._host_buffer(buffer)
             values.copy_(buffer)
-            then = self._release(values, buffer)
+            then = self._releasing(values, buffer)
         try:
             work = collective(values, group=self._collectives[ranks], async_op=True)
         except RuntimeError as error:
@@ -209,25 +210,25 @@ class Processes:
     def forget(self, buffer: Tensor) -> None:
         """Do nothing: the buffer is not read again."""
 
-    def _host(self, like: Tensor) -> Tensor:
+    def _host_buffer(self, like: Tensor) -> Tensor:
         """Return host memory for a message; pinned where the message is on a GPU, because copies are then faster."""
-        free = self._hosts.setdefault((like.shape, like.dtype), [])
+        free = self._free_buffers.setdefault((like.shape, like.dtype), [])
         return free.pop() if free else torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
 
-    def _release(self, host: Tensor, target: Tensor | None = None) -> Callable[[], None]:
+    def _releasing(self, host: Tensor, target: Tensor | None = None) -> Callable[[], None]:
         """Return the function to call when a transfer is complete: it copies `host` to `target`, and keeps `host` for reuse."""
 
-        def complete() -> None:
+        def release() -> None:
             if target is not None:
                 target.copy_(host)
-            self._hosts[host.shape, host.dtype].append(host)
+            self._free_buffers[host.shape, host.dtype].append(host)
 
-        return complete
+        return release
 
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
-        host = buffer if buffer.device == HOST else buffer.to(HOST)
-        with self.rendezvous.wait("a sum over all ranks"):
+        host = buffer.to(CPU)
+        with self.rendezvous.wait("an all-reduce over all ranks"):
             dist.all_reduce(host)
         if host is not buffer:
             buffer.copy_(host)

@@ -1,7 +1,7 @@
 """What a rank is doing: its instruction, and what it waits for. The other ranks read it once a wait has taken too long.
 
-The position is in memory that is mapped from a file next to the error file of torchrun, if there is one. So the ranks and the
-launcher of the same machine can read the position of a process that has been killed.
+If torchrun gives the rank an error file, the position is in a file next to it that is mapped into memory. So the ranks and
+the launcher of the same machine can read the position of a process that has been killed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 
 from chimerac.chimera_ir.program import Program
 
-# What a wait is for. A transfer or a sum belongs to an instruction. `all` is a collective of all ranks outside the streams,
-# `setup` the creation of connections.
-Kind = Literal["receive", "send", "sum", "all", "setup"]
+# What a wait is for. A transfer or an all-reduce belongs to an instruction. `all` is a collective of all ranks outside the
+# streams. `other` is the creation of connections, or a broadcast.
+Kind = Literal["receive", "send", "all-reduce", "all", "other"]
 
 # The columns of the position, each an int64.
 RUN, NUMBER, WAITS_FOR, PROGRAM, PID = range(5)
@@ -27,7 +27,7 @@ NONE = -1  # no instruction
 
 
 class Awaited(NamedTuple):
-    """What a wait is for. what: as text; ranks: the other ranks that have to do their part."""
+    """What a wait is for. what: as text; ranks: the ranks that have to post their side of it."""
 
     what: str
     kind: Kind
@@ -38,9 +38,9 @@ class Awaited(NamedTuple):
 class Position:
     """The position of a rank in its program.
 
-    run: how many times its streams have been started; number: of the instruction in the stream, NONE before the first run,
-    and the length of the stream after the last instruction; waits_for: the number of the instruction whose transfer or sum it
-    waits for, or NONE; program: the key of the program; pid: of the process, NONE if unknown.
+    run: how many times it has begun to run a stream. number: of the instruction in the stream; NONE before the first run, and
+    the length of the stream after the last instruction. waits_for: the number of the instruction whose transfer or all-reduce
+    it waits for, or NONE. program: the key of the program. pid: of the process; NONE if unknown.
     """
 
     run: int = 0
@@ -54,8 +54,9 @@ class Position:
 class Status:
     """What one rank is doing.
 
-    collectives: how many collectives of all ranks it has begun; awaited: None while it computes; posted: the number of the
-    awaited operation, of the instruction or of the collective; waited_s: seconds.
+    collectives: how many collectives of all ranks it has begun. awaited: what it waits for; None while it computes. posted: the
+    number of the instruction that posted the awaited operation, or the number of the awaited collective of all ranks.
+    waited_s: seconds of this wait.
     """
 
     position: Position
@@ -82,8 +83,9 @@ class Status:
 class Progress:
     """The progress of this process. path: the file of the position; None if no other process reads it.
 
-    position: its columns, for writing; programs: those that this rank runs, by key; waiting: what it waits for, the number of
-    the operation, and since when (time.monotonic); None while it computes.
+    position: its columns, for writing; programs: those that this rank runs, by key; collectives: how many collectives of all
+    ranks it has begun; waiting: what it waits for, the number `posted` of a Status, and since when (time.monotonic); None while
+    it computes.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -102,7 +104,7 @@ class Progress:
         return key
 
     def begin(self, key: int) -> memoryview:
-        """Record that a run of a program begins. Return the position, in which the caller writes the number."""
+        """Record that a run of a program begins. Return the position, to which the caller writes the instruction's number."""
         position = self.position
         position[PROGRAM] = key
         position[NUMBER] = 0
@@ -110,9 +112,9 @@ class Progress:
         return position
 
     def begin_wait(self, awaited: Awaited, posted: int) -> None:
-        """Record that this rank waits from now on."""
+        """Record that this rank waits from now on. posted: as in Status."""
         self.waiting = awaited, posted, time.monotonic()
-        if awaited.kind in ("receive", "send", "sum"):
+        if awaited.kind in ("receive", "send", "all-reduce"):
             self.position[WAITS_FOR] = posted
 
     def end_wait(self) -> None:
@@ -135,7 +137,7 @@ class Progress:
         return f"{place}, in the wait for {self.instruction(rank, replace(position, number=position.waits_for))}"
 
     def instruction(self, rank: int, position: Position) -> str:
-        """Return the instruction of a position as text; without its own text if the program of the rank is not known."""
+        """Return the instruction at a position as text; only its number if the program of the rank is not known."""
         program = self.programs.get(position.program)
         if program is None or rank >= program.world or position.number == NONE:
             return place_without_text(position)
@@ -167,19 +169,21 @@ def position_of(local_rank: int) -> Position | None:
 
 
 def read_position(path: Path) -> Position | None:
-    """Return the position in a file; None if there is none."""
+    """Return the position in a file; None if there is none, or if its disk was full."""
     try:
-        return Position(*memoryview(path.read_bytes()[:BYTES]).cast("q"))
-    except (OSError, ValueError, TypeError):
+        content = path.read_bytes()
+    except OSError:
         return None
+    return Position(*memoryview(content).cast("q")) if len(content) == BYTES else None
 
 
 def _mapped(path: Path | None) -> mmap.mmap:
     if path is not None:
         try:
             with path.open("w+b") as file:
-                file.truncate(BYTES)
+                file.write(bytes(BYTES))  # takes the space: on a full disk, writing to the memory later would kill the process
+                file.flush()
                 return mmap.mmap(file.fileno(), BYTES)
         except OSError:
-            pass  # no other process can read the position then; the run does not depend on it
+            pass  # other processes cannot read the position then, which the run itself does not need
     return mmap.mmap(-1, BYTES)

@@ -1,8 +1,8 @@
-"""Rendezvous and shutdown of the processes, and the error of a wait for other ranks that fails.
+"""Rendezvous and shutdown of the processes, and the error that is raised when a wait for other ranks fails.
 
-Ranks connect to a key-value store: torchrun's, or one that rank 0 hosts. If a wait fails, the store says which ranks answer and
-what they are doing (liveness.py). So the error names the rank that is missing, even where the rank that timed out was waiting
-for another rank that waits for it.
+Ranks connect to a key-value store: torchrun's, or one that rank 0 hosts. When a wait fails, all ranks that are still running
+write to the store what they are doing (liveness.py). So the error names the rank that is missing, also where a rank waits for
+one that waits for the missing one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import Awaited, Kind, Position, Progress, Status, own_progress_file, position_of
 from chimerac.interpreter.transport.stall import Stall
 
-GRACE_S = 4.0  # how long a rank has to answer after a wait has timed out
+ANSWER_AFTER_TIMEOUT_S = 4.0  # how long the ranks have to answer after a wait has timed out
+ANSWER_AFTER_CLOSE_S = 2.0  # how long the ranks have to answer after a connection was closed
 SHOWN = 8  # how many hosts a message lists
-CLOSED_S = 2.0  # how long a rank has to answer after a connection was closed
 
 
 class Host(NamedTuple):
-    """A host of ranks. number: of its launcher, as text; name: its host name."""
+    """A host. number: of its launcher in the job, as text, because several hosts may have one name; name: its host name."""
 
     number: str
     name: str
@@ -41,8 +41,8 @@ class Host(NamedTuple):
 class Rendezvous:
     """The waits of this process for other ranks.
 
-    limit: the timeout of one wait; None before the rendezvous. liveness: finds out which ranks answer. progress: what this
-    process is doing. hosts: the host of each rank; empty if all ranks are on this one.
+    limit: the timeout of one wait; None before the rendezvous. liveness: determines which ranks answer; None before the store
+    is connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this one.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Rendezvous:
         self.progress = Progress() if progress is None else progress
 
     def terminate(self) -> None:
-        """Record that this process was asked to end: it does so as soon as it knows of a failure."""
+        """Record that this process got SIGTERM: it then exits as soon as another rank has failed."""
         if self.liveness is not None:
             self.liveness.terminate()
 
     @contextmanager
     def wait(self, what: str, kind: Kind = "all") -> Iterator[None]:
-        """Record that the calls inside wait for all ranks. Raises PeerLostError if torch reports an error."""
+        """Record that the calls inside wait for all ranks. what: the wait, as text. Raises PeerLostError if one fails."""
         others: tuple[int, ...] = ()
         if self.liveness is not None:
             others = tuple(r for r in range(self.liveness.world) if r != self.liveness.rank)
@@ -77,57 +77,56 @@ class Rendezvous:
         self.progress.end_wait()
 
     def lost(self, awaited: Awaited, error: RuntimeError) -> PeerLostError:
-        """Return the error to raise for torch's: it names what this rank was waiting for, and which rank is missing."""
-        # The first sentence of torch's message, without the source location in front of it and the keys of the store.
+        """Return the error to raise instead of torch's: it names what this rank was waiting for, and which rank is missing."""
+        # The first sentence of torch's message, without the source location at its start and the keys of the store.
         reason = re.sub(r"^\[[^\]]*\] |, keys: .*", "", str(error)).split(". ")[0].split("\n")[0]
         if self.limit is None or self.liveness is None:
             return PeerLostError(f"{awaited.what} failed: {reason}")
         if re.search("timed? ?out", reason, re.IGNORECASE):
             return self._timed_out(self.liveness, f"{awaited.what} is not complete after {self.limit.total_seconds():g} s")
-        return PeerLostError(f"{awaited.what} failed: {self._closed_by(self.liveness, awaited, reason)}", peer_ended=True)
+        return PeerLostError(f"{awaited.what} failed: {self._ended(self.liveness, awaited, reason)}", peer_ended=True)
 
     def _timed_out(self, liveness: LivenessCheck, what: str) -> PeerLostError:
         """Return the error for a wait that has timed out. what: the wait, and its timeout."""
-        statuses = liveness.answers(GRACE_S)
+        statuses = liveness.collect_statuses(ANSWER_AFTER_TIMEOUT_S)
         if statuses is None:
             return PeerLostError(f"{what}: {self._store(liveness)} does not answer")
-        if silent := [r for r in range(liveness.world) if r not in statuses]:
-            positions = _positions_here(silent)
-            verb = "does" if len(silent) == 1 else "do"
-            message = f"{what}: {ranks_of_hosts(silent, self.hosts)} {verb} not answer{self._places(positions)}"
+        if missing := [r for r in range(liveness.world) if r not in statuses]:
+            positions = _positions_here(missing)
+            verb = "does" if len(missing) == 1 else "do"
+            message = f"{what}: {ranks_of_hosts(missing, self.hosts)} {verb} not answer{self._places(positions)}"
             return PeerLostError(message, hanging=[p.pid for p in positions.values() if p.pid > 0])
         return PeerLostError(f"{what}: {Stall(self.progress, statuses).reason(liveness.rank)}")
 
-    def _closed_by(self, liveness: LivenessCheck, awaited: Awaited, reason: str) -> str:
-        """Return which rank has ended, after a connection was closed."""
-        statuses = liveness.answers(CLOSED_S)
+    def _ended(self, liveness: LivenessCheck, awaited: Awaited, reason: str) -> str:
+        """Return as text which ranks have ended, after a connection was closed. reason: torch's; used if every rank answers."""
+        statuses = liveness.collect_statuses(ANSWER_AFTER_CLOSE_S)
         if statuses is None:
             return f"{self._store(liveness)} has ended"
-        silent = [r for r in awaited.ranks if r not in statuses] or [r for r in range(liveness.world) if r not in statuses]
-        if not silent:
+        missing = [r for r in awaited.ranks if r not in statuses] or [r for r in range(liveness.world) if r not in statuses]
+        if not missing:
             return f"{reason}; every rank answers"
-        silent = self._with_lost_hosts(silent, statuses)
-        verb = "has" if len(silent) == 1 else "have"
-        return f"{ranks_of_hosts(silent, self.hosts)} {verb} ended{self._places(_positions_here(silent))}"
+        missing = self._with_lost_hosts(missing, statuses)
+        verb = "has" if len(missing) == 1 else "have"
+        return f"{ranks_of_hosts(missing, self.hosts)} {verb} ended{self._places(_positions_here(missing))}"
 
-    def _with_lost_hosts(self, silent: Sequence[int], statuses: Mapping[int, Status]) -> list[int]:
-        """Return these ranks, and all ranks of their hosts, where no rank of the host answers."""
+    def _with_lost_hosts(self, missing: Sequence[int], statuses: Mapping[int, Status]) -> list[int]:
+        """Return these ranks, and for each of their hosts on which no rank answers, all ranks of that host."""
         if not self.hosts:
-            return list(silent)
-        lost = {self.hosts[r] for r in silent} - {self.hosts[r] for r in statuses}
-        return [r for r, host in enumerate(self.hosts) if r in silent or host in lost]
+            return list(missing)
+        lost = {self.hosts[r] for r in missing} - {self.hosts[r] for r in statuses}
+        return [r for r, host in enumerate(self.hosts) if r in missing or host in lost]
 
     def _store(self, liveness: LivenessCheck) -> str:
-        """Return where the store is, as text: with the ranks of its host if that is another one."""
+        """Return the process that has the store as text, with the ranks of its host if that is another host."""
         text = "rank 0" if liveness.hosted else "the store of torchrun"
         if not self.hosts or self.hosts[0] == self.hosts[liveness.rank]:
             return text
-        return (
-            f"{text}, on the host of {ranks_of_hosts([r for r, h in enumerate(self.hosts) if h == self.hosts[0]], self.hosts)},"
-        )
+        ranks = [r for r, host in enumerate(self.hosts) if host == self.hosts[0]]
+        return f"{text}, on the host of {ranks_of_hosts(ranks, self.hosts)},"
 
     def _places(self, positions: Mapping[int, Position]) -> str:
-        """Return where these ranks were, to be appended to a message."""
+        """Return the positions of these ranks as text, to be appended to a message."""
         places = {r: self.progress.place(r, position) for r, position in positions.items()}
         if len(places) == 1:
             return "".join(f", in {place}" for place in places.values())
@@ -135,7 +134,7 @@ class Rendezvous:
 
 
 _rendezvous = Rendezvous()
-_count = 0  # of the rendezvous of this process so far: each has keys of its own in the store
+_count = 0  # how many rendezvous this process has had; each has its own keys in the store
 
 
 def rendezvous() -> Rendezvous:
@@ -144,11 +143,15 @@ def rendezvous() -> Rendezvous:
 
 
 def initialize(timeout_s: float) -> None:
-    """Set up the default process group of the ranks that torchrun started. timeout_s: of every wait, this one included."""
+    """Create the default process group of the ranks that torchrun started. timeout_s: of this wait and every later one.
+
+    Raises PeerLostError if the environment lacks a variable that torchrun sets, or if the ranks cannot connect. Raises
+    ChimeraError E819 if other hosts cannot connect to this one.
+    """
     global _rendezvous, _count
     _count += 1
-    if absent := [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if name not in os.environ]:
-        raise PeerLostError(f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(absent)}")
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if name not in os.environ]:
+        raise PeerLostError(f"torchrun sets the address of the rendezvous in the environment, which lacks {', '.join(missing)}")
     limit, address = timedelta(seconds=timeout_s), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -156,16 +159,16 @@ def initialize(timeout_s: float) -> None:
     progress = Progress(own_progress_file())
     _rendezvous = Rendezvous(limit, progress=progress)
     host = "rank 0" if hosted else "torchrun"
-    with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "setup"):
+    with _rendezvous.wait(f"connecting to {host} at {address[0]}:{address[1]}, the address of the rendezvous,", "other"):
         store = TCPStore(*address, is_master=hosted and rank == 0, timeout=limit, wait_for_workers=False)
         # The liveness check has its own connection: the other one may be blocked by a wait.
         second = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
-    own = own_progress_file()
-    claim = None if own is None else own.parent.parent / f"report{_count}"
+    own_file = own_progress_file()
+    claim = None if own_file is None else own_file.parent.parent / f"report{_count}"
     liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress, claim=claim)
     _rendezvous = Rendezvous(limit, liveness, progress)
     liveness.start()
-    with _rendezvous.wait("the rendezvous of all ranks", "setup"):
+    with _rendezvous.wait("the rendezvous of all ranks", "other"):
         group_store = PrefixStore(f"chimerac/{attempt}", store)
         _rendezvous.hosts = _hosts(group_store, rank, world)
         if _rendezvous.hosts:
@@ -191,8 +194,8 @@ def ranks_of_hosts(ranks: Sequence[int], hosts: Sequence[Host]) -> str:
     by_host: dict[Host, list[int]] = {}
     for rank in ranks:
         by_host.setdefault(hosts[rank], []).append(rank)
-    shown = [f"{ranks_text(some)} ({host.name})" for host, some in by_host.items()][:SHOWN]
-    return ", ".join(shown) + (", ..." if len(by_host) > SHOWN else "")
+    texts = [f"{ranks_text(on_host)} ({host.name})" for host, on_host in by_host.items()]
+    return ", ".join(texts[:SHOWN]) + (", ..." if len(texts) > SHOWN else "")
 
 
 def _hosts(store: Store, rank: int, world: int) -> list[Host]:
@@ -207,7 +210,7 @@ def _hosts(store: Store, rank: int, world: int) -> list[Host]:
 
 
 def _positions_here(ranks: Sequence[int]) -> dict[int, Position]:
-    """Return the positions of those of these ranks that are on this machine, also if their processes have ended."""
+    """Return the positions of these ranks, of those on this machine, also if their processes have ended."""
     first = int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
     local = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
     found = {r: position_of(r - first) for r in ranks if r in local}

@@ -1,7 +1,8 @@
 """Why a wait has taken too long: a rank does not answer, still computes, never sent, or the ranks wait in a cycle.
 
-The judgement uses the program: a RECV waits for the SEND of the same number on its channel, and a sum for the ALLREDUCE of each
-of its ranks. A rank that is past the awaited instruction, or has never to run it, has done its part.
+The reason follows from the positions of the ranks in the program. RECV number i of a channel waits for SEND number i, and an
+all-reduce waits for the ALLREDUCE of the same number of each of its ranks. A rank is behind if it has not yet executed the
+instruction that another rank waits for.
 """
 
 from __future__ import annotations
@@ -26,89 +27,92 @@ class Stall:
 
     def reason(self, rank: int) -> str:
         """Return why the wait of `rank` takes so long, and what the other ranks are doing, as lines."""
-        lost, late, edges = self._search(rank)
+        lost, late, waits_for = self._search(rank)
         if lost:
-            headline = f"never sent: {self._lost(*lost[0])}"
+            headline = f"never sent: {self._lost_message(*lost[0])}"
         elif late:
             headline = f"late: rank {late[0]} still computes, {self._place(late[0])}"
-        elif cycle := _cycle(rank, edges):
+        elif cycle := _cycle(rank, waits_for):
             headline = f"cycle: {len(cycle)} ranks wait for each other"
             return "\n".join([headline, *self._lines(cycle)])
         else:
-            headline = "every rank answers, and has done its part"
+            headline = "every rank answers, and has posted its side of the operation"
         others = [r for r in self.statuses if r != rank]
-        others.sort(key=lambda r: (r not in late, r not in edges, r))
+        others.sort(key=lambda r: (r not in late, r not in waits_for, r))
         return "\n".join([headline, *self._lines(others)])
 
     def _search(self, start: int) -> tuple[list[tuple[int, int]], list[int], dict[int, list[int]]]:
-        """Follow the waits from a rank.
+        """Follow the waits from a rank, breadth first.
 
-        Return the pairs of a waiting rank and a rank that is past its part, the ranks that compute, and for each rank the
-        ranks that it waits for.
+        Return the pairs of a rank that waits for a message and a rank that is past the SEND of it; the ranks that compute; and
+        by rank the ranks that it waits for because they are behind.
         """
         lost: list[tuple[int, int]] = []
         late: list[int] = []
-        edges: dict[int, list[int]] = {}
-        left = [start]
-        while left:
-            rank = left.pop(0)
+        waits_for: dict[int, list[int]] = {}
+        pending = [start]
+        while pending:
+            rank = pending.pop(0)
             status = self.statuses.get(rank)
-            if rank in edges or status is None:
+            if rank in waits_for or status is None:
                 continue
-            edges[rank] = []
+            waits_for[rank] = []
             if status.awaited is None:
                 late.append(rank)
                 continue
-            behind = [r for r in status.awaited.ranks if r != rank and r in self.statuses and self._is_behind(rank, r)]
+            peers = [r for r in status.awaited.ranks if r != rank and r in self.statuses]
+            behind = [r for r in peers if self._is_behind(rank, r)]
             if not behind and status.awaited.kind == "receive":
-                lost += [(rank, r) for r in status.awaited.ranks if r in self.statuses]
-            edges[rank] = behind
-            left += behind
-        return lost, late, edges
+                lost += [(rank, r) for r in peers]
+            waits_for[rank] = behind
+            pending += behind
+        return lost, late, waits_for
 
     def _is_behind(self, rank: int, other: int) -> bool:
-        """Return whether `other` has not yet done its part in what `rank` waits for."""
-        mine, its = self.statuses[rank], self.statuses[other]
-        assert mine.awaited is not None
-        if mine.awaited.kind == "setup":
-            return its.awaited != mine.awaited
-        if mine.awaited.kind == "all":
-            return its.collectives < mine.posted
-        part = self._part(rank, other)
-        if part == NONE:
-            return its.awaited is None or its.position.run <= mine.position.run
-        return (its.position.run, its.position.number) <= (mine.position.run, part)
+        """Return whether `other` has not yet posted its side of the operation that `rank` waits for."""
+        status, its = self.statuses[rank], self.statuses[other]
+        assert status.awaited is not None
+        if status.awaited.kind == "other":
+            return its.awaited is None or its.awaited.what != status.awaited.what
+        if status.awaited.kind == "all":
+            return its.collectives < status.posted
+        number = self._awaited_instruction(rank, other)
+        if number == NONE:
+            return its.awaited is None or its.position.run <= status.position.run
+        return (its.position.run, its.position.number) <= (status.position.run, number)
 
-    def _part(self, rank: int, other: int) -> int:
+    def _awaited_instruction(self, rank: int, other: int) -> int:
         """Return the number of the instruction of `other` for which `rank` waits; NONE if there is none."""
-        mine = self.statuses[rank]
-        program = self.progress.programs.get(mine.position.program)
-        if program is None or mine.awaited is None or mine.posted == NONE:
+        status = self.statuses[rank]
+        program = self.progress.programs.get(status.position.program)
+        if program is None or status.awaited is None or status.posted == NONE:
             return NONE
-        match mine.awaited.kind:
+        match status.awaited.kind:
             case "receive":
                 own, its = _transfers(program, rank, Op.RECV, other), _transfers(program, other, Op.SEND, rank)
             case "send":
                 own, its = _transfers(program, rank, Op.SEND, other), _transfers(program, other, Op.RECV, rank)
             case _:
-                members = tuple(sorted({rank, *mine.awaited.ranks}))
-                own, its = _sums(program, rank, members), _sums(program, other, members)
-        return _matching(own, mine.posted, its)
+                members = tuple(sorted({rank, *status.awaited.ranks}))
+                own, its = _all_reduces(program, rank, members), _all_reduces(program, other, members)
+        k = own.index(status.posted) if status.posted in own else len(its)
+        return its[k] if k < len(its) else NONE
 
-    def _lost(self, rank: int, other: int) -> str:
-        """Return that `other` is past the SEND for which `rank` waits."""
-        number = self._part(rank, other)
+    def _lost_message(self, rank: int, other: int) -> str:
+        """Return as text that `other` is past the SEND for which `rank` waits."""
+        number = self._awaited_instruction(rank, other)
         send = self.progress.instruction(other, replace(self.statuses[rank].position, number=number))
         return f"rank {other} is past {'its SEND' if number == NONE else send}, but no message came"
 
     def _lines(self, ranks: Sequence[int]) -> list[str]:
-        lines = [f"  rank {r}, {self._place(r)}: {self._doing(r)}" for r in ranks[:SHOWN]]
+        """Return what these ranks are doing, one line each."""
+        lines = [f"  rank {r}, {self._place(r)}: {self._activity(r)}" for r in ranks[:SHOWN]]
         return lines + ([f"  and {len(ranks) - SHOWN} more ranks"] if len(ranks) > SHOWN else [])
 
     def _place(self, rank: int) -> str:
         return self.progress.instruction(rank, self.statuses[rank].position)
 
-    def _doing(self, rank: int) -> str:
+    def _activity(self, rank: int) -> str:
         status = self.statuses[rank]
         if status.awaited is None:
             return "computes"
@@ -125,21 +129,15 @@ def _transfers(program: Program, rank: int, op: Op, peer: int) -> list[int]:
     return [int(n) for n in found]
 
 
-def _sums(program: Program, rank: int, members: tuple[int, ...]) -> list[int]:
+def _all_reduces(program: Program, rank: int, members: tuple[int, ...]) -> list[int]:
     """Return the numbers of a rank's ALLREDUCEs over these ranks, in order."""
     first, end = (int(n) for n in program.offsets[rank : rank + 2])
-    rows = [int(n) for n in np.flatnonzero(program.table.op[first:end] == Op.ALLREDUCE)]
-    found = program.instructions(first + n for n in rows)
-    return [n for n, i in zip(rows, found, strict=True) if getattr(i, "ranks", ()) == members]
+    numbers = [int(n) for n in np.flatnonzero(program.table.op[first:end] == Op.ALLREDUCE)]
+    instructions = program.instructions(first + n for n in numbers)
+    return [n for n, i in zip(numbers, instructions, strict=True) if getattr(i, "ranks", ()) == members]
 
 
-def _matching(mine: Sequence[int], number: int, its: Sequence[int]) -> int:
-    """Return the instruction of a peer that has the same place in its list as `number` has in `mine`; NONE if there is none."""
-    k = mine.index(number) if number in mine else len(its)
-    return its[k] if k < len(its) else NONE
-
-
-def _cycle(start: int, edges: Mapping[int, Sequence[int]]) -> list[int]:
+def _cycle(start: int, waits_for: Mapping[int, Sequence[int]]) -> list[int]:
     """Return the ranks of a cycle of waits that can be reached from a rank, in order; empty if there is none."""
     path: list[int] = []
     done: set[int] = set()
@@ -150,9 +148,9 @@ def _cycle(start: int, edges: Mapping[int, Sequence[int]]) -> list[int]:
         if rank in done:
             return []
         path.append(rank)
-        for other in edges.get(rank, ()):
-            if found := visit(other):
-                return found
+        for other in waits_for.get(rank, ()):
+            if cycle := visit(other):
+                return cycle
         path.pop()
         done.add(rank)
         return []

@@ -17,8 +17,8 @@ from chimerac.compiler.command.main import main
 from chimerac.compiler.explain.entries import Entry, entries, hundreds
 from chimerac.compiler.explain.page import run
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
-from chimerac.interpreter.launch.start import prepared, run_rank
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.start import make_job, run_rank
 from chimerac.interpreter.pipeline.world import check_world
 
 ROOT = Path(__file__).parents[2]
@@ -67,9 +67,9 @@ def start(e: Entry, text: str, command: str, monkeypatch: pytest.MonkeyPatch) ->
     assert (torchrun, option, program) == ("torchrun", "--nproc-per-node", "interpreter/run.py")
     monkeypatch.setenv("WORLD_SIZE", ranks)
     options = parse_options(words)
-    plan = planned(options)
+    plan = make_plan(options)
     check_world(plan.program, int(ranks))
-    prepared(plan, options, ranks_here=int(ranks))
+    make_job(plan, options, ranks_here=int(ranks))
 
 
 @pytest.mark.parametrize("e", STARTED, ids=lambda e: e.code)
@@ -99,7 +99,7 @@ def test_a_transport_that_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(entries()["E815"].run)[4:]
     options = parse_options(words)
     with pytest.raises(ChimeraError, match="E815"):
-        run_rank(planned(options), options)
+        run_rank(make_plan(options), options)
 
 
 # --- the command --------------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def run(name: str, model: Any, description: Any) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    liveness.EVERY_S, liveness.LINGER_S = 0.1, 1.0
+    liveness.POLL_INTERVAL_S, liveness.LINGER_S = 0.1, 1.0
     model = integer_model(middle=2)
     description = describe(model, samples=1)
     folder, ranks = Path(tempfile.mkdtemp()), {}
@@ -174,7 +174,7 @@ def main() -> None:
             try:
                 run(name, model, description)
             except Exception as error:
-                end_with(error, reports=rank == 0, job=rendezvous().liveness)
+                end_with(error, is_first_here=rank == 0, job=rendezvous().liveness)
             os._exit(0)
     results: dict[str, Any] = {}
     while ranks:

@@ -16,8 +16,8 @@ from chimerac.chimera_ir.partition import Partition
 from chimerac.compiler import compile_schedule, evaluation_of
 from chimerac.interpreter.launch.compiling import plan_of
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
-from chimerac.interpreter.launch.start import prepared, start
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.start import make_job, start
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.test_first_run import (
@@ -58,8 +58,8 @@ def test_ranks_with_different_settings_are_refused(different: list[str], finding
     jobs, plans = [], []
     for extra in ([], words):
         options = parse_options(["-p", "D=2", *TINY, *extra])
-        plans.append(planned(options))
-        jobs.append(prepared(plans[-1], options, ranks_here=2))
+        plans.append(make_plan(options))
+        jobs.append(make_job(plans[-1], options, ranks_here=2))
 
     def rank(transport: Transport) -> int:
         return jobs[transport.rank].run(transport)
@@ -75,7 +75,7 @@ def test_ranks_with_different_partitions_are_refused(tmp_path: Path) -> None:
         path = tmp_path / f"{rank}.json"
         path.write_text(program_to_json(replace(program, partition=Partition("gpt-nano", ((0, end), (end, 4))))))
         settings = parse_options([str(path), *TINY])
-        jobs.append(prepared(planned(settings), settings, ranks_here=2))
+        jobs.append(make_job(make_plan(settings), settings, ranks_here=2))
     with pytest.raises(ChimeraError) as error:
         run_in_loopback(program, lambda transport: jobs[transport.rank].run(transport))
     message = "rank 0 and rank 1 have a different partition, stage 0: layers 0 to 0 and layers 0 to 1"
@@ -89,7 +89,7 @@ def test_an_uneven_partition_in_a_program_file_is_run_and_its_gradients_are_chec
     program = compile_schedule("chimera", {"D": 2}).program
     path.write_text(program_to_json(replace(program, partition=Partition("gpt-nano", ((0, 3), (3, 4))))))
     settings = parse_options([str(path), *TINY, "--loopback", "--check-gradients"])
-    assert start(planned(settings), settings) == 0
+    assert start(make_plan(settings), settings) == 0
     assert "gradients equal one process" in capsys.readouterr().out
 
 
@@ -111,8 +111,8 @@ def test_two_real_ranks_with_different_options_are_refused_and_none_hangs() -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--timed", "20", "--loopback"], "--timed needs ranks that wait at the same time"),
-        (["--transport", "nccl", "--loopback"], "--transport nccl is for real ranks"),
+        (["--timed", "20", "--loopback"], "--timed needs ranks that sleep at the same time"),
+        (["--transport", "nccl", "--loopback"], "--transport nccl is for ranks in processes"),
         (["--machine", "serial"], "--machine is for --loopback"),
         (["--log-file"], "--log-file: expected one argument"),
     ],
@@ -135,7 +135,7 @@ def test_an_evaluation_program_cannot_train(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(program_to_json(program))
     with pytest.raises(ChimeraError, match="E814"):
-        planned(parse_options([str(path)]))
+        make_plan(parse_options([str(path)]))
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_each_mistake_is_a_finding(options: list[str], code: str) -> None:
     given = parse_options([*options, *TINY] if "--model" not in options else options)
 
     def whole() -> None:
-        plan = planned(given)
-        job = prepared(plan, given, ranks_here=2)
+        plan = make_plan(given)
+        job = make_job(plan, given, ranks_here=2)
         run_in_loopback(plan.program, lambda transport: job.run(transport))
 
     with pytest.raises(ChimeraError) as error:

@@ -27,10 +27,10 @@ EXPECTED = {
     ),
     "killed in ALLREDUCE": (
         "0",
-        "the sum over ranks 0, 1 failed: rank 1 has ended, in instruction 8: ALLREDUCE s0 over 0,1",
+        "the all-reduce over ranks 0, 1 failed: rank 1 has ended, in instruction 8: ALLREDUCE s0 over 0,1",
         "",
     ),
-    "killed before the norm": ("0", "a sum over all ranks failed: rank 1 has ended, in the epilogue", ""),
+    "killed before the norm": ("0", "an all-reduce over all ranks failed: rank 1 has ended, in the epilogue", ""),
     "stopped": (
         "0",
         "the receive from rank 1 is not complete after 5 s: rank 1 does not answer, in instruction 2: FWD main s1 m0",

@@ -22,8 +22,8 @@ def test_every_wait_has_a_timeout_and_a_slow_rank_is_waited_for() -> None:
     assert {name: message for name, (message, _) in found.items()} == {
         "receive": "the receive from rank 1 is not complete after 2 s: rank 1 does not answer",
         "sends": "the send to rank 1 is not complete after 2 s: rank 1 does not answer",
-        "sum": "the sum over ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
-        "sum of all ranks": "a sum over all ranks is not complete after 2 s: rank 1 does not answer",
+        "all-reduce": "the all-reduce over ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
+        "all-reduce over all ranks": "an all-reduce over all ranks is not complete after 2 s: rank 1 does not answer",
         "connection": "connecting ranks 0, 1 is not complete after 2 s: rank 1 does not answer",
     }
     assert all(seconds < 8 for _, seconds in found.values())

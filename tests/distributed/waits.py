@@ -24,7 +24,7 @@ LIMIT_S = 2.0
 
 def main() -> None:
     rank = int(os.environ["RANK"])
-    rendezvous.GRACE_S = 0.5
+    rendezvous.ANSWER_AFTER_TIMEOUT_S = 0.5
     join(60)  # the two ranks may start at different times
     rendezvous.rendezvous().limit = timedelta(seconds=LIMIT_S)
     dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(rendezvous.rendezvous().limit)
@@ -49,8 +49,8 @@ def main() -> None:
     waits: dict[str, Callable[[], object]] = {
         "receive": transport.recv(1, x).wait,
         "sends": lambda: [transport.send(1, torch.zeros(3)) for _ in range(2)],  # the window is full
-        "sum": total.wait,
-        "sum of all ranks": lambda: transport.all_reduce(torch.zeros(1)),
+        "all-reduce": total.wait,
+        "all-reduce over all ranks": lambda: transport.all_reduce(torch.zeros(1)),
         "connection": lambda: Gloo().connect(TWO_RANKS["1f1b"]),
     }
     threads = [threading.Thread(target=attempt, args=wait) for wait in waits.items()]
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def slow(transport: Gloo) -> None:
-    """Launch a sum on rank 1 later than the limit of a wait. Rank 0 is busy for most of that time, so its wait succeeds."""
+    """Launch an all-reduce on rank 1 later than the limit of a wait. Rank 0 is busy most of that time, so its wait succeeds."""
     transport.all_reduce(torch.zeros(1))
     part = torch.ones(1)
     time.sleep((LIMIT_S + 1) * transport.rank)

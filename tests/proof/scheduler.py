@@ -1,7 +1,7 @@
 """Explores all interleavings with the scheduler of loopback, which normally draws one at random.
 
-Every rank executes its stream on the real transport, with messages of one number. A rank gives up its turn before each post
-and at each wait, even if it need not wait. Its position is how often it did so, so positions do not depend on the
+Every rank executes its stream on the real transport, with messages of one number. A rank lets another one continue before
+each post and at each wait, even if it need not wait. Its position is how often it did so, so positions do not depend on the
 interleaving. A state is the tuple of the positions. Runs are repeated from the start with other choices until every
 reachable state was visited.
 
@@ -24,8 +24,8 @@ from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Recv
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.errors import PeerLostError, StuckError
 from chimerac.interpreter.transport.loopback import Loopback
-from chimerac.interpreter.transport.machines import Queue, World
-from chimerac.interpreter.transport.turns import Turns
+from chimerac.interpreter.transport.machines import Network, Queue
+from chimerac.interpreter.transport.scheduler import Scheduler
 from tests.proof.model import Explored
 
 State = tuple[int, ...]
@@ -34,19 +34,19 @@ Calls = list[tuple[Any, ...]]  # the calls of a rank to its transport
 CPU = torch.device("cpu")
 
 
-class ChosenTurns(Turns):
-    """Turns of greenlets, which all run in one thread. Each gives up its turn at every opportunity."""
+class GreenletScheduler(Scheduler):
+    """A scheduler of greenlets, which all run in one thread. Each switches at every opportunity."""
 
     def __init__(self, count: int, choose: Callable[[Sequence[int]], int | None]) -> None:
         super().__init__(count)
         self._choose, self._next = choose, None
 
-    def wait(self, me: int, ready: Callable[[], bool], what: str) -> None:
-        self.hand_over(me, ready)
-        super().wait(me, ready, what)
+    def wait(self, thread: int, ready: Callable[[], bool], what: str) -> None:
+        self.switch(thread, ready)
+        super().wait(thread, ready, what)
 
-    def pause(self, me: int) -> None:
-        self.hand_over(me)
+    def pause(self, thread: int) -> None:
+        self.switch(thread)
         if self.stopped_by:
             raise self.stopped_by("the run was stopped")
 
@@ -60,25 +60,25 @@ class ChosenTurns(Turns):
     def start(self, bodies: Sequence[Callable[[], None]]) -> None:
         self._hub, self._greenlets = greenlet.getcurrent(), [greenlet(body) for body in bodies]
 
-    def give(self, to: int | None) -> None:
-        self._next = to
+    def resume(self, thread: int | None) -> None:
+        self._next = thread
 
-    def take(self, me: int) -> None:
+    def suspend(self, thread: int) -> None:
         self._hub.switch()
 
-    def finish(self) -> None:
+    def join(self) -> None:
         while self._next is not None:
             self._greenlets[self._next].switch()
 
 
-class CountingWorld(World):
-    """A world that counts the sends, receives and sums that are posted in it."""
+class CountingNetwork(Network):
+    """A network that counts the sends, receives and collectives that are posted on it."""
 
     launched = 0
 
-    def collectives(self, rank: int) -> Queue:
+    def collective_queue(self, rank: int) -> Queue:
         self.launched += 1
-        return super().collectives(rank)
+        return super().collective_queue(rank)
 
     def posts(self) -> int:
         return self.launched + sum(c.sends + c.receives for c in self.channels.values())
@@ -114,7 +114,7 @@ class Exploration:
 
         def choose(ready: Sequence[int]) -> int | None:
             nonlocal cut, last_choice, before
-            if last_choice is not None and world.posts() == before:
+            if last_choice is not None and network.posts() == before:
                 self.silent.add(last_choice)
             depth = sum(positions)
             if depth < len(path):
@@ -122,7 +122,7 @@ class Exploration:
             else:
                 state = tuple(positions)
                 known = state in self.seen
-                self.visit(state, contents(world, buffers) if self.thorough else None)
+                self.visit(state, contents(network, buffers) if self.thorough else None)
                 successors = [
                     (k, (*positions[:k], positions[k] + 1, *positions[k + 1 :])) for k in self.to_explore(ready, positions)
                 ]
@@ -133,20 +133,20 @@ class Exploration:
                 chosen = unseen[0][0]
                 self.pending += [((*choices, k), s) for k, s in unseen[1:]]
                 choices.append(chosen)
-            last_choice, before = (chosen, positions[chosen]), world.posts()
+            last_choice, before = (chosen, positions[chosen]), network.posts()
             positions[chosen] += 1
             return chosen
 
-        turns = ChosenTurns(len(calls), choose)
-        world = CountingWorld(self.program, self.machine, every_post=True, turns=turns)
+        scheduler = GreenletScheduler(len(calls), choose)
+        network = CountingNetwork(self.program, self.machine, every_post=True, scheduler=scheduler)
         buffers: list[list[Tensor]] = [[] for _ in calls]
-        correct = turns.run([partial(execute, Loopback(g, world, CPU), calls[g], buffers[g]) for g in range(len(calls))])
-        unexpected = [e for e in turns.errors.values() if not isinstance(e, StuckError | PeerLostError)]
+        correct = scheduler.run([partial(execute, Loopback(g, network, CPU), calls[g], buffers[g]) for g in range(len(calls))])
+        unexpected = [e for e in scheduler.errors.values() if not isinstance(e, StuckError | PeerLostError)]
         if unexpected:
             raise unexpected[0]
         if not cut:
-            self.visit(tuple(positions), contents(world, buffers) if self.thorough else None)
-            self.finals[tuple(positions)] = turns.stopped_by is None and all(correct)
+            self.visit(tuple(positions), contents(network, buffers) if self.thorough else None)
+            self.finals[tuple(positions)] = scheduler.stopped_by is None and all(correct)
 
     def visit(self, state: State, content: object) -> None:
         """Record a state. At each later visit the contents of the transport must be the same."""
@@ -166,13 +166,13 @@ def explore(program: Program, machine: Machine, thorough: bool = False) -> Explo
     return Exploration(program, machine, thorough).run()
 
 
-def contents(world: World, buffers: list[list[Tensor]]) -> object:
+def contents(network: Network, buffers: list[list[Tensor]]) -> object:
     """Return the contents of the transport and of all receive buffers."""
     channels = sorted(
-        (k, c.sends, c.receives, c.done, len(c.waiting)) for k, c in world.channels.items() if c.sends + c.receives
+        (k, c.sends, c.receives, c.completed, len(c.unmatched)) for k, c in network.channels.items() if c.sends + c.receives
     )
-    queues = sorted((str(k), tuple((d.missing, d.complete) for d in q)) for k, q in world.queues.items() if q)
-    sums = sorted((k, d.missing, sorted(parts)) for k, (d, parts) in world.joined.items())
+    queues = sorted((str(k), tuple((d.missing, d.complete) for d in q)) for k, q in network.queues.items() if q)
+    sums = sorted((k, d.missing, sorted(parts)) for k, (d, parts) in network.collectives.items())
     return channels, queues, sums, [torch.cat(b).nan_to_num(-1).tolist() if b else [] for b in buffers]
 
 

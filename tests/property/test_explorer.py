@@ -107,14 +107,14 @@ def test_every_kind_of_wait_is_needed_for_some_program(make: Callable[[], Progra
 
 
 def test_a_channel_that_is_not_first_in_first_out_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def received(self: Channel, buffer: Tensor, queue: Queue | None) -> Operation:
-        self.waiting = deque(reversed(self.waiting))
+    def post_receive(self: Channel, buffer: Tensor, queue: Queue | None) -> Operation:
+        self.unmatched = deque(reversed(self.unmatched))
         return original(self, buffer, queue)
 
-    original = Channel.received
+    original = Channel.post_receive
     p = program("gpipe", D=2, N=3)
     assert scheduler.explore(p, "posted").finals == (True,)
-    monkeypatch.setattr(Channel, "received", received)
+    monkeypatch.setattr(Channel, "post_receive", post_receive)
     assert False in scheduler.explore(p, "posted").finals
 
 

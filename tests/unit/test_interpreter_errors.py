@@ -40,11 +40,11 @@ class Job:
     def fail(self) -> None:
         self.calls.append("fail")
 
-    def claims_report(self) -> bool:
+    def claim_report(self) -> bool:
         self.calls.append("claim")
         return self.claims
 
-    def is_reported(self, within_s: float) -> bool:
+    def wait_for_report(self, within_s: float) -> bool:
         self.calls.append(f"wait {within_s:g} s")
         return self.reported
 
@@ -59,9 +59,9 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     def end(code: int, after_s: float = 0) -> None:
         raise EndedError(code)
 
-    def ended_with(error: Exception, reports: bool = True, job: Job | None = None) -> str:
+    def ended_with(error: Exception, is_first_here: bool = True, job: Job | None = None) -> str:
         with pytest.raises(EndedError, match="1"):
-            failures.end_with(error, reports, job)
+            failures.end_with(error, is_first_here, job)
         return capsys.readouterr().err
 
     monkeypatch.setattr(failures, "end", end)
@@ -126,8 +126,8 @@ def test_the_launcher_prints_for_a_process_that_was_killed(
 def test_findings_are_reported_by_the_first_rank_of_a_machine(ended: Callable[..., str]) -> None:
     found = refuse("E812", "the loss is nan")
     assert "E812" in ended(found, job=(first := Job()))
-    assert ended(found, reports=False, job=(second := Job(reported=True))) == ""
-    assert "E812" in ended(found, reports=False, job=(third := Job(reported=False))), "no other rank has this finding"
+    assert ended(found, is_first_here=False, job=(second := Job(reported=True))) == ""
+    assert "E812" in ended(found, is_first_here=False, job=(third := Job(reported=False))), "no other rank has this finding"
     assert [job.calls for job in (first, second, third)] == [
         ["fail", "claim"],
         ["fail", "wait 20 s", "linger"],

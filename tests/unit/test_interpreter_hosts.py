@@ -10,8 +10,8 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousHandler
 
-from chimerac.interpreter.launch import membership
-from chimerac.interpreter.launch.membership import Membership
+from chimerac.interpreter.launch import rendezvous_handler
+from chimerac.interpreter.launch.rendezvous_handler import NonBlockingHandler
 from chimerac.interpreter.transport import liveness, rendezvous
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.progress import Awaited, Progress
@@ -36,12 +36,12 @@ class LostStore:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(liveness, "EVERY_S", 0.01)
-    monkeypatch.setattr(liveness, "STORE_S", 0.2)
-    monkeypatch.setattr(liveness, "LOST_S", 0.2)
-    monkeypatch.setattr(rendezvous, "GRACE_S", 0.2)
-    monkeypatch.setattr(rendezvous, "CLOSED_S", 0.2)
-    monkeypatch.setattr(membership, "SHUTDOWN_S", 0.2)
+    monkeypatch.setattr(liveness, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(liveness, "STORE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(liveness, "STORE_LOST_S", 0.2)
+    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_CLOSE_S", 0.2)
+    monkeypatch.setattr(rendezvous_handler, "SHUTDOWN_S", 0.2)
 
 
 def message(store: object, rank: int, answering: list[int], awaited: int, error: str) -> str:
@@ -81,7 +81,7 @@ def test_hosts_of_one_name_are_told_apart() -> None:
 def test_without_the_store_one_rank_of_a_host_reports(tmp_path: Path) -> None:
     progress = Progress()
     checks = [LivenessCheck(LostStore(), r, 4, False, progress, claim=tmp_path / "report") for r in (2, 3)]  # type: ignore[arg-type]
-    assert [check.claims_report() for check in checks] == [True, False]
+    assert [check.claim_report() for check in checks] == [True, False]
 
 
 def test_a_rank_that_was_asked_to_end_does_so_if_the_store_is_lost() -> None:
@@ -125,7 +125,7 @@ class Handler(RendezvousHandler):
 @pytest.mark.parametrize("blocks", [True, False])
 def test_the_launcher_goes_on_if_the_store_is_lost(blocks: bool) -> None:
     handler = Handler(blocks)
-    member = Membership(handler)
+    member = NonBlockingHandler(handler)
     assert (member.num_nodes_waiting(), member.num_nodes_waiting()) == (0, 0)
     assert handler.asked.wait(30)
     assert not member.shutdown()

@@ -43,7 +43,7 @@ def test_a_message_that_a_rank_has_printed_is_not_repeated(job: Any) -> None:
 
 
 def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_others_know(job: Any) -> None:
-    lost = "error: rank 0, epilogue: the sum over ranks 0, 1 failed: rank 1 has ended, in the epilogue\n"
+    lost = "error: rank 0, epilogue: the all-reduce over ranks 0, 1 failed: rank 1 has ended, in the epilogue\n"
     failed, files = job((1, lost, False), (-11, "", False), (-signal.SIGTERM, "", False))
     assert launcher.message(failed, files) == "error: rank 1, epilogue: killed by SIGSEGV\n"
     assert launcher.first_failure(failed)[0] == 1
@@ -56,12 +56,12 @@ def test_the_instruction_of_the_only_rank_is_read_from_its_file(job: Any, monkey
     progress.begin(progress.add(program))[NUMBER] = 1
     hint = "killed by SIGKILL, as the system does when memory runs out\n"
     assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {hint}"
-    monkeypatch.setattr(launcher, "_known", progress)
+    monkeypatch.setattr(launcher, "_programs", progress)
     assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {program.text(1)}: {hint}"
 
 
 def test_a_rank_of_another_machine_is_reported_by_the_ranks_that_lost_it(job: Any) -> None:
-    text = "error: rank 0, epilogue: a sum over all ranks failed: rank 7 has ended"
+    text = "error: rank 0, epilogue: an all-reduce over all ranks failed: rank 7 has ended"
     assert launcher.message(*job((1, text, False), (1, "", False))) == text + "\n"
 
 
@@ -84,6 +84,27 @@ def test_run_py_starts_as_many_ranks_as_its_program_needs(monkeypatch: pytest.Mo
     assert run.main() == 0
     words = ["schedules/chimera.sched", "-p", "D=2", "--width", "3"]
     assert calls == [["--standalone", "--nproc-per-node=6", run.__file__, *words]]
+
+
+def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tools for clusters set RANK and WORLD_SIZE for the launchers, not for the ranks."""
+
+    def end(code: int, after_s: float = 0) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(failures, "end", end)
+    monkeypatch.setattr(sys, "argv", ["interpreter/run.py", "-p", "D=2"])
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit, match="1"):
+        run.main()
+    message = capsys.readouterr().err
+    assert message.startswith("error: the environment has RANK, ") and "lacks LOCAL_RANK, LOCAL_WORLD_SIZE: " in message
+    assert "Traceback" not in message and "unset RANK" in message
 
 
 @pytest.mark.parametrize(
@@ -157,6 +178,26 @@ def test_a_second_sigterm_ends_the_process_at_once() -> None:
         "    os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == stopping.STOPPED
+
+
+def test_a_forked_process_takes_no_part_in_requests_to_stop() -> None:
+    """Such as a worker of a pool: SIGTERM ends it alone, and the end of the training does not wait for it."""
+    code = (
+        "import os, signal, threading, time\n"
+        "from chimerac.interpreter.launch.stopping import accepting_stop_requests, stop_requested\n"
+        "def fork():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        signal.pause(); os._exit(3)\n"
+        "    return child\n"
+        "with accepting_stop_requests():\n"
+        "    first, second = fork(), fork()\n"
+        "    os.kill(first, signal.SIGTERM)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]), stop_requested(), flush=True)\n"
+        "os.kill(second, signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, f"{-signal.SIGTERM} False\n"), ended.stderr
 
 
 def test_an_error_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.job import TrainingJob
 from chimerac.interpreter.launch.memory_check import check_memory
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
-from chimerac.interpreter.launch.start import prepared
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.start import make_job
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.models.gpt import gpt
 
@@ -32,7 +32,7 @@ def check(
 ) -> None:
     settings = parse_options([*WORDS, *words])
     monkeypatch.setattr(measure, "available_memory_bytes", lambda _: available)
-    check_memory(planned(settings), settings, NANO, ranks_here, checks_gradients)
+    check_memory(make_plan(settings), settings, NANO, ranks_here, checks_gradients)
 
 
 def test_more_than_there_is_is_refused_with_every_sum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +88,11 @@ def test_the_whole_model_of_the_gradient_check_and_shared_state_are_counted(monk
 
 def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse_options([*WORDS, "--loopback"])
-    plan = planned(settings)
-    assert isinstance(prepared(plan, settings, ranks_here=4), TrainingJob)
+    plan = make_plan(settings)
+    assert isinstance(make_job(plan, settings, ranks_here=4), TrainingJob)
     monkeypatch.setattr(measure, "available_memory_bytes", lambda _: 1000)
     with pytest.raises(ChimeraError, match="E818"):
-        prepared(plan, settings, ranks_here=4)
+        make_job(plan, settings, ranks_here=4)
 
 
 def test_what_is_available_is_limited_by_the_machine_and_by_each_cgroup(
@@ -116,7 +116,7 @@ def test_what_is_available_is_limited_by_the_machine_and_by_each_cgroup(
     new = ("memory.max", "memory.current")
     found = [(inner, *new), (outer, *new), (tmp_path / "none", *new), (old, "memory.limit_in_bytes", "memory.usage_in_bytes")]
     monkeypatch.setattr(measure, "_limited_cgroups", lambda: found)
-    assert measure._left_in_cgroups() == [340, 45]
+    assert measure._available_in_cgroups() == [340, 45]
     assert measure.available_memory_bytes(cpu) == 45
 
 

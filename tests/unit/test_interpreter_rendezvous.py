@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from functools import partial
@@ -16,7 +18,7 @@ from chimerac.compiler import compile_schedule
 from chimerac.interpreter.errors import PeerLostError
 from chimerac.interpreter.transport import liveness, rendezvous
 from chimerac.interpreter.transport.liveness import LivenessCheck
-from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress
+from chimerac.interpreter.transport.progress import NUMBER, Awaited, Progress, read_position
 from chimerac.interpreter.transport.rendezvous import Rendezvous
 
 LATE = RuntimeError("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete")
@@ -45,11 +47,11 @@ class Job:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(liveness, "EVERY_S", 0.01)
-    monkeypatch.setattr(liveness, "STORE_S", 0.5)
+    monkeypatch.setattr(liveness, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(liveness, "STORE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(liveness, "LINGER_S", 0.1)
-    monkeypatch.setattr(rendezvous, "GRACE_S", 0.5)
-    monkeypatch.setattr(rendezvous, "CLOSED_S", 0.5)
+    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(rendezvous, "ANSWER_AFTER_CLOSE_S", 0.5)
 
 
 def error_of_a_wait(rank: Rendezvous, awaited: Awaited, error: RuntimeError) -> PeerLostError:
@@ -70,7 +72,7 @@ def test_the_error_names_the_rank_that_does_not_answer_and_not_the_one_in_betwee
 
 def test_several_ranks_that_do_not_answer_are_named() -> None:
     job = Job(HashStore(), 3, answering=[0])
-    everybody = Awaited("a sum over all ranks", "all", (1, 2))
+    everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))
     assert str(error_of_a_wait(job.ranks[0], everybody, LATE)).endswith("after 2 s: ranks 1, 2 do not answer")
 
 
@@ -86,13 +88,34 @@ def test_the_position_of_a_rank_of_this_machine_is_read_from_its_file(tmp_path: 
     assert found.hanging == (os.getpid(),), "the process that wrote the file"
 
 
+@pytest.mark.root
+def test_a_full_disk_does_not_kill_a_rank_and_leaves_no_position(tmp_path: Path) -> None:
+    """Writing to memory that is mapped from a file without space on its disk is a bus error."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from chimerac.interpreter.transport.progress import NUMBER, Progress, read_position\n"
+        "path = Path(sys.argv[1]) / 'progress'; position = Progress(path).position; position[NUMBER] = 3\n"
+        "print(position[NUMBER], read_position(path))"
+    )
+    commands = 'mount -t tmpfs -o size=64k none "$1" && { head -c 1M /dev/zero > "$1/fill"; exec "$2" -c "$3" "$1"; }'
+    words = ["unshare", "--mount", "sh", "-c", commands, "sh", str(tmp_path), sys.executable, code]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "3 None\n"), ended.stderr
+
+
+@pytest.mark.parametrize("length", [0, 8, 39, 41])
+def test_a_file_of_another_length_has_no_position(length: int, tmp_path: Path) -> None:
+    (tmp_path / "progress").write_bytes(bytes(length))
+    assert read_position(tmp_path / "progress") is None
+
+
 def test_a_closed_connection_names_the_rank_that_has_ended() -> None:
-    """Also if the rank is one of many over which a sum goes."""
+    """Also if the rank is one of many of an all-reduce."""
     found = error_of_a_wait(Job(HashStore(), 2, answering=[0]).ranks[0], receive(1), CLOSED)
     assert (str(found), found.peer_ended) == ("the receive from rank 1 failed: rank 1 has ended", True)
-    everybody = Awaited("a sum over all ranks", "all", (1, 2))
+    everybody = Awaited("an all-reduce over all ranks", "all", (1, 2))
     found = error_of_a_wait(Job(HashStore(), 3, answering=[0, 1]).ranks[0], everybody, CLOSED)
-    assert str(found) == "a sum over all ranks failed: rank 2 has ended"
+    assert str(found) == "an all-reduce over all ranks failed: rank 2 has ended"
 
 
 def test_a_connection_that_is_closed_between_ranks_that_live() -> None:
@@ -102,7 +125,7 @@ def test_a_connection_that_is_closed_between_ranks_that_live() -> None:
 
 def test_no_message_has_the_keys_of_the_store() -> None:
     job = Job(HashStore(), 2, answering=[0])
-    setup = Awaited("connecting ranks 0, 1", "setup", (1,))
+    setup = Awaited("connecting ranks 0, 1", "other", (1,))
     assert (
         str(error_of_a_wait(job.ranks[0], setup, KEYS))
         == "connecting ranks 0, 1 is not complete after 2 s: rank 1 does not answer"
@@ -123,14 +146,14 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(hosted: bool, na
 
     job = Job(Stopped(), 2, answering=[], hosted=hosted)
     assert str(error_of_a_wait(job.ranks[1], receive(0), LATE)).endswith(f"after 2 s: {name} does not answer")
-    assert job.checks[1].claims_report(), "there is nobody else who could report"
+    assert job.checks[1].claim_report(), "there is nobody else who could report"
 
 
 def test_one_rank_reports_and_the_others_end() -> None:
     job = Job(HashStore(), 3, answering=[0, 1, 2])
     job.checks[1].fail()
-    assert [check.claims_report() for check in (job.checks[1], job.checks[0])] == [True, False]
-    assert job.checks[2].is_reported(10)
+    assert [check.claim_report() for check in (job.checks[1], job.checks[0])] == [True, False]
+    assert job.checks[2].wait_for_report(10)
     assert {job.ended.get(timeout=10) for _ in range(2)} == {0, 2}, "the thread leaves the end of rank 1 to its main thread"
 
 
@@ -139,7 +162,7 @@ def test_a_rank_that_was_asked_to_end_does_not_linger(monkeypatch: pytest.Monkey
     job = Job(HashStore(), 2, answering=[0, 1])
     job.ranks[0].terminate()
     job.checks[1].fail()
-    assert job.checks[1].claims_report() and job.ended.get(timeout=10) == 0
+    assert job.checks[1].claim_report() and job.ended.get(timeout=10) == 0
     job.checks[1].terminate()
     job.checks[1].linger()
 
@@ -148,7 +171,7 @@ def test_a_thread_that_was_stopped_ends_nothing() -> None:
     job = Job(HashStore(), 2, answering=[0])
     job.checks[0].stop()
     job.checks[1].fail()
-    job.checks[1].claims_report()
+    job.checks[1].claim_report()
     assert job.ended.empty()
 
 

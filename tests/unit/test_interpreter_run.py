@@ -28,7 +28,7 @@ from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
 from chimerac.interpreter import run
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.record import Record, check_folder, check_output
 from chimerac.interpreter.launch.summary import RankSummary
 from chimerac.interpreter.launch.workloads import model_of
@@ -82,7 +82,7 @@ def test_only_rank_0_prints_and_the_bar_is_for_terminals(
         record = Record(rank, iterations=2)
         record.start()
         record.draw(1, 2.5, 12345.6)
-        record.say("words")
+        record.print_text("words")
         shown = terminal.getvalue()
         assert shown.endswith("\r") == bars, "the bar is erased before the words"
         record.draw(2, 1.0, 1.0)
@@ -355,7 +355,7 @@ def test_predicted_and_measured_are_in_one_table() -> None:
 def plan(*words: str, world: int | None = None, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     if world is not None:
         monkeypatch.setitem(os.environ, "WORLD_SIZE", str(world))
-    return planned(parse_options(list(words)))
+    return make_plan(parse_options(list(words)))
 
 
 def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,8 +426,8 @@ def test_planning_imports_no_torch() -> None:
     code = """
 import sys
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
-planned(parse_options(["--data", "LICENSE", "--loopback"]))
+from chimerac.interpreter.launch.planning import make_plan
+make_plan(parse_options(["--data", "LICENSE", "--loopback"]))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
@@ -441,7 +441,7 @@ def test_the_default_model_has_a_layer_for_each_stage(monkeypatch: pytest.Monkey
         (["schedules/zb_v.sched", "-p", "D=2", "--model", "gpt-nano/9"], "gpt-nano/9"),
     ):
         settings = parse_options(words)
-        program = planned(settings).program
+        program = make_plan(settings).program
         model = model_of(settings, program)
         assert model.name == name
         assert len(model.layers) >= program.header.stages
@@ -494,7 +494,7 @@ def test_the_help_says_so_if_arranging_does_not_help(monkeypatch: pytest.MonkeyP
     path.write_text(text)
     with pytest.raises(ChimeraError, match="E816") as error:
         plan(str(path), monkeypatch=monkeypatch)
-    assert error.value.diagnostics[0].help == "add --loopback, as --for window was tried and comes to E460"
+    assert error.value.diagnostics[0].help == "add --loopback, as --for window was tried and results in E460"
 
 
 @pytest.mark.parametrize("machine", ["posted", "window", "rendezvous", "paired", "serial"])
@@ -520,5 +520,5 @@ def test_without_the_compiler_only_programs_for_posted_are_refused(monkeypatch: 
     path.write_text(program_to_json(program.with_header(machine="posted")))
     with pytest.raises(ChimeraError, match="E816") as error:
         plan(str(path), monkeypatch=monkeypatch)
-    assert error.value.diagnostics[0].notes == ("whether it ends there all the same, only the compiler can say",)
+    assert error.value.diagnostics[0].notes == ("only the compiler can check whether it ends there",)
     assert plan(str(path), "--loopback", monkeypatch=monkeypatch).program.header.machine == "posted"

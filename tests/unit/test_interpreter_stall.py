@@ -81,29 +81,48 @@ def test_a_full_window_waits_for_the_receive() -> None:
     ranks = Ranks(PROGRAM).at(0, "SEND act main s1 m1", send, "SEND act main s1 m1").at(1, "RECV act main s1 m0")
     assert ranks.reason()[0].startswith("late: rank 1 still computes")
     ranks = Ranks(PROGRAM).at(0, "SEND act main s1 m1", send, "SEND act main s1 m0").at(1, "BWD main s1 m0")
-    assert ranks.reason()[0] == "every rank answers, and has done its part", "the message may be on its way"
+    assert ranks.reason()[0] == "every rank answers, and has posted its side of the operation", "the message may be on its way"
 
 
-def test_a_sum_waits_for_the_ranks_that_have_not_launched_it() -> None:
-    total = Awaited("the sum over ranks 0, 1", "sum", (0, 1))
+def test_an_all_reduce_waits_for_the_ranks_that_have_not_launched_it() -> None:
+    total = Awaited("the all-reduce over ranks 0, 1", "all-reduce", (0, 1))
     ranks = Ranks(CHIMERA).at(0, "ALLREDUCE s1", total, "ALLREDUCE s0").at(1, "BWD")
     assert ranks.reason()[0].startswith("late: rank 1 still computes, instruction ")
     ranks.at(1, "ALLREDUCE s1")
-    assert ranks.reason()[0] == "every rank answers, and has done its part"
+    assert ranks.reason()[0] == "every rank answers, and has posted its side of the operation"
 
 
 @pytest.mark.parametrize(
-    ("kind", "late"), [("all", [Status(Position(), collectives=1)]), ("setup", [Status(Position(), collectives=2)])]
+    ("kind", "late"), [("all", [Status(Position(), collectives=1)]), ("other", [Status(Position(), collectives=2)])]
 )
 def test_a_collective_of_all_ranks_waits_for_those_that_have_not_begun_it(kind: str, late: list[Status]) -> None:
-    awaited = Awaited("a sum over all ranks", kind, (0, 1, 2))  # type: ignore[arg-type]
+    awaited = Awaited("an all-reduce over all ranks", kind, (0, 1, 2))  # type: ignore[arg-type]
     waiting = Status(Position(), collectives=2, awaited=awaited, posted=2)
     stall = Stall(Progress(), {0: waiting, 1: waiting, 2: late[0]})
     assert stall.reason(0).splitlines()[0] == "late: rank 2 still computes, the start-up"
 
 
+def test_ranks_in_the_same_step_of_the_set_up_do_not_wait_for_each_other() -> None:
+    """Each of them awaits all others, so the values that they await differ in their ranks."""
+    statuses = {
+        r: Status(Position(), awaited=Awaited("connecting ranks 0, 1", "other", tuple({0, 1, 2} - {r}))) for r in range(3)
+    }
+    assert Stall(Progress(), statuses).reason(0).splitlines()[0].startswith("every rank answers")
+    statuses[2] = Status(Position(), awaited=Awaited("the rendezvous of all ranks", "other", (0, 1)))
+    assert Stall(Progress(), statuses).reason(0).splitlines()[0].startswith("cycle: "), "rank 2 is in another step"
+
+
+def test_a_broadcast_waits_for_the_rank_that_computes_whatever_their_counts_are() -> None:
+    """A broadcast is posted by no instruction, and only some ranks take part: no count says who has posted it."""
+    awaited = Awaited("the broadcast from rank 0 to ranks 0, 1", "other", (0, 1))
+    stall = Stall(Progress(), {0: Status(Position(), collectives=7), 1: Status(Position(), 3, awaited, posted=NONE)})
+    assert stall.reason(1).splitlines()[0] == "late: rank 0 still computes, the start-up"
+
+
 def test_a_long_list_is_cut() -> None:
-    waiting = Status(Position(), collectives=1, awaited=Awaited("a sum over all ranks", "all", tuple(range(40))), posted=1)
+    waiting = Status(
+        Position(), collectives=1, awaited=Awaited("an all-reduce over all ranks", "all", tuple(range(40))), posted=1
+    )
     lines = Stall(Progress(), dict.fromkeys(range(40), waiting)).reason(0).splitlines()
     assert len(lines) == 1 + SHOWN + 1 and lines[-1] == f"  and {39 - SHOWN} more ranks"
 

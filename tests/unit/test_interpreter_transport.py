@@ -1,4 +1,4 @@
-"""Transports without a network: the order in which process groups are created, staging, turns and queues."""
+"""Transports without a network: the order in which process groups are created, staging, the scheduler and queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chimerac.interpreter.transport.gloo import Gloo
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.interpreter.transport.nccl import Nccl, join
 from chimerac.interpreter.transport.processes import Processes
-from chimerac.interpreter.transport.turns import Turns
+from chimerac.interpreter.transport.scheduler import Scheduler
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program
 
@@ -148,9 +148,9 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
         transport.flush()
     transport.launch_all_reduce((0, 1), total).wait()
     assert total.tolist() == [8.0] * 3
-    hosts = transport._hosts[torch.Size([3]), torch.float32]
-    assert len(hosts) == 2 and value.tolist() == [1.0] * 3
-    assert not {h.data_ptr() for h in hosts} & {t.data_ptr() for t in (value, buffer, total)}
+    buffers = transport._free_buffers[torch.Size([3]), torch.float32]
+    assert len(buffers) == 2 and value.tolist() == [1.0] * 3
+    assert not {h.data_ptr() for h in buffers} & {t.data_ptr() for t in (value, buffer, total)}
 
 
 def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: py
 
 def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: False)
-    with pytest.raises(ChimeraError, match="E815: this torch comes without NCCL"):
+    with pytest.raises(ChimeraError, match="E815: this torch is built without NCCL"):
         join(1, 0)
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -188,21 +188,21 @@ def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_one_runs_at_a_time_and_an_error_ends_all() -> None:
-    turns, running, done = Turns(3, seed=0), [], []
+    scheduler, running, done = Scheduler(3, seed=0), [], []
 
     def body(me: int) -> None:
         for _ in range(50):
             running.append(me)
             assert len(running) == 1
             running.remove(me)
-            turns.pause(me)
+            scheduler.pause(me)
         if me == 1:
             raise ValueError("one of them")
-        turns.wait(me, lambda: False, "an event that never occurs")
+        scheduler.wait(me, lambda: False, "an event that never occurs")
         done.append(me)
 
-    turns.run([lambda me=me: body(me) for me in range(3)])  # type: ignore[misc]
-    assert not done and isinstance(turns.errors[1], ValueError) and len(turns.errors) == 3
+    scheduler.run([lambda me=me: body(me) for me in range(3)])  # type: ignore[misc]
+    assert not done and isinstance(scheduler.errors[1], ValueError) and len(scheduler.errors) == 3
 
 
 def test_messages_of_different_sizes_are_an_error() -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.start import start
 
 S, L, MICRO_BATCH, N, T, P, EVALUATED = 5, 16, 3, 4, 6, 0.1, 10  # N: micro-batches
@@ -130,7 +130,7 @@ def test_a_run_has_the_losses_norms_and_rates_of_the_page(width: int, kind: str,
     --seed {S} --seq-len {L} --micro-batch {MICRO_BATCH} --iterations {T} --dropout {P} --eval-samples {EVALUATED}
     --lr 3e-3 --lr-floor 0.3 --warm-up 2 --lr-schedule {kind} --betas 0.8 0.9 --weight-decay 0.2 --clip 0.5 --log-file {log}"""
     settings = parse_options(words.split())
-    assert start(planned(settings), settings) == 0
+    assert start(make_plan(settings), settings) == 0
     about, *lines = [json.loads(line) for line in log.read_text().splitlines()]
     wanted = expected(width, kind)
     assert len(lines) == len(wanted) == T and len({round(w["loss"], 3) for w in wanted}) == T

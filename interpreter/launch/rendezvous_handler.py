@@ -1,8 +1,9 @@
-"""The rendezvous of the launchers, as torch's agent sees it: a store that is gone or does not answer never blocks the agent.
+"""A handler of the launchers' rendezvous that never blocks torch's agent, even if the store is gone or does not answer.
 
-The agent asks ten times a second whether more machines want to join. If the machine of the store is lost, torch's handler
-raises at once, or blocks for minutes. Then the agent would end its ranks before they have said which ranks are lost, or would
-not see that they have ended. With this handler the agent goes on watching its ranks. These notice the loss themselves.
+The agent asks the handler ten times a second whether more machines are waiting to join. If the machine of the store is lost,
+torch's handler raises an error at once, or blocks for minutes. After an error the agent would end its ranks before they have
+printed which ranks are lost. While it is blocked, it would not notice that they have ended. With this handler the agent goes on
+monitoring its ranks, and they detect the loss.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 SHUTDOWN_S = 3.0  # how long the store has to answer at the end
 
 
-class Membership(RendezvousHandler):
-    """Another handler of the rendezvous; its calls of the store do not block while ranks run, nor at the end."""
+class NonBlockingHandler(RendezvousHandler):
+    """Wraps a handler. While ranks run and at the end, it calls the store in a thread, so that the agent is not blocked."""
 
     def __init__(self, handler: RendezvousHandler) -> None:
         self._handler = handler
         self._waiting = 0
-        self._question: threading.Thread | None = None
+        self._query: threading.Thread | None = None  # the latest call of the store for the number of waiting machines
 
     def num_nodes_waiting(self) -> int:
-        """Return the latest answer of the store, and ask again in a thread; 0 until it has answered."""
-        if self._question is None or not self._question.is_alive():
-            self._question = _start(self._ask)
+        """Return the latest answer of the store, and ask it again in a thread; 0 until it has answered."""
+        if self._query is None or not self._query.is_alive():
+            self._query = _start(self._ask)
         return self._waiting
 
     def _ask(self) -> None:
@@ -37,9 +38,9 @@ class Membership(RendezvousHandler):
             self._waiting = 0
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Meet the other launchers. Raises RendezvousError if the store is lost or the others do not come."""
-        if self._question is not None:
-            self._question.join()  # torch's handler answers one question at a time
+        """Wait for the other launchers. Raises RendezvousError if the store is lost or the others do not join in time."""
+        if self._query is not None:
+            self._query.join()  # torch's handler must not be called from two threads at the same time
         try:
             return self._handler.next_rendezvous()
         finally:

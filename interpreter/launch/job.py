@@ -191,7 +191,7 @@ class Training:
             held_out = None if stops and done < iterations else self._held_out_loss(done)
             record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
-            self._say(self.checkpoints.after(done, last=stops or done == iterations))
+            self._say(self.checkpoints.save_if_due(done, last=stops or done == iterations))
             if stops and done < iterations:
                 write_trace(trainer.pipeline, self.job.settings.trace, record)
                 record.say(f"stopped by SIGTERM after iteration {done} of {iterations}")

@@ -10,13 +10,19 @@ is listed separately, with the layer that makes it, because a stage that begins 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
@@ -49,6 +55,8 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
       number of the output; in thousands, rounded up.
     Storages that several layers keep, or a layer that did not make them, are counted in `shared` instead. An output that no
     later layer reads is counted as if one did.
+
+    Raises ValueError for a layer or a loss that reads the values of a tensor.
     """
     device = device or torch.device("cpu")
     # Any draws will do: dropout keeps its masks whatever their values are. A layer that was built before may have real tensors.
@@ -100,10 +108,10 @@ def _move(modules: Sequence[nn.Module], device: torch.device) -> None:
         for tensors in tables:
             for name, t in tensors.items():
                 if t is not None and t.device.type != device.type:
-                    copy_of_t = t.detach().to(device)
+                    moved_t = t.detach().to(device)
                     if isinstance(t, nn.Parameter):
-                        copy_of_t = nn.Parameter(copy_of_t, t.requires_grad)
-                    tensors[name] = moved.setdefault(id(t), copy_of_t)
+                        moved_t = nn.Parameter(moved_t, t.requires_grad)
+                    tensors[name] = moved.setdefault(id(t), moved_t)
 
 
 class _MixedNorms(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -147,9 +155,10 @@ class _Run:
             for k, module in enumerate(modules):
                 counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
                 with counter, saved_tensors_hooks(_recorder(self.saved[k]), lambda tensor: tensor):
-                    with splittings[k] or nullcontext():
+                    with splittings[k] or nullcontext(), _reading_no_values(f"the layer '{model.layers[k][0]}'"):
                         values = apply_layer(module, values)
-                    loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
+                    with _reading_no_values("the loss"):
+                        loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
                 self.operations.append(counter.get_total_flops())
                 self.outputs.append(values)
                 self._record_maker(values, k)
@@ -168,6 +177,18 @@ class _Run:
     def _record_maker(self, tensors: Values, layer: int) -> None:
         for t in tensors:
             self.makers.setdefault(_storage(t), layer)
+
+
+@contextmanager
+def _reading_no_values(function: str) -> Iterator[None]:
+    """Replace torch's errors for operations that need the values of a fake tensor by a ValueError that names the function."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise ValueError(
+            f"{function} reads the values of a tensor ({error.func}), but a model is measured with tensors that have a shape "
+            "and no values: replace .item(), conditions on tensors and masked selection by operations such as torch.where"
+        ) from error
 
 
 def _recorder(saved: list[torch.Tensor]) -> Any:

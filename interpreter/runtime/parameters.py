@@ -80,13 +80,15 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 
     The copies of a tied parameter in several layers are replaced by one Parameter, so that autograd adds their gradients.
-    Raises ValueError if these copies differ.
+    The group of a tied set is empty if no layer has a parameter of it, as with timed stages. Raises ValueError if copies
+    differ.
     """
     shared: Groups = {}
     for tied in header.tied:
-        owners = [owner for s in tied.stages if s in stages for owner in _ties(stages[s]).get(tied.name, [])]
-        if owners:
-            shared[tied.name] = [_merge(owners)]
+        held = [stages[s] for s in tied.stages if s in stages]
+        owners = [owner for stage in held for owner in _ties(stage).get(tied.name, [])]
+        if held:
+            shared[tied.name] = [_merge(owners)] if owners else []
     for stage in stages.values():
         for owners in _ties(stage).values():  # parameters tied within one stage need no ALLREDUCE
             _merge(owners)

@@ -21,7 +21,6 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.split import register
@@ -95,19 +94,19 @@ register(with_sleeping_backward, _with_split_sleeping_backward)
 
 
 class TimedStage(nn.Module):
-    """A stage that sleeps for the costs of the program. shape: of its output; size: samples of a micro-batch."""
+    """A stage that sleeps for the costs of the program. shape: of its output."""
 
-    def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
+    def __init__(self, program: Program, stage: int, shape: tuple[int, ...], sleeper: Sleeper) -> None:
         super().__init__()
         costs = program.costs
         self.costs = TaskCosts(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
-        self.size, self.is_first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
+        self.is_first, self.shape, self.sleeper = stage == 0, shape, sleeper
         # The first stage has no input gradient. Without this parameter autograd would not run its backward.
         self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
-        self.sleeper.sleep(self.costs.forward * (len(current_draws().samples) // self.size))
+        self.sleeper.sleep(self.costs.forward)
         x = torch.zeros(self.shape) + self.parameter if self.is_first else x + self.parameter
         return with_sleeping_backward(x, self.sleeper, self.costs)
 
@@ -118,7 +117,7 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
     boundary: the output of each layer; its first dimension is the samples. size: samples of a micro-batch.
     """
     stages = program.header.stages
-    builders = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
+    builders = [partial(TimedStage, program, s, boundary.shape, sleeper) for s in range(stages)]
 
     def loss(outputs: Values, targets: Tensor) -> Tensor:
         return outputs[0].sum()

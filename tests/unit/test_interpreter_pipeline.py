@@ -136,6 +136,28 @@ def test_training_with_any_optimizer_follows_one_process() -> None:
         assert all(close(state[name], t) for name, t in whole.state_dict().items())
 
 
+class Branching(nn.Linear):
+    """A layer whose forward depends on the values of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.max() > 0 else x
+
+
+def test_a_layer_that_reads_values_is_named() -> None:
+    program = compile_schedule("gpipe", {"D": 1, "N": 2}).program
+    model = net()
+    model.first = Branching(WIDTH, WIDTH)
+    with pytest.raises(ValueError, match=r"the layer 'first' reads the values of a tensor \(aten\..*torch.where"):
+        on_all_ranks(program, lambda pipe: None, model=model)
+    with pytest.raises(ValueError, match="the loss reads the values of a tensor"):
+        on_all_ranks(
+            program,
+            lambda pipe: None,
+            loss=lambda y, t: F.cross_entropy(y[t > 0], t[t > 0]),
+            targets=torch.zeros(SAMPLES, dtype=torch.int64),
+        )
+
+
 class Counting(nn.Linear):
     """A layer with extra state, which is no tensor."""
 

@@ -5,6 +5,7 @@ Every rank can compute the reference, because it can build all layers from their
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -61,7 +62,11 @@ def _difference(stage: Stage, layers: list[nn.Module]) -> float:
     least = 1e-3 * max(norms, default=0.0) + 1e-30  # 1e-30: no division by zero where all gradients are zero
     largest = 0.0
     for p, r, norm in zip(stage.parameters(), reference, norms, strict=True):
-        largest = max(largest, float((_gradient(p) - r).double().norm()) / max(norm, least))
+        g = _gradient(p)
+        difference = float((g - r).double().norm()) / max(norm, least)
+        if math.isnan(difference):  # if both are not finite, they are equal here, and the update reports them
+            difference = math.inf if math.isfinite(norm) or math.isfinite(float(g.double().norm())) else 0.0
+        largest = max(largest, difference)
     return largest
 
 

@@ -16,20 +16,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = Parser(prog="python -m chimerac.models", description=__doc__)
     command = parser.add_subparsers(required=True, metavar="describe")
-    describing = command.add_parser("describe", help="print the JSON description of a model")
-    describing.add_argument("--model", default="gpt-small", help="a preset, or NAME/BLOCKS (default: %(default)s)")
-    describing.add_argument("--seq-len", type=int, default=128, help="bytes of a sample (default: %(default)s)")
-    describing.add_argument("--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)")
-    given = parser.parse_args(arguments)
-    if min(given.seq_len, given.micro_batch) < 1:
-        describing.error("--seq-len and --micro-batch are at least 1")
+    describe_parser = command.add_parser("describe", help="print the JSON description of a model")
+    describe_parser.add_argument("--model", default="gpt-small", help="a preset, or NAME/BLOCKS (default: %(default)s)")
+    describe_parser.add_argument("--seq-len", type=int, default=128, help="bytes of a sample (default: %(default)s)")
+    describe_parser.add_argument("--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if min(options.seq_len, options.micro_batch) < 1:
+        describe_parser.error("--seq-len and --micro-batch are at least 1")
     try:
-        sizes_of(given.model)
+        sizes_of(options.model)
         # torch takes 2 s to import. Errors in options are reported before that.
         from chimerac.interpreter.runtime.describe import describe
         from chimerac.models.gpt import gpt
 
-        description = describe(gpt(given.model, given.seq_len), given.micro_batch)
+        description = describe(gpt(options.model, options.seq_len), options.micro_batch)
         write_stdout(model_to_json(description))
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""A GPT: a pre-norm decoder on bytes, as a list of layers (embedding, blocks, head).
+"""GPTs: pre-norm decoders on bytes, as lists of layers (embedding, blocks, head).
 
-Presets go from a few thousand parameters (tests) to hundreds of millions. No layer has a bias: the gradient of a key's bias
-is zero in exact arithmetic, so the check of relative gradient errors would fail for it.
+No layer has a bias: the gradient of the bias of the attention's keys is zero in exact arithmetic, so the check of relative
+gradient errors would fail for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chimerac.models.presets import VOCABULARY, Sizes, sizes_of
 
 
 class Embedding(nn.Module):
-    """Bytes to vectors: an embedding of the byte plus one of its position."""
+    """The sum of an embedding of each byte and one of its position: (b, L) -> (b, L, width)."""
 
     def __init__(self, width: int, sequence_length: int, dropout: Dropout) -> None:
         super().__init__()
@@ -36,7 +36,10 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal attention, then an MLP, each added to the residual stream."""
+    """Causal attention, then an MLP, each added to the residual stream: (b, L, width) -> (b, L, width).
+
+    layer: the number of this layer in the model, on which its random numbers depend.
+    """
 
     def __init__(self, sizes: Sizes, layer: int, dropout: float) -> None:
         super().__init__()
@@ -49,8 +52,8 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width, bias=False)
         self.dropout_1, self.dropout_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
         # The 2 x blocks layers that add to the residual stream start with smaller weights (GPT-2, Radford et al. 2019, 2.3).
-        added = 0.02 / (2 * sizes.blocks) ** 0.5
-        for linear, std in ((self.qkv, 0.02), (self.up, 0.02), (self.merge, added), (self.down, added)):
+        residual_std = 0.02 / (2 * sizes.blocks) ** 0.5
+        for linear, std in ((self.qkv, 0.02), (self.up, 0.02), (self.merge, residual_std), (self.down, residual_std)):
             nn.init.normal_(linear.weight, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,7 +66,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Vectors to the logits of the next byte."""
+    """The logits of the next byte: (b, L, width) -> (b, L, 256)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -72,7 +75,7 @@ class Head(nn.Module):
         nn.init.normal_(self.logits.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(self.norm(x))  # type: ignore[no-any-return]  # (b, L, 256)
+        return self.logits(self.norm(x))  # type: ignore[no-any-return]
 
 
 def next_byte_loss(outputs: Values, targets: Tensor) -> Tensor:
@@ -82,7 +85,9 @@ def next_byte_loss(outputs: Values, targets: Tensor) -> Tensor:
 
 
 def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> Model:
-    """Return the GPT of a name of models/presets.py for sequences of at most `sequence_length` bytes.
+    """Return the GPT with a name of models/presets.py, for sequences of at most `sequence_length` bytes.
+
+    dropout: the probability of dropout after the embedding, the attention and the MLP.
 
     Raises ChimeraError E801 for an unknown name.
     """

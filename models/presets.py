@@ -1,4 +1,4 @@
-"""The sizes of the GPTs, by name. It does not import torch, so that a wrong name is reported at once."""
+"""The sizes of the GPTs, by name. This module does not import torch, so a wrong name is reported at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
 
-VOCABULARY = 256  # bytes
+VOCABULARY = 256  # a token is a byte
 MAX_BLOCKS = 10_000
 DEFAULT = "gpt-small"
 _BLOCKS = re.compile(r"[1-9][0-9]{0,8}")
@@ -15,7 +15,7 @@ _BLOCKS = re.compile(r"[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a GPT. width: of the residual stream; blocks: attention and MLP each."""
+    """The sizes of a GPT. blocks: how many, each with attention and an MLP; width: of the residual stream."""
 
     blocks: int
     width: int
@@ -28,8 +28,9 @@ class Sizes:
 
     def parameters(self, sequence_length: int) -> int:
         """Return the number of parameters for sequences of this length."""
-        block = 12 * self.width**2 + 2 * self.width  # attention 4, MLP 8, two norms
-        return self.blocks * block + (2 * VOCABULARY + sequence_length + 1) * self.width
+        block = 12 * self.width**2 + 2 * self.width  # attention 4 width^2, MLP 8 width^2, two norms
+        rest = (2 * VOCABULARY + sequence_length + 1) * self.width  # embeddings of bytes and positions, logits, a norm
+        return self.blocks * block + rest
 
 
 PRESETS = {
@@ -71,16 +72,19 @@ def is_known(name: str) -> bool:
 
 
 def default_for(stages: int) -> str:
-    """Return the name of the default model: gpt-small, with more blocks if the program has more stages than it has layers."""
+    """Return the name of the default model for a number of stages.
+
+    It is gpt-small, with more blocks if there are more stages than gpt-small has layers.
+    """
     sizes = PRESETS[DEFAULT]
     return DEFAULT if stages <= sizes.layers else f"{DEFAULT}/{stages - 2}"
 
 
 def table(sequence_length: int = 128) -> str:
-    """Return the presets and their sizes as text, a line each."""
+    """Return a table of the presets and their sizes as text, one preset in each line."""
     rows = [("model", "blocks", "width", "heads", f"parameters (--seq-len {sequence_length})")]
     for name, s in PRESETS.items():
         rows.append((name, str(s.blocks), str(s.width), str(s.heads), f"{s.parameters(sequence_length):,}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ([f"{cell:>{n}}" for cell, n in zip(row, widths, strict=True)] for row in rows)
-    return "\n".join("  ".join([row[0].strip().ljust(widths[0]), *row[1:]]) for row in lines)
+    lines = ([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])] for name, *cells in rows)
+    return "\n".join(map("  ".join, lines))

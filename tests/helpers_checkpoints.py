@@ -79,7 +79,7 @@ def training(
         losses, messages = [], list(resumed.messages)
         for iteration in range(resumed.iteration, until):
             losses.append(trainer.update(iteration, trainer.gradients(iteration)).loss)
-            messages += checkpoints.after(iteration + 1, last=iteration + 1 == until)
+            messages += checkpoints.save_if_due(iteration + 1, last=iteration + 1 == until)
             after(transport, iteration + 1, losses[-1])
         trainer.pipeline.check_copies()
         return Trained(resumed.iteration, losses, messages, tensors_of(trainer))

@@ -53,8 +53,9 @@ def options(_: str) -> str:
     for field in fields(RunSettings):
         metavar, text = field.metadata["metavar"], field.metadata["help"]
         values = len(field.default) if field.name == "betas" else int(bool(metavar) and field.name != "schedule")
-        what, _, default = text.removesuffix(")").partition(" (default: ")
-        row = (f"`{' '.join([option_names()[field.name], *[metavar] * values])}`", what, default or _default(field.default))
+        what, _, default = text.partition(" (default: ")
+        default = default.removesuffix(")") or _default(field.default)
+        row = (f"`{' '.join([option_names()[field.name], *[metavar] * values])}`", what, default)
         line = "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
         groups.setdefault(field.metadata["group"], []).append(line)
     tables = ("\n".join([f"| {title} | | default |", "|---|---|---|", *lines]) for title, lines in groups.items())

@@ -203,7 +203,7 @@ class Training:
             held_out = None if stops else self._held_out_loss(done)
             record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
-            self._print(self.checkpoints.after(done, last=stops or is_last))
+            self._print(self.checkpoints.save_if_due(done, last=stops or is_last))
             if stops:
                 write_trace(trainer.pipeline, self.job.settings.trace, record)
                 record.print_text(f"stopped by SIGTERM after iteration {done} of {iterations}")

@@ -1,4 +1,4 @@
-"""The arguments of a pipeline and of its steps: their forms and checks."""
+"""Checks of the arguments of a pipeline and of its steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensors = Tensor | Sequence[Tensor]
 
 
 def tensors_of(given: Tensors) -> Values:
-    """Return one or several tensors as a tuple."""
+    """Return one or several tensors as a tuple. Raises TypeError for anything else, and ValueError if there is no tensor."""
     tensors = (given,) if isinstance(given, Tensor) else tuple(given)
     for t in tensors:
         if not isinstance(t, Tensor) or not t.dim():
@@ -26,7 +26,7 @@ def tensors_of(given: Tensors) -> Values:
 
 
 def check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
-    """Raise ValueError unless these are the inputs of so many micro-batches like the example."""
+    """Raise ValueError unless the inputs have the shapes and dtypes of `micro_batches` micro-batches like the example."""
     if len(inputs) != len(example):
         raise ValueError(f"{len(inputs)} input tensors were given, and {len(example)} when the pipeline was created")
     for k, (t, e) in enumerate(zip(inputs, example, strict=True)):
@@ -39,16 +39,19 @@ def check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
 
 
 def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return the type. Raises ValueError for one in which gradients need to be scaled, or that autocast does not take."""
+    """Return `dtype`. Raises ValueError for all types but bfloat16: float16 would need scaled gradients."""
     if dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
     return dtype
 
 
 def partition_of(name: str, split: Sequence[int], layers: int, program: Program) -> Partition:
-    """Return the partition with these numbers of layers. Raises ValueError where they do not fit."""
+    """Return the partition of the model `name` whose stages have these numbers of layers.
+
+    layers: of the whole model. Raises ValueError unless `split` has a positive number for each stage, `layers` in all.
+    """
     stages = program.header.stages
     if len(split) != stages or sum(split) != layers or min(split) < 1:
-        raise ValueError(f"split={list(split)}: the {layers} layers go to {stages} stages, at least one to each")
+        raise ValueError(f"split={list(split)}: give {stages} numbers of layers, at least 1 each and {layers} in all")
     ends = [sum(split[: k + 1]) for k in range(stages)]
     return Partition(name, tuple((end - count, end) for end, count in zip(ends, split, strict=True)))

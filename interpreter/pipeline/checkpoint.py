@@ -1,4 +1,4 @@
-"""Checkpoints of a pipeline and its optimizer, which any other schedule, depth and width can load.
+"""Checkpoints of a pipeline and its optimizer. They can be loaded under any other schedule, depth and width.
 
     save_checkpoint("run/last", pipe, optimizer, iteration=100, scheduler=scheduler)
     state = load_checkpoint("run/last", pipe, optimizer, scheduler=scheduler)
@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,19 @@ from torch.optim import Optimizer
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.pipeline import checkpoint_files as files
-from chimerac.interpreter.pipeline.background import Background, RanksFailedError
+from chimerac.interpreter.pipeline.background import BackgroundThread, RanksFailedError
 from chimerac.interpreter.pipeline.checkpoint_state import (
-    MisfitError,
+    MismatchError,
     Names,
+    local_shapes,
+    local_state,
     merged_settings,
+    needed_places,
     optimizer_settings,
-    places,
-    restoration,
-    restore_random,
-    shapes,
-    state_of,
+    restore_function,
+    restore_generators,
 )
-from chimerac.interpreter.pipeline.checkpoint_tensors import TensorReader, TensorWriter
+from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader, TensorWriter
 from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.transport import Transport
 
@@ -49,8 +49,8 @@ def save_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | N
     parameters, or if none is to be saved. state: what else to save, the same on all ranks: objects with a `state_dict`, such
     as a scheduler, and numbers, texts, tensors, lists and dicts of them.
 
-    A checkpoint that is there already is replaced when the new one is complete. Raises ChimeraError E830 on all ranks where
-    that fails, and TypeError for a state that cannot be saved.
+    A checkpoint at `path` is replaced when the new one is complete. Raises ChimeraError E830 on all ranks if the checkpoint
+    cannot be written, and TypeError for a state that cannot be saved.
     """
     start_save(path, pipeline, optimizer, state).finish()
 
@@ -59,16 +59,13 @@ def load_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | N
     """Load a checkpoint into the pipeline and the optimizer, and return the other state; called by all ranks together.
 
     state: objects with a `load_state_dict`, by the names with which they were saved; they are not in the result. The optimizer
-    gets the state and the settings that it had, such as the learning rate. Random numbers of torch go on where they were if the
-    program is the same.
+    gets its saved state and its saved settings, such as the learning rate. If the program is the same, torch's random
+    generators get their saved states too.
 
-    Raises ChimeraError on all ranks: E831 a checkpoint of another model or optimizer, E832 one that cannot be read. Nothing is
-    loaded then.
+    Raises ChimeraError on all ranks: E831 for a checkpoint of another model or optimizer, E832 for one that cannot be read.
+    Raises KeyError for a state that the checkpoint does not have. In all these cases nothing is loaded.
     """
-    opened = open_checkpoint(path, pipeline)
-    loaded = opened.load(pipeline, optimizer)
-    if missing := [name for name in state if name not in loaded]:
-        raise KeyError(f"the checkpoint {short_path(path)} has no state {missing[0]}; it has {', '.join(loaded) or 'none'}")
+    loaded = open_checkpoint(path, pipeline).load(pipeline, optimizer, needed=state)
     for name, item in state.items():
         item.load_state_dict(loaded.pop(name))
     return loaded
@@ -77,33 +74,34 @@ def load_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | N
 class PendingSave:
     """A save that has been started; `finish` completes it. path: of the checkpoint."""
 
-    def __init__(self, path: Path, pipeline: Pipeline, writer: TensorWriter, info: Mapping[str, Any], work: Background) -> None:
+    def __init__(
+        self, path: Path, transport: Transport, writer: TensorWriter, info: Mapping[str, Any], thread: BackgroundThread
+    ) -> None:
         self.path = path
-        self._pipeline, self._writer, self._info, self._work = pipeline, writer, info, work
+        self._transport, self._writer, self._info, self._thread = transport, writer, info, thread
 
     def is_written(self) -> bool:
-        """Return whether `finish` would not have to wait; called by all ranks together."""
-        return self._work.has_ended(self._pipeline.transport)
+        """Return whether all ranks have written, so that `finish` does not wait; called by all ranks together."""
+        return self._thread.has_ended(self._transport)
 
     def finish(self) -> None:
         """Wait until all ranks have written, and complete the checkpoint; called by all ranks together.
 
         Raises ChimeraError E830 on all ranks if it could not be written.
         """
-        transport = self._pipeline.transport
         try:
-            by_rank = [json.loads(text) for text in self._work.results(transport)]
+            by_rank = [json.loads(text) for text in self._thread.results(self._transport)]
 
             def commit() -> str:
-                if transport.rank == 0:
+                if self._transport.rank == 0:
                     self._writer.finish([written for written, _ in by_rank])
-                    checksums = {name: found for _, sums in by_rank for name, found in sums.items()}
+                    checksums = {name: checksum for _, of_rank in by_rank for name, checksum in of_rank.items()}
                     files.commit(self.path, self._info, checksums)
                 return ""
 
-            Background(commit).results(transport)
+            BackgroundThread(commit).results(self._transport)
         except RanksFailedError as error:
-            raise _not_written(self.path, error, transport) from None
+            raise _write_error(self.path, error, self._transport) from None
 
 
 def start_save(
@@ -112,17 +110,17 @@ def start_save(
     optimizer: Optimizer | None,
     state: Mapping[str, Any],
     info: Mapping[str, Any] | None = None,
-    copied: bool = False,
+    copy: bool = False,
 ) -> PendingSave:
-    """Start a save, which a thread goes on with; called by all ranks together.
+    """Start a save, which a thread of each rank continues; called by all ranks together.
 
-    info: goes into checkpoint.json. copied: the values are copied first, so that training may go on before `finish`.
+    info: further fields of checkpoint.json. copy: copy the values first, so that they may change before `finish`.
     """
     path, rank, transport = Path(os.path.abspath(path)), pipeline.rank, pipeline.transport
-    packed = _packed(state)
+    state_file = _serialized(state)
     names = Names(pipeline)
-    tensors, settings = state_of(pipeline, optimizer, names), optimizer_settings(optimizer, names)
-    folder = files.partial(path)
+    tensors, settings = local_state(pipeline, optimizer, names), optimizer_settings(optimizer, names)
+    folder = files.partial_folder(path)
     try:
 
         def prepare() -> str:
@@ -130,27 +128,26 @@ def start_save(
                 files.prepare(path)
             return ""
 
-        Background(prepare).results(transport)
+        BackgroundThread(prepare).results(transport)
         writer = TensorWriter(tensors, folder, rank)
-        own = {"values": writer.description(), "settings": settings}
-        by_rank = Background(lambda: json.dumps(own)).results(transport)
-        values = [json.loads(text)["values"] for text in by_rank]
-        Background(lambda: writer.plan(values)).results(transport)
+        by_rank = [json.loads(text) for text in transport.all_gather(json.dumps([writer.description(), settings]))]
+        BackgroundThread(lambda: writer.plan([description for description, _ in by_rank])).results(transport)
     except RanksFailedError as error:
-        raise _not_written(path, error, transport) from None
-    if copied:
+        raise _write_error(path, error, transport) from None
+    if copy:
         writer.copy()
 
     def write() -> str:
         if rank == 0:
-            files.write(folder / files.STATE, packed)
+            files.write(folder / files.STATE, state_file)
         written = writer.write()
-        return json.dumps([written, {name: files.checksum(folder / name) for name in {file for _, _, file, _, _ in written}}])
+        checksums = {name: files.checksum(folder / name) for name in {file for _, _, file, _, _ in written}}
+        return json.dumps([written, checksums])
 
     header = pipeline.program.header
-    found = {
+    all_info = {
         "model": pipeline.model.name,
-        "parameters": _parameters(pipeline),
+        "parameters": _parameter_count(pipeline),
         "schedule": header.schedule,
         "schedule_parameters": dict(header.parameters),
         "depth": header.ranks,
@@ -158,53 +155,60 @@ def start_save(
         "program": pipeline.program.digest,
         "iteration": pipeline.iteration,
         "torch": torch.__version__,
-        "optimizer": merged_settings(json.loads(text)["settings"] for text in by_rank),
+        "optimizer": merged_settings(of_rank for _, of_rank in by_rank),
         **(info or {}),
     }
-    return PendingSave(path, pipeline, writer, found, Background(write))
+    return PendingSave(path, transport, writer, all_info, BackgroundThread(write))
 
 
 class OpenedCheckpoint:
-    """A checkpoint whose files are complete. path: of its folder; info: what checkpoint.json says."""
+    """A checkpoint whose files are complete. path: of its folder; info: the content of checkpoint.json."""
 
     def __init__(self, path: Path, info: dict[str, Any], reader: TensorReader) -> None:
         self.path, self.info = path, info
         self._reader = reader
 
-    def load(self, pipeline: Pipeline, optimizer: Optimizer | None, with_settings: bool = True) -> dict[str, Any]:
-        """Load it, and return the state that was saved besides; called by all ranks together.
+    def load(
+        self, pipeline: Pipeline, optimizer: Optimizer | None, with_settings: bool = True, needed: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Load the checkpoint, and return the further state that was saved in it; called by all ranks together.
 
-        with_settings: whether the optimizer gets its settings, such as the learning rate, too.
+        with_settings: whether the optimizer also gets its saved settings, such as the learning rate. needed: names of the
+        further state; raises KeyError if the checkpoint does not have one of them. Raises ChimeraError as `load_checkpoint`.
         """
         transport, info, program = pipeline.transport, self.info, pipeline.program
         self._check_model(pipeline)
-        names, state, found = Names(pipeline), {}, {}
+        names = Names(pipeline)
+        state: dict[str, Any] = {}
+        values: dict[Place, Any] = {}
 
         def read() -> str:
-            found.update(self._reader.read(places(self._reader, pipeline, optimizer, names)))
+            values.update(self._reader.read(needed_places(self._reader, pipeline, optimizer, names)))
             state.update(torch.load(self.path / files.STATE, weights_only=True))
             return ""
 
-        _read(self.path, Background(read), pipeline)
-        same_program = (info["program"], info["depth"] * info["width"]) == (program.digest, program.world)
-        misfit, restore = "", None
+        _wait_for_readers(self.path, BackgroundThread(read), transport)
+        if missing := [name for name in needed if name not in state]:
+            path = short_path(self.path)
+            raise KeyError(f"the checkpoint {path} has no state {missing[0]}; it has {', '.join(state) or 'none'}")
+        reason, restore = "", None
         try:
-            restore = restoration(found, pipeline, optimizer, names, info["optimizer"], with_settings)
-        except MisfitError as error:
-            misfit = str(error)
-        other = next(filter(None, transport.all_gather(misfit)), None)
-        if other is not None or restore is None:
-            raise misfits(self.path, other or misfit)
+            restore = restore_function(values, pipeline, optimizer, names, info["optimizer"], with_settings)
+        except MismatchError as error:
+            reason = str(error)
+        reasons = [text for text in transport.all_gather(reason) if text]
+        if reasons or restore is None:
+            raise mismatch(self.path, reasons[0])
         restore()
-        if same_program:
-            restore_random(found, pipeline)
+        if (info["program"], info["depth"] * info["width"]) == (program.digest, program.world):
+            restore_generators(values, pipeline)
         pipeline.iteration = info["iteration"]
         return state
 
     def _check_model(self, pipeline: Pipeline) -> None:
         """Raise ChimeraError E831 on all ranks unless the names and shapes are those of the whole model."""
         expected: dict[str, list[int]] = {}
-        for text in pipeline.transport.all_gather(json.dumps(shapes(pipeline))):
+        for text in pipeline.transport.all_gather(json.dumps(local_shapes(pipeline))):
             expected |= json.loads(text)
         saved = {place[1]: self._reader.shape(place) for place in self._reader.places("model")}
         if saved == expected:
@@ -212,39 +216,42 @@ class OpenedCheckpoint:
         notes = [f"{name} has the shape {saved[name]}, and here {s}" for name, s in expected.items() if saved.get(name, s) != s]
         notes += [f"it has no {name}" for name in expected if name not in saved]
         notes += [f"this model has no {name}" for name in saved if name not in expected]
-        here = f"{pipeline.model.name} with {_parameters(pipeline):,} parameters"
-        raise misfits(
+        own = f"{pipeline.model.name} with {_parameter_count(pipeline):,} parameters"
+        raise mismatch(
             self.path,
-            f"it has the model {self.info['model']} with {self.info['parameters']:,} parameters, and this run {here}",
+            f"it has the model {self.info['model']} with {self.info['parameters']:,} parameters, and this run {own}",
             notes=(*notes[:3], *([f"{len(notes) - 3} names more differ"] if len(notes) > 3 else [])),
         )
 
 
 def open_checkpoint(path: PathLike, pipeline: Pipeline) -> OpenedCheckpoint:
-    """Return a checkpoint; called by all ranks together. Raises ChimeraError E832 on all ranks if it cannot be read."""
-    folder = files.complete(Path(os.path.abspath(path)))
-    found: list[OpenedCheckpoint] = []
+    """Check the files of a checkpoint, and return it; called by all ranks together.
+
+    Raises ChimeraError E832 on all ranks if it cannot be read.
+    """
+    folder = files.existing_folder(Path(os.path.abspath(path)))
+    opened: list[OpenedCheckpoint] = []
 
     def read() -> str:
         info = files.read_info(folder)
         files.verify(folder, info, pipeline.rank, pipeline.transport.world)
-        found.append(OpenedCheckpoint(folder, info, TensorReader(folder)))
+        opened.append(OpenedCheckpoint(folder, info, TensorReader(folder)))
         return ""
 
-    _read(folder, Background(read), pipeline)
-    return found[0]
+    _wait_for_readers(folder, BackgroundThread(read), pipeline.transport)
+    return opened[0]
 
 
-def misfits(path: Path, what: str, code: str = "E831", notes: tuple[str, ...] = (), help: str = "") -> ChimeraError:
+def mismatch(path: Path, reason: str, code: str = "E831", notes: tuple[str, ...] = (), help: str = "") -> ChimeraError:
     """Return the finding that a checkpoint belongs to another run."""
     help = help or "start with the options with which the checkpoint was written, or give another checkpoint"
-    return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {what}", notes=notes, help=help)
+    return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {reason}", notes=notes, help=help)
 
 
-def _read(path: Path, work: Background, pipeline: Pipeline) -> None:
+def _wait_for_readers(path: Path, thread: BackgroundThread, transport: Transport) -> None:
     """Wait until all ranks have read. Raises ChimeraError E832 on all ranks if one could not."""
     try:
-        work.results(pipeline.transport)
+        thread.results(transport)
     except RanksFailedError as error:
         reason = error.reason.removeprefix(f"{files.UnreadableError.__name__}: ")
         raise refuse(
@@ -254,16 +261,19 @@ def _read(path: Path, work: Background, pipeline: Pipeline) -> None:
         ) from None
 
 
-def _not_written(path: Path, error: RanksFailedError, transport: Transport) -> ChimeraError:
-    """Return the finding, and remove what was written, which may have filled the disk; called by all ranks together."""
+def _write_error(path: Path, error: RanksFailedError, transport: Transport) -> ChimeraError:
+    """Remove the files that were written, which may have filled the disk, and return the finding E830.
+
+    Called by all ranks together.
+    """
 
     def remove() -> str:
         if transport.rank == 0:
             with suppress(OSError):
-                files.remove(files.partial(path))
+                files.remove(files.partial_folder(path))
         return ""
 
-    Background(remove).results(transport)
+    BackgroundThread(remove).results(transport)
     return refuse(
         "E830",
         f"rank {error.rank} cannot write the checkpoint {short_path(path)}: {error.reason}",
@@ -271,15 +281,15 @@ def _not_written(path: Path, error: RanksFailedError, transport: Transport) -> C
     )
 
 
-def _parameters(pipeline: Pipeline) -> int:
+def _parameter_count(pipeline: Pipeline) -> int:
     """Return the number of parameters of the whole model, each once; called by all ranks together."""
     count = torch.tensor([sum(p.numel() for p in pipeline.counted_parameters())])
     pipeline.transport.all_reduce(count)
     return int(count[0])
 
 
-def _packed(state: Mapping[str, Any]) -> bytes:
-    """Return the state that is saved besides, as a file of torch.save. Raises TypeError for what cannot be loaded again."""
+def _serialized(state: Mapping[str, Any]) -> bytes:
+    """Return the bytes that torch.save writes for the further state. Raises TypeError for what could not be loaded again."""
     values = {name: item.state_dict() if hasattr(item, "state_dict") else item for name, item in state.items()}
     for name, value in values.items():
         stream = io.BytesIO()

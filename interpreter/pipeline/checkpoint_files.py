@@ -2,9 +2,11 @@
 
     .metadata, __*.distcp   the tensors, in the format of torch.distributed.checkpoint (checkpoint_tensors.py)
     state.pt                what the caller saved besides, written by torch.save
-    checkpoint.json         what kind of run this is from, and the sizes and checksums of the other files
+    checkpoint.json         the run that wrote it, and the sizes and checksums of the other files
 
 A folder that has its final name is complete. A process that is killed leaves a hidden folder, which the next save removes.
+While a checkpoint replaces another one of the same name, the old one has a hidden name too. It remains valid until the new one
+has its final name.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1  # number of this layout
+FORMAT = 1  # version of this layout
 INFO, STATE = "checkpoint.json", "state.pt"
 
 
@@ -25,25 +27,25 @@ class UnreadableError(Exception):
     """A checkpoint is incomplete or damaged. The message says what is wrong with it."""
 
 
-def partial(path: Path) -> Path:
+def partial_folder(path: Path) -> Path:
     """Return the folder in which a checkpoint is written."""
     return path.parent / f".{path.name}.partial"
 
 
-def _replaced(path: Path) -> Path:
-    """Return the name that a complete checkpoint has while another one takes its place."""
+def _replaced_folder(path: Path) -> Path:
+    """Return the folder of a complete checkpoint while another one replaces it."""
     return path.parent / f".{path.name}.replaced"
 
 
 def prepare(path: Path) -> None:
-    """Create the empty folder in which a checkpoint is written. Raises OSError where that is not possible.
+    """Create the empty folder in which the checkpoint `path` is written.
 
-    A folder at `path` that is not empty and is no checkpoint is not replaced.
+    Raises OSError if that is not possible: FileExistsError if `path` exists and is neither an empty folder nor a checkpoint.
     """
     if path.exists() and not (path.is_dir() and _may_be_replaced({file.name for file in path.iterdir()})):
         raise FileExistsError("it exists and is no checkpoint")
-    remove(partial(path))
-    partial(path).mkdir(parents=True)
+    remove(partial_folder(path))
+    partial_folder(path).mkdir(parents=True)
 
 
 def _may_be_replaced(names: Set[str]) -> bool:
@@ -54,50 +56,55 @@ def _may_be_replaced(names: Set[str]) -> bool:
 def commit(path: Path, info: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
     """Write checkpoint.json, and give the folder its final name. A checkpoint that has this name is replaced.
 
-    checksums: of the files that are known already.
+    checksums: those of the files that were computed before, by name.
     """
-    folder = partial(path)
-    found = {f.name: [f.stat().st_size, checksums[f.name] if f.name in checksums else checksum(f)] for f in folder.iterdir()}
-    write(folder / INFO, json.dumps({"format": FORMAT, **info, "files": found}, indent=1).encode())
+    folder = partial_folder(path)
+    sizes_and_checksums = {
+        f.name: [f.stat().st_size, checksums[f.name] if f.name in checksums else checksum(f)] for f in folder.iterdir()
+    }
+    write(folder / INFO, json.dumps({"format": FORMAT, **info, "files": sizes_and_checksums}, indent=1).encode())
     _sync_folder(folder)
     if path.exists():
-        remove(_replaced(path))
-        path.rename(_replaced(path))
+        remove(_replaced_folder(path))
+        path.rename(_replaced_folder(path))
     folder.rename(path)
     _sync_folder(path.parent)
-    remove(_replaced(path))
+    remove(_replaced_folder(path))
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, if it is there. It is renamed first, so that no part of it is taken for a complete checkpoint."""
+    """Remove a folder if it exists. It is renamed first, so that no part of it is taken for a complete checkpoint."""
     if folder.exists():
         if not folder.name.endswith(".partial"):
-            remove(partial(folder))
-            folder = folder.rename(partial(folder))
+            remove(partial_folder(folder))
+            folder = folder.rename(partial_folder(folder))
         shutil.rmtree(folder)
 
 
-def remove_leftovers(parent: Path) -> None:
-    """Remove the folders of saves that were not completed."""
-    for folder in parent.glob(".*.partial"):
+def remove_leftovers(parent: Path, prefix: str) -> None:
+    """Remove the folders of incomplete saves, and replaced checkpoints. prefix: of the names of the checkpoints in `parent`.
+
+    Other hidden files and folders remain, such as those of an export.
+    """
+    for folder in parent.glob(f".*{prefix}*.partial"):
         remove(folder)
-    for folder in parent.glob(".*.replaced"):
+    for folder in parent.glob(f".{prefix}*.replaced"):
         if final_name(folder).exists():
             remove(folder)
 
 
 def final_name(replaced: Path) -> Path:
-    """Return the name that a folder had before it was replaced."""
+    """Return the path that a replaced checkpoint had before."""
     return replaced.parent / replaced.name.removeprefix(".").removesuffix(".replaced")
 
 
-def complete(path: Path) -> Path:
-    """Return the folder of the checkpoint `path`: after a kill between two renames, the one that was to be replaced."""
-    return _replaced(path) if not path.exists() and _replaced(path).exists() else path
+def existing_folder(path: Path) -> Path:
+    """Return the folder of the checkpoint `path`: the replaced one, if a process was killed between the two renames."""
+    return _replaced_folder(path) if not path.exists() and _replaced_folder(path).exists() else path
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Return checkpoint.json. Raises UnreadableError unless all files are there with the sizes that they had."""
+    """Return checkpoint.json. Raises UnreadableError unless all files exist and have the sizes with which they were written."""
     if not folder.is_dir():
         raise UnreadableError("there is no such folder")
     if not (folder / INFO).exists():
@@ -105,31 +112,34 @@ def read_info(folder: Path) -> dict[str, Any]:
     try:
         info: dict[str, Any] = json.loads((folder / INFO).read_text(encoding="utf-8"))
         if info["format"] > FORMAT:
-            raise UnreadableError(f"its format has the number {info['format']}, and this version reads up to {FORMAT}")
+            raise UnreadableError(f"its format is version {info['format']}, and this version of chimerac reads up to {FORMAT}")
         for name, (size, _) in info["files"].items():
             if not (folder / name).exists():
                 raise UnreadableError(f"the file {name} is missing")
-            if (found := (folder / name).stat().st_size) != size:
-                raise UnreadableError(f"the file {name} has {found} bytes, and {size} were written")
+            if (current := (folder / name).stat().st_size) != size:
+                raise UnreadableError(f"the file {name} has {current} bytes, and {size} were written")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UnreadableError(f"{INFO} is damaged") from None
     return info
 
 
 def verify(folder: Path, info: Mapping[str, Any], part: int, parts: int) -> None:
-    """Raise UnreadableError if a file has other bytes than were written. Each of `parts` callers reads some of the files."""
+    """Raise UnreadableError if the bytes of a file have changed.
+
+    `parts` callers share the work: the one with the number `part` checks each file whose index is `part` modulo `parts`.
+    """
     for name, (_, expected) in sorted(info["files"].items())[part::parts]:
         if checksum(folder / name) != expected:
-            raise UnreadableError(f"the file {name} is damaged: its checksum is not the one that it had")
+            raise UnreadableError(f"the file {name} is damaged: its checksum has changed")
 
 
 def checksum(file: Path) -> int:
     """Return the CRC-32 of a file."""
-    found = 0
+    crc = 0
     with open(file, "rb") as stream:
         while data := stream.read(2**20):
-            found = zlib.crc32(data, found)
-    return found
+            crc = zlib.crc32(data, crc)
+    return crc
 
 
 def write(file: Path, data: bytes) -> None:

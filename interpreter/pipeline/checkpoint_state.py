@@ -1,7 +1,7 @@
-"""What a rank has to save and to restore, by the names of the full model: weights, optimizer state, random generators.
+"""What a rank saves and restores, under the names of the full model: weights, optimizer state, states of random generators.
 
     ("model", name)                  parameters and buffers; a shared parameter under each of its names
-    ("optimizer", "state", name, k)  the optimizer's state of a parameter; a shared parameter under its first name alone
+    ("optimizer", "state", name, k)  the entry k of the optimizer's state of a parameter; a shared one under its first name
     ("random", "rank 0", device)     the states of torch's generators, by rank
 
 Which ranks hold a value does not matter: each value is saved once, and any rank may read it.
@@ -24,52 +24,41 @@ from chimerac.interpreter.runtime.generators import Generators
 _NOT_SETTINGS = {"params", "param_names"}  # of a group of an optimizer
 
 
-class MisfitError(Exception):
-    """A checkpoint was written by another model or optimizer. The message has both."""
+class MismatchError(Exception):
+    """A checkpoint was written by another model or optimizer. The message names both."""
 
 
 class Names:
-    """The names of a rank's parameters in the full model, each under its first one; made by all ranks together."""
+    """The names of a rank's parameters in the full model. A shared parameter has its first name, the same on all ranks."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        own = {id(p): name for name, p in pipeline.named_parameters()}
-        layers = {name: k for k, (name, _) in enumerate(pipeline.model.layers)}
-        shared: dict[str, tuple[int, str]] = {}  # by set of tied parameters, the first layer of this rank that has it
-        sets: dict[int, str] = {}
-        for stage in pipeline.stages.values():
-            for layer, layer_name, ties in zip(stage.layers, stage.names, stage.ties, strict=True):
-                for tied, path in ties.items():
-                    parameter = layer.get_parameter(path)
-                    sets[id(parameter)] = tied
-                    shared[tied] = min(shared.get(tied, (len(layers), "")), (layers[layer_name], own[id(parameter)]))
-        first = dict(shared)
-        for found in map(json.loads, pipeline.transport.all_gather(json.dumps(shared))):
-            for tied, (layer, name) in found.items():
-                first[tied] = min(first.get(tied, (len(layers), "")), (layer, name))
-        self._names = {key: first[sets[key]][1] if key in sets else name for key, name in own.items()}
+        self._names = {id(p): name for name, p in pipeline.named_parameters()}
 
     def of(self, parameter: Tensor) -> str:
-        """Return the name of a parameter. Raises ValueError if it is no parameter of this rank."""
+        """Return the name of a parameter. Raises ValueError if it is not a parameter of this rank."""
         if id(parameter) not in self._names:
             raise ValueError(
-                f"the optimizer has a parameter of shape {list(parameter.shape)} that the pipeline has not: "
-                "make it with pipeline.parameters()"
+                f"the optimizer has a parameter of shape {list(parameter.shape)} that the pipeline does not have: "
+                "create it with pipeline.parameters()"
             )
         return self._names[id(parameter)]
 
 
-def state_of(pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
-    """Return this rank's values, as nested mappings."""
-    random = {"random": {_rank(pipeline.rank): Generators.of(pipeline.transport.device).states}}
-    state: dict[str, Any] = {"model": pipeline.state_dict()} | random
+def local_state(pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
+    """Return the values that this rank saves, as nested mappings."""
+    generators = Generators.of(pipeline.transport.device).states
+    state: dict[str, Any] = {"model": pipeline.state_dict(), "random": {_rank_key(pipeline.rank): generators}}
     if optimizer is not None:
-        found = {names.of(p): dict(optimizer.state[p]) for p in _parameters(optimizer) if optimizer.state.get(p)}
-        state["optimizer"] = {"state": found}
+        by_name = {names.of(p): dict(optimizer.state[p]) for p in _parameters(optimizer) if optimizer.state.get(p)}
+        state["optimizer"] = {"state": by_name}
     return state
 
 
 def optimizer_settings(optimizer: Optimizer | None, names: Names) -> dict[str, Any] | None:
-    """Return the kind of an optimizer, and its settings by parameter, such as the learning rate; None for no optimizer."""
+    """Return the class name of an optimizer, and of each group the names of its parameters and its settings, as JSON values.
+
+    Return None for no optimizer.
+    """
     if optimizer is None:
         return None
     groups = [[[names.of(p) for p in group["params"]], _settings(group)] for group in optimizer.param_groups]
@@ -77,32 +66,36 @@ def optimizer_settings(optimizer: Optimizer | None, names: Names) -> dict[str, A
 
 
 def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the settings of the optimizers of all ranks as those of one."""
+    """Return the settings of the optimizers of all ranks as those of one optimizer. Groups with equal settings become one.
+
+    by_rank: as from `optimizer_settings`. Return None if no rank has an optimizer with parameters.
+    """
     kind: str | None = None
-    found: dict[str, tuple[Any, dict[str, None]]] = {}
+    merged: dict[str, tuple[Any, dict[str, None]]] = {}  # by the text of the settings: the settings and the names
     for settings in by_rank:
-        for names, values in settings["groups"] if settings else ():
-            kind = settings["kind"] if settings else None
-            found.setdefault(json.dumps(values, sort_keys=True), (values, {}))[1].update(dict.fromkeys(names))
-    return {"kind": kind, "groups": [[list(names), values] for values, names in found.values()]} if found else None
+        if settings is not None:
+            kind = settings["kind"]
+            for names, values in settings["groups"]:
+                merged.setdefault(json.dumps(values, sort_keys=True), (values, {}))[1].update(dict.fromkeys(names))
+    return {"kind": kind, "groups": [[list(names), values] for values, names in merged.values()]} if merged else None
 
 
-def shapes(pipeline: Pipeline) -> dict[str, list[int]]:
+def local_shapes(pipeline: Pipeline) -> dict[str, list[int]]:
     """Return the shapes of this rank's parameters and buffers."""
     return {name: list(t.shape) for name, t in pipeline.state_dict().items()}
 
 
-def places(reader: TensorReader, pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
-    """Return the places of the values that this rank needs."""
-    found: list[Place] = [("model", name) for name in pipeline.state_dict()]
-    found += reader.places("random", _rank(pipeline.rank))
+def needed_places(reader: TensorReader, pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
+    """Return the places in a checkpoint of the values that this rank restores."""
+    places: list[Place] = [("model", name) for name in pipeline.state_dict()]
+    places += reader.places("random", _rank_key(pipeline.rank))
     if optimizer is not None:
         own = {names.of(p) for p in _parameters(optimizer)}
-        found += [place for place in reader.places("optimizer", "state") if place[2] in own]
-    return found
+        places += [place for place in reader.places("optimizer", "state") if place[2] in own]
+    return places
 
 
-def restoration(
+def restore_function(
     values: Mapping[Place, Any],
     pipeline: Pipeline,
     optimizer: Optimizer | None,
@@ -110,9 +103,10 @@ def restoration(
     settings: Mapping[str, Any] | None,
     with_settings: bool,
 ) -> Callable[[], None]:
-    """Return the function that loads values into the pipeline and the optimizer. Raises MisfitError if they do not fit.
+    """Return a function that loads values into the pipeline and the optimizer.
 
-    settings: as from `merged_settings`; with_settings: whether the optimizer gets them.
+    values: by place. settings: the saved ones, as from `merged_settings`; with_settings: whether the optimizer gets them.
+    Raises MismatchError if the values do not fit the optimizer. Nothing is loaded before the function is called.
     """
     state = None if optimizer is None else _optimizer_state(values, optimizer, names, settings, with_settings)
 
@@ -124,12 +118,12 @@ def restoration(
     return restore
 
 
-def restore_random(values: Mapping[Place, Any], pipeline: Pipeline) -> None:
-    """Let torch's generators go on from where those of this rank were, if they were saved for the same type of device."""
+def restore_generators(values: Mapping[Place, Any], pipeline: Pipeline) -> None:
+    """Give torch's generators the states that this rank saved, if it saved them for the same type of device."""
     device = pipeline.transport.device
-    found = {place[2]: value for place, value in values.items() if place[0] == "random"}
-    if found.keys() == Generators.of(device).states.keys():
-        Generators(device, found).set()
+    states = {place[2]: value for place, value in values.items() if place[0] == "random"}
+    if states.keys() == Generators.of(device).states.keys():
+        Generators(device, states).set()
 
 
 def _optimizer_state(
@@ -139,9 +133,9 @@ def _optimizer_state(
     settings: Mapping[str, Any] | None,
     with_settings: bool,
 ) -> dict[str, Any]:
-    """Return the state to load into an optimizer. Raises MisfitError if the checkpoint has another optimizer."""
+    """Return the state dict to load into an optimizer. Raises MismatchError if the checkpoint has another optimizer."""
     kind = type(optimizer).__name__
-    saved = {name: found for group, found in (settings or {"groups": ()})["groups"] for name in group}
+    saved = {name: of_group for group, of_group in (settings or {"groups": ()})["groups"] for name in group}
     by_name: dict[str, dict[str, Any]] = {}
     for place, value in values.items():
         if place[0] == "optimizer":
@@ -150,21 +144,21 @@ def _optimizer_state(
     for group in optimizer.param_groups:
         own = [names.of(p) for p in group["params"]]
         if missing := [name for name in own if name not in saved]:
-            raise MisfitError(f"it has no state of an optimizer for {missing[0]}, and this run has {kind}")
+            raise MismatchError(f"it has no state of an optimizer for {missing[0]}, and this run has {kind}")
         restored = {k: v for k, v in group.items() if k != "params"}
         for name in own:
             if saved[name].keys() != _settings(group).keys():
                 other = (settings or {})["kind"]
-                raise MisfitError(
-                    f"it was written with the optimizer {other}, which has {_list(saved[name])}, and this run has {kind}, "
-                    f"which has {_list(_settings(group))}"
+                raise MismatchError(
+                    f"it was written with the optimizer {other}, which has {_names_of(saved[name])}, and this run has {kind}, "
+                    f"which has {_names_of(_settings(group))}"
                 )
             if with_settings and saved[name] != saved[own[0]]:
-                raise MisfitError(
+                raise MismatchError(
                     f"the optimizer had {own[0]} and {name} in groups with different settings, and in this run they are in one"
                 )
         for key, value in (saved[own[0]] if own and with_settings else {}).items():
-            restored[key] = _like(group[key], value)
+            restored[key] = _in_type_of(group[key], value)
         restored["params"] = list(range(number, number + len(own)))
         state.update({number + k: by_name[name] for k, name in enumerate(own) if name in by_name})
         number += len(own)
@@ -173,27 +167,27 @@ def _optimizer_state(
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a group as JSON has them."""
-    found = {k: v.item() if isinstance(v, Tensor) else v for k, v in group.items() if k not in _NOT_SETTINGS}
-    for key, value in found.items():
+    """Return the settings of a group as JSON values. Raises TypeError for a setting that JSON cannot have."""
+    settings = {k: v.item() if isinstance(v, Tensor) else v for k, v in group.items() if k not in _NOT_SETTINGS}
+    for key, value in settings.items():
         try:
-            found[key] = json.loads(json.dumps(value))
+            settings[key] = json.loads(json.dumps(value))
         except TypeError:
             raise TypeError(
                 f"the setting {key} of the optimizer is a {type(value).__name__}, which cannot be saved: "
                 "numbers, texts, None, and lists of them can"
             ) from None
-    return found
+    return settings
 
 
-def _like(now: Any, saved: Any) -> Any:
-    """Return a saved setting in the type that it has now."""
-    if isinstance(now, Tensor):
-        return torch.full_like(now, saved)
-    return tuple(saved) if isinstance(now, tuple) and isinstance(saved, list) else saved
+def _in_type_of(current: Any, saved: Any) -> Any:
+    """Return a saved setting in the type of the optimizer's current one: a tensor or a tuple, which JSON does not have."""
+    if isinstance(current, Tensor):
+        return torch.full_like(current, saved)
+    return tuple(saved) if isinstance(current, tuple) and isinstance(saved, list) else saved
 
 
-def _list(settings: Mapping[str, Any]) -> str:
+def _names_of(settings: Mapping[str, Any]) -> str:
     return ", ".join(sorted(settings))
 
 
@@ -201,5 +195,5 @@ def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _rank(rank: int) -> str:
+def _rank_key(rank: int) -> str:
     return f"rank {rank}"

@@ -1,7 +1,8 @@
 """Tensors of all ranks in one folder, in the format of torch.distributed.checkpoint (DCP).
 
-DCP's planner and its writer do the work. Ranks tell each other over the transport of the pipeline what they have, so that the
-loopback writes the same files as real ranks. A tensor that several ranks have is written by one of them.
+DCP's planner and its writer do the work. The ranks exchange descriptions of their values over the transport of the pipeline,
+not over torch.distributed. So the loopback writes the same files as real ranks. A tensor that several ranks have is written by
+one of them.
 """
 
 from __future__ import annotations
@@ -19,25 +20,32 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.storage import WriteResult
 
-# A value that was written: its name, its offset in a tensor that was cut, and its file with the place and the length there.
-Written = tuple[str, list[int] | None, str, int, int]
-Place = tuple[str, ...]  # where a value is in the nested mapping, such as ("model", "head.weight")
+# A value that was written: its name, its offset if it is a part of a tensor, its file, and its first byte and length there.
+WrittenValue = tuple[str, list[int] | None, str, int, int]
+Place = tuple[str, ...]  # the keys that lead to a value in nested mappings, such as ("model", "head.weight")
 
 
 class _Planner(DefaultSavePlanner):
-    """The planner of one rank's save. copies: of the values that this rank writes, where they may change meanwhile."""
+    """The planner of one rank's save.
+
+    copies: of values that this rank writes, by name. They are written instead of the values, which may change meanwhile.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.copies: dict[str, Any] = {}
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """Return a value of the state."""
+        """Return the value to write."""
         return self.copies[index.fqn] if index.fqn in self.copies else super().lookup_object(index)
 
 
 class TensorWriter:
-    """One rank's part in writing. state: this rank's values, as nested mappings; folder: exists, and all ranks see it."""
+    """Writes the values of one rank.
+
+    state: the values of this rank, as nested mappings. folder: it exists, and all ranks see it. The methods are called in the
+    order in which they are defined; `copy` may be left out.
+    """
 
     def __init__(self, state: Mapping[str, Any], folder: Path, rank: int) -> None:
         self._folder, self._rank, self._state = folder, rank, dict(state)
@@ -46,17 +54,17 @@ class TensorWriter:
         self._storage.set_up_storage_writer(rank == 0)
 
     def description(self) -> str:
-        """Return the places of this rank's values, with the shape and dtype of each tensor."""
+        """Return, as JSON, the places of this rank's values, and the shape and dtype of each tensor."""
         return json.dumps([[place, *_spec(value)] for place, value in _leaves(self._state)])
 
     def plan(self, descriptions: Sequence[str]) -> str:
-        """Decide which rank writes which values, and return how many this one does. All ranks come to the same result.
+        """Decide which rank writes which values, and return how many this rank writes. All ranks compute the same plan.
 
-        descriptions: of the values of all ranks.
+        descriptions: of the values of all ranks, by rank.
         """
         plans = [self._planner_of(json.loads(text)).create_local_plan() for text in descriptions]
-        found, self._metadata = self._planner.create_global_plan(plans)
-        self._plan = self._planner.finish_plan(self._storage.prepare_global_plan(found)[self._rank])
+        global_plan, self._metadata = self._planner.create_global_plan(plans)
+        self._plan = self._planner.finish_plan(self._storage.prepare_global_plan(global_plan)[self._rank])
         return str(len(self._plan.items))
 
     def copy(self) -> None:
@@ -65,20 +73,23 @@ class TensorWriter:
             value = self._planner.lookup_object(item.index)
             self._planner.copies[item.index.fqn] = value.to("cpu", copy=True) if isinstance(value, Tensor) else value
 
-    def write(self) -> list[Written]:
+    def write(self) -> list[WrittenValue]:
         """Write this rank's values, and return where each of them is."""
-        found = self._storage.write_data(self._plan, self._planner).value()
-        return [_written(result) for result in found]
+        results = self._storage.write_data(self._plan, self._planner).value()
+        return [_to_written(result) for result in results]
 
-    def finish(self, by_rank: Sequence[Sequence[Written]]) -> None:
-        """Write the file `.metadata`, by which readers find the values; called by rank 0 with what all ranks have written."""
+    def finish(self, by_rank: Sequence[Sequence[WrittenValue]]) -> None:
+        """Write the file `.metadata`, in which readers find the values; called on rank 0. by_rank: what each rank has written.
+
+        Raises FileNotFoundError if rank 0 does not see a file of another rank.
+        """
         for name in {name for written in by_rank for _, _, name, _, _ in written}:
             if not (self._folder / name).exists():
                 raise FileNotFoundError(f"rank 0 does not see the file {name} that another rank has written")
-        self._storage.finish(self._metadata, [[_result(written) for written in found] for found in by_rank])
+        self._storage.finish(self._metadata, [[_from_written(value) for value in written] for written in by_rank])
 
     def _planner_of(self, description: Sequence[Sequence[Any]]) -> DefaultSavePlanner:
-        """Return a planner of a rank with these values. Its tensors have no memory."""
+        """Return the planner of a rank whose values have this description. Its tensors are on the meta device."""
         state: dict[str, Any] = {}
         for place, shape, dtype in description:
             *outer, last = place
@@ -92,7 +103,7 @@ class TensorWriter:
 
 
 class TensorReader:
-    """The tensors of a folder. Raises the errors of DCP, of pickle and of the file system if it is damaged."""
+    """Reads the values of a folder. Raises the errors of DCP, of pickle and of the file system if it is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._storage = FileSystemReader(folder)
@@ -100,21 +111,23 @@ class TensorReader:
         self._names: dict[Place, str] = {tuple(place): name for name, place in self._metadata.planner_data.items()}
 
     def places(self, *start: str) -> list[Place]:
-        """Return the places of the values that are below this one."""
+        """Return the places that begin with these keys."""
         return [place for place in self._names if place[: len(start)] == start]
 
     def shape(self, place: Place) -> list[int] | None:
         """Return the shape of a tensor; None for another value."""
-        found = self._metadata.state_dict_metadata[self._names[place]]
-        return list(found.size) if isinstance(found, TensorStorageMetadata) else None
+        metadata = self._metadata.state_dict_metadata[self._names[place]]
+        return list(metadata.size) if isinstance(metadata, TensorStorageMetadata) else None
 
     def read(self, places: Sequence[Place]) -> dict[Place, Any]:
-        """Return these values, tensors on the CPU."""
+        """Return the values of these places, by place. Tensors are on the CPU."""
         values: dict[str, Any] = {}
         for place in places:
-            found = self._metadata.state_dict_metadata[self._names[place]]
-            value = torch.empty(found.size, dtype=found.properties.dtype) if isinstance(found, TensorStorageMetadata) else None
-            values[self._names[place]] = value
+            metadata = self._metadata.state_dict_metadata[self._names[place]]
+            if isinstance(metadata, TensorStorageMetadata):
+                values[self._names[place]] = torch.empty(metadata.size, dtype=metadata.properties.dtype)
+            else:
+                values[self._names[place]] = None
         # The steps of dcp.load for one process, without its warning that there are no others.
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         planner.set_up_planner(values, self._metadata, is_coordinator=True)
@@ -139,13 +152,15 @@ def _spec(value: Any) -> tuple[list[int] | None, str | None]:
     return (list(value.shape), str(value.dtype).removeprefix("torch.")) if isinstance(value, Tensor) else (None, None)
 
 
-def _written(result: WriteResult) -> Written:
+def _to_written(result: WriteResult) -> WrittenValue:
+    """Return a result of DCP as a value that JSON can have."""
     index, info = result.index, result.storage_data
     offset = None if index.offset is None else list(index.offset)
     return index.fqn, offset, info.relative_path, info.offset, info.length
 
 
-def _result(written: Written) -> WriteResult:
-    name, offset, path, start, length = written
+def _from_written(value: WrittenValue) -> WriteResult:
+    """Return the result of DCP of which this is the value."""
+    name, offset, path, start, length = value
     index = MetadataIndex(name, None if offset is None else torch.Size(offset))
     return WriteResult(index, length, _StorageInfo(path, start, length))

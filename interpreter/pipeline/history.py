@@ -1,4 +1,4 @@
-"""The runs since gradients were last complete, so that they can be run again to find a value that is not finite."""
+"""The batches since gradients were last complete. They are run again to find the first value that is not finite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimerac.interpreter.runtime.generators import Generators
 
 
 class History:
-    """The batches of the current weight update, each with the states of torch's random generators before it."""
+    """The batches of the current weight update, each with the states of torch's random generators before it ran."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -29,10 +29,10 @@ class History:
         return self._executor.run(batch, sync)
 
     def first_cause(self, names: Mapping[int, str]) -> Cause | None:
-        """Run the batches again and return the first cause of a value that is not finite; called by all ranks together.
+        """Run the batches again, and return the first cause of a value that is not finite; called by all ranks together.
 
-        names: of this rank's parameters, by id. None: all values are finite in this run, which begins without gradients.
-        Afterwards gradients, buffers and random generators are as before.
+        names: of this rank's parameters, by id. Return None if all values are finite now: the new run begins without
+        gradients. Afterwards gradients, buffers and random generators are as they were.
         """
         executor, modules = self._executor, self._executor.stages.values()
         parameters = {id(p): p for module in modules for p in module.parameters()}.values()

@@ -1,4 +1,4 @@
-"""The user's layers as a Model: their names, their shared parameters, their loss and the shapes of their inputs."""
+"""The user's layers as a Model, with their names, their shared parameters, the loss and example inputs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ def model_of(
 ) -> Model:
     """Return the model of these layers.
 
-    layers: modules, or functions that build them, alone or as (name, layer); model: the module that contains them and gives
-    them their names; inputs, targets: of one micro-batch, with the shapes and dtypes of real ones.
+    layers: modules, or functions that build them, alone or as (name, layer). model: the module that contains the layers and
+    gives them their names. inputs, targets: of one micro-batch, with the shapes and dtypes of real ones. name: of the model.
+
+    Raises TypeError for a layer that is neither a module nor a function, and ValueError if there is no layer, if two layers
+    have the same name, or if a layer is not in `model`.
     """
     named = list(_named(layers, model))
     if not named:
@@ -33,14 +36,14 @@ def model_of(
         if layer_name in seen:
             raise ValueError(f"layers {seen[layer_name]} and {k} have the same name, {layer_name}")
         seen[layer_name] = k
-    makers = tuple((layer_name, _builder(layer)) for layer_name, layer in named)
-    return Model(name, makers, _loss_of(loss), _example_of(inputs, targets), _ties(named))
+    builders = tuple((layer_name, _builder(layer)) for layer_name, layer in named)
+    return Model(name, builders, _loss_of(loss), _example_of(inputs, targets), _ties(named))
 
 
 def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer]]:
-    """Yield the layers with the names under which the full model has them."""
+    """Yield each layer with its name in the full model; by default its index."""
     if isinstance(layers, nn.Sequential) and model is None:
-        yield from layers._modules.items()  # named_children leaves out a module that is there twice
+        yield from layers._modules.items()  # named_children leaves out the second occurrence of a module
         return
     names = {id(module): name for name, module in model.named_modules()} if model is not None else {}
     for k, layer in enumerate(layers):
@@ -48,7 +51,7 @@ def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer
             yield layer
         elif model is not None and id(layer) not in names:
             raise ValueError(
-                f"layer {k}, a {type(layer).__name__}, is no submodule of the model {type(model).__name__}: "
+                f"layer {k}, a {type(layer).__name__}, is not a submodule of the model {type(model).__name__}: "
                 "list submodules of the model, or give layers as (name, layer) and leave out the model"
             )
         else:
@@ -60,12 +63,12 @@ def _builder(layer: Layer) -> Builder:
 
 
 def _loss_of(loss: Callable[..., Tensor]) -> Callable[[Values, Any], Tensor]:
-    """Return the loss as a Model has it. The user's takes the output of the last layer and the targets."""
+    """Return the user's loss as a function of the tuple of outputs. A single output is passed without the tuple."""
     return lambda outputs, targets: loss(outputs[0] if len(outputs) == 1 else outputs, targets)
 
 
 def _example_of(inputs: Values, targets: Values | None) -> Callable[[int], tuple[Values, Any]]:
-    """Return the function that makes tensors with these shapes."""
+    """Return a function that returns zeros with the shapes and dtypes of these tensors."""
 
     def example(samples: int) -> tuple[Values, Any]:
         return tuple(torch.zeros_like(t) for t in inputs), None if targets is None else torch.zeros_like(targets[0])
@@ -74,17 +77,17 @@ def _example_of(inputs: Values, targets: Values | None) -> Callable[[int], tuple
 
 
 def _ties(layers: Sequence[tuple[str, Layer]]) -> dict[int, dict[str, str]]:
-    """Return, by layer, the parameters that it shares with another one: by the name of the set, the path in the layer.
+    """Return, for each layer with shared parameters, their paths in the layer, by the name of the set of tied parameters.
 
-    A set has the full name of its first parameter.
+    A set is named by the full name of its first parameter.
     """
-    found: dict[int, list[tuple[int, str]]] = {}
+    uses_by_parameter: dict[int, list[tuple[int, str]]] = {}  # by id: the layers that have the parameter, and its paths there
     for k, (_, layer) in enumerate(layers):
         if isinstance(layer, nn.Module):
             for path, parameter in layer.named_parameters():
-                found.setdefault(id(parameter), []).append((k, path))
+                uses_by_parameter.setdefault(id(parameter), []).append((k, path))
     ties: dict[int, dict[str, str]] = {}
-    for uses in found.values():
+    for uses in uses_by_parameter.values():
         if len({k for k, _ in uses}) > 1:
             first, path = uses[0]
             name = f"{layers[first][0]}.{path}"

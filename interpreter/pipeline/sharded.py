@@ -1,12 +1,12 @@
-"""The state of an optimizer, shared out over the ranks that hold copies of a parameter (ZeRO, stage 1).
+"""An optimizer whose state is sharded over the ranks that hold copies of a parameter (ZeRO, stage 1).
 
 All holders of a parameter have its complete gradient after a step. One of them owns it: only the owner has state for it and
-updates it. Then it sends the new values to the other holders, bit for bit. So the result equals that of a whole optimizer on
-every holder, and all ranks together hold one copy of the state instead of one for each holder.
+updates it. Then it broadcasts the new values to the other holders, bit for bit. So the result equals that of a whole optimizer
+on every holder, and all ranks together hold one copy of the state instead of one for each holder.
 
-torch's ZeroRedundancyOptimizer does not fit. It shares one list of parameters out over all ranks of one process group, but
-here every stage has other holders, and a rank holds several stages. It communicates through torch.distributed itself, so the
-loopback could not run it. Its state has to be collected on one rank before it can be saved, under numbers instead of names.
+torch's ZeroRedundancyOptimizer does not fit. It shards one list of parameters over all ranks of one process group, but here
+each stage has its own holders, and a rank holds several stages. It communicates through torch.distributed itself, so the
+loopback could not run it. Its state must be collected on one rank before it can be saved, by index instead of by name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from chimerac.interpreter.transport import Transport
 Parameters = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 
 
-class Share(NamedTuple):
-    """The parameters of a group that one of its holders owns, all of one type. holders: at least two, ascending."""
+class Shard(NamedTuple):
+    """The parameters of a group that one of its holders owns, all of one dtype. holders: at least two, ascending."""
 
     holders: tuple[int, ...]
     owner: int
@@ -35,10 +35,10 @@ class Share(NamedTuple):
 
 
 class Ownership:
-    """Which rank owns each parameter; made by all ranks together.
+    """Which rank owns each parameter; created by all ranks together.
 
-    groups: this rank's parameters; holders: the ranks that hold each group of the program. A parameter goes to the holder
-    that owns the fewest numbers so far, the largest parameter first.
+    groups: this rank's parameters; holders: the ranks that hold each group of the program. The parameters are assigned in
+    descending order of size, each to the holder that owns the fewest elements so far.
     """
 
     def __init__(self, groups: Groups, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
@@ -51,7 +51,7 @@ class Ownership:
             sizes |= json.loads(text)
         owners = _owners(sizes, holders)
         self.owned: set[int] = set()  # the parameters of this rank, by id
-        self.shares: list[Share] = []  # in one order on all ranks
+        self.shards: list[Shard] = []  # in the same order on all ranks
         for name in [name for name in holders if name in trained]:
             by_owner: dict[tuple[int, torch.dtype], list[nn.Parameter]] = {}
             for p, owner in zip(trained[name], owners[name], strict=True):
@@ -60,17 +60,17 @@ class Ownership:
                     self.owned.add(id(p))
             if len(holders[name]) > 1:
                 in_order = sorted(by_owner.items(), key=lambda item: (item[0][0], str(item[0][1])))
-                self.shares += [Share(holders[name], owner, parameters) for (owner, _), parameters in in_order]
+                self.shards += [Shard(holders[name], owner, parameters) for (owner, _), parameters in in_order]
 
     @torch.no_grad()
-    def send(self) -> None:
-        """Give all holders the values that the owners have; called by all ranks together."""
-        for holders, owner, parameters in self.shares:
-            is_mine = owner == self._transport.rank
-            flat = torch.cat([p.reshape(-1) for p in parameters]) if is_mine else _flat_like(parameters)
+    def broadcast(self) -> None:
+        """Give each parameter on all its holders the values that its owner has; called by all ranks together."""
+        for holders, owner, parameters in self.shards:
+            is_owner = owner == self._transport.rank
+            flat = torch.cat([p.reshape(-1) for p in parameters]) if is_owner else _flat_like(parameters)
             if flat.numel():
                 self._transport.broadcast(holders, owner, flat.view(torch.uint8)).wait()
-            if not is_mine:
+            if not is_owner:
                 for p, values in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
                     p.copy_(values.view(p.shape))
 
@@ -78,12 +78,12 @@ class Ownership:
 class ShardedOptimizer(Optimizer):
     """An optimizer that has state for the parameters that this rank owns, and updates them on all their holders.
 
-    It looks like the optimizer of the class that it is given, with all parameters of this rank: rates are set in its
-    `param_groups`, by schedulers too, and `zero_grad` clears all gradients. `state` and `state_dict` have the state of owned
-    parameters only; `load_state_dict` also takes that of a whole optimizer. The class must update each parameter by itself,
-    as all of torch do but LBFGS. All ranks make it, and call `step`, together.
+    It is used like an `optimizer_class` of all parameters of this rank: its `param_groups` have the learning rates, which
+    schedulers set too, and `zero_grad` clears all gradients. `state` and `state_dict` have the state of owned parameters only.
+    `load_state_dict` also accepts the state of a whole optimizer. The class must update each parameter independently of the
+    others, as all optimizers of torch do but LBFGS. All ranks create it, and call `step`, together.
 
-    check: called before each step; raises if the gradients cannot be used.
+    defaults: arguments of `optimizer_class`. check: called before each step; it raises if the gradients cannot be used.
     """
 
     def __init__(
@@ -94,29 +94,29 @@ class ShardedOptimizer(Optimizer):
         check: Callable[[], None],
         defaults: Mapping[str, Any],
     ) -> None:
-        given: Any = list(parameters) or [{"params": []}]  # a rank may have no stage, and torch takes no empty list
+        given: Any = list(parameters) or [{"params": []}]  # a rank may have no stage, and torch accepts no empty list
         self._ownership, self._check = ownership, check
         self.local: Optimizer | None = None  # of the owned parameters
         super().__init__(given, dict(defaults))
         if foreign := [p for group in self.param_groups for p in group["params"] if id(p) not in ownership.known]:
             raise ValueError(
-                f"a parameter of shape {list(foreign[0].shape)} is none of this pipeline: give parameters that "
+                f"a parameter of shape {list(foreign[0].shape)} is not in this pipeline: give parameters that "
                 "pipe.parameters() yields"
             )
         self.local = optimizer_class([self._owned(group) for group in self.param_groups], **defaults)
         self.defaults, self.state = self.local.defaults, self.local.state
-        self._take_options()
+        self._copy_local_options()
 
     def step(self, closure: Any = None) -> Any:
         """Update the parameters on all their holders; called by all ranks together. closure: as for torch's optimizers."""
         assert self.local is not None
         if closure is None:
             self._check()
-        for mine, local in zip(self.param_groups, self.local.param_groups, strict=True):
-            local.update(_options(mine))
+        for group, local_group in zip(self.param_groups, self.local.param_groups, strict=True):
+            local_group.update(_options(group))
         loss = self.local.step(closure)
-        self._take_options()
-        self._ownership.send()
+        self._copy_local_options()
+        self._ownership.broadcast()
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -126,42 +126,43 @@ class ShardedOptimizer(Optimizer):
             self.local.add_param_group(self._owned(self.param_groups[-1]))
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the options, and the state of the parameters that this rank owns; the state of others is left out."""
+        """Load the options of all groups, and the state of the parameters that this rank owns."""
         super().load_state_dict(state_dict)
         assert self.local is not None
         owned = {p: state for p, state in self.state.items() if id(p) in self._ownership.owned}
         self.state = self.local.state = defaultdict(dict, owned)
 
     def _owned(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a group of parameters without those that other ranks own."""
+        """Return a parameter group without the parameters that other ranks own."""
         return {**_options(group), "params": [p for p in group["params"] if id(p) in self._ownership.owned]}
 
-    def _take_options(self) -> None:
-        """Take the options of the local optimizer, such as defaults and rates that it changes itself."""
+    def _copy_local_options(self) -> None:
+        """Copy the options of the local optimizer to the groups: its defaults, and options that it changes itself."""
         assert self.local is not None
-        for mine, local in zip(self.param_groups, self.local.param_groups, strict=True):
-            mine.update(_options(local))
+        for group, local_group in zip(self.param_groups, self.local.param_groups, strict=True):
+            group.update(_options(local_group))
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a parameter group without its parameters."""
     return {name: value for name, value in group.items() if name not in ("params", "param_names")}
 
 
 def _flat_like(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return memory for the values of these parameters."""
+    """Return uninitialized memory for the values of these parameters, one after the other."""
     return torch.empty(sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device)
 
 
 def _owners(sizes: Mapping[str, Sequence[int]], holders: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    """Return the owner of each parameter of each group. sizes: numbers of elements."""
-    load: dict[int, int] = defaultdict(int)
-    found = {name: [0] * len(its) for name, its in sizes.items()}
-    order = list(holders)
-    for size, name, k in sorted(
-        ((size, name, k) for name, its in sizes.items() for k, size in enumerate(its)),
-        key=lambda x: (-x[0], order.index(x[1]), x[2]),
-    ):
-        owner = min(holders[name], key=lambda rank: (load[rank], rank))
-        found[name][k] = owner
-        load[owner] += size
-    return found
+    """Return the owner of each parameter of each group.
+
+    sizes: the number of elements of each parameter of a group; holders: the ranks that hold the group.
+    """
+    owned: dict[int, int] = defaultdict(int)  # by rank, the number of elements that it owns
+    owners = {name: [0] * len(of_group) for name, of_group in sizes.items()}
+    parameters = [(name, k) for name in holders for k in range(len(sizes.get(name, ())))]
+    for name, k in sorted(parameters, key=lambda parameter: -sizes[parameter[0]][parameter[1]]):
+        owner = min(holders[name], key=lambda rank: (owned[rank], rank))
+        owners[name][k] = owner
+        owned[owner] += sizes[name][k]
+    return owners

@@ -14,14 +14,14 @@ from chimerac.interpreter.transport import Transport
 
 
 class Weights:
-    """Names and values of a rank's weights."""
+    """Names and values of a rank's weights. stages: of this rank, by number. All ranks create it together."""
 
     def __init__(self, header: Header, stages: Mapping[int, Stage], transport: Transport) -> None:
         self._header, self._stages, self._transport = header, stages, transport
-        self._first_names = self._names_of_tied() if header.tied else {}
+        self._first_names = self._first_names_of_tied() if header.tied else {}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters, each once and under its first name in the full model, on all ranks the same."""
+        """Yield each parameter once, with its first name in the full model, which is the same on all ranks."""
         seen: set[int] = set()
         for name, layer in self._layers():
             for path, p in layer.named_parameters(name):
@@ -29,25 +29,9 @@ class Weights:
                     seen.add(id(p))
                     yield self._first_names.get(id(p), path), p
 
-    def _names_of_tied(self) -> dict[int, str]:
-        """Return the first names of the parameters that stages share, by id; called by all ranks together."""
-        uses: dict[str, list[tuple[int, int, str]]] = {}
-        shared: dict[str, int] = {}
-        for s, stage in self._stages.items():
-            for k, (name, layer, ties) in enumerate(zip(stage.names, stage.layers, stage.ties, strict=True)):
-                for set_name, path in ties.items():
-                    uses.setdefault(set_name, []).append((s, k, f"{name}.{path}"))
-                    shared[set_name] = id(layer.get_parameter(path))
-        by_rank = [json.loads(text) for text in self._transport.all_gather(json.dumps(uses))]
-        first = {name: min(use for found in by_rank for use in found.get(name, [])) for name in shared}
-        return {shared[name]: use[2] for name, use in first.items()}
-
     def state_dict(self) -> dict[str, Tensor]:
         """Return parameters and persistent buffers. A parameter that several layers share is in it under each name."""
-        found: dict[str, Tensor] = {}
-        for name, layer in self._layers():
-            layer.state_dict(destination=found, prefix=f"{name}.")
-        return {name: t for name, t in found.items() if isinstance(t, Tensor)}
+        return _state_of(self._layers())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load parameters and buffers. Raises KeyError for missing names and ValueError for other shapes, before loading."""
@@ -64,29 +48,49 @@ class Weights:
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Return the whole model on the CPU of every rank, stage after stage; called by all ranks together."""
-        found: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = {}
         for s in range(self._header.stages):
-            found |= self._stage_from(self._header.holders([s])[0], s)
-        return found
+            state |= self._stage_from(self._header.holders([s])[0], s)
+        return state
+
+    def _first_names_of_tied(self) -> dict[int, str]:
+        """Return the first names of the parameters that layers share, by id; called by all ranks together."""
+        uses: dict[str, list[tuple[int, int, str]]] = {}  # by set of tied parameters: stage, layer of the stage, name
+        parameters: dict[str, int] = {}  # by set of tied parameters: the id of this rank's parameter
+        for s, stage in self._stages.items():
+            for k, (name, layer, ties) in enumerate(zip(stage.names, stage.layers, stage.ties, strict=True)):
+                for tied, path in ties.items():
+                    uses.setdefault(tied, []).append((s, k, f"{name}.{path}"))
+                    parameters[tied] = id(layer.get_parameter(path))
+        by_rank = [json.loads(text) for text in self._transport.all_gather(json.dumps(uses))]
+        first_uses = {tied: min(use for of_rank in by_rank for use in of_rank.get(tied, [])) for tied in parameters}
+        return {parameters[tied]: name for tied, (_, _, name) in first_uses.items()}
 
     def _stage_from(self, holder: int, stage: int) -> dict[str, Tensor]:
-        """Return the weights of a stage, of which `holder` has a copy."""
-        own: dict[str, Tensor] = {}
-        if self._transport.rank == holder:
-            for name, layer in self._layers(stage):
-                layer.state_dict(destination=own, prefix=f"{name}.")
+        """Return the weights of a stage, copied from the rank `holder`, which has it."""
+        own = _state_of(self._layers(stage)) if self._transport.rank == holder else {}
         specs = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in own.items()}
-        found = {}
+        state = {}
         for name, (shape, dtype) in json.loads(self._transport.all_gather(json.dumps(specs))[holder]).items():
             t = torch.zeros(shape, dtype=getattr(torch, dtype))
             if name in own:
                 t.copy_(own[name])
             if t.numel():
-                self._transport.all_reduce(t.view(-1).view(torch.uint8))  # a sum with zeros, byte by byte: exact
-            found[name] = t
-        return found
+                # All ranks but the holder add zeros, byte by byte, so the result has the bits of the holder.
+                self._transport.all_reduce(t.view(-1).view(torch.uint8))
+            state[name] = t
+        return state
 
     def _layers(self, only: int | None = None) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the layers of this rank's stages, or of one stage, with their names."""
         for s, stage in self._stages.items():
             if only is None or s == only:
                 yield from zip(stage.names, stage.layers, strict=True)
+
+
+def _state_of(layers: Iterator[tuple[str, nn.Module]]) -> dict[str, Tensor]:
+    """Return the parameters and persistent buffers of these layers. A module's extra state is left out."""
+    state: dict[str, Tensor] = {}
+    for name, layer in layers:
+        layer.state_dict(destination=state, prefix=f"{name}.")
+    return {name: t for name, t in state.items() if isinstance(t, Tensor)}

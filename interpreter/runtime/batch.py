@@ -1,6 +1,6 @@
 """The samples on which one replica trains in one iteration: read from a source by their numbers, or given as tensors.
 
-docs/semantics.md, "Samples and random numbers", says which numbers they have.
+The numbers of the samples are in docs/semantics.md, "Samples and random numbers".
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from chimerac.interpreter.runtime.model import Values
 
 
 class MicroBatches(Protocol):
-    """The micro-batches of one replica in one iteration. divisor: the losses of all micro-batches are divided by it."""
+    """The micro-batches of one replica in one iteration."""
 
     @property
     def divisor(self) -> float:
-        """Return the number by which losses are divided."""
+        """Return the number by which the loss of each micro-batch is divided."""
 
     def inputs(self, micro_batch: int) -> Values:
         """Return the inputs of a micro-batch, on any device."""
@@ -46,10 +46,11 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of a source. size: of a micro-batch, in samples.
+    """The samples of one replica in one iteration, read from a source.
 
-    A weight update may add up the gradients of several batches. accumulated: how many; the loss is then a mean over all of
-    them, and `iteration` counts batches: update t has the batches from t times `accumulated` on.
+    iteration: the number of the batch; width: the number of replicas; size: samples of a micro-batch. accumulated: how many
+    batches one weight update has. The loss is then a mean over all of them: update t has the batches from t * accumulated
+    to (t + 1) * accumulated - 1.
     """
 
     source: Samples
@@ -66,8 +67,8 @@ class Batch:
 
         t: number of the batch; W: replicas; w: this replica; N: micro-batches; m: this micro-batch; b: its samples.
         """
-        place = (self.iteration * self.width + self.replica) * self.micro_batches + micro_batch
-        return range(place * self.size, (place + 1) * self.size)
+        index = (self.iteration * self.width + self.replica) * self.micro_batches + micro_batch
+        return range(index * self.size, (index + 1) * self.size)
 
     def inputs(self, micro_batch: int) -> Values:
         """Return the inputs of a micro-batch."""
@@ -85,23 +86,24 @@ class Batch:
     @cached_property
     def divisor(self) -> float:
         """Return the number of valid targets of all batches of the weight update."""
-        if self.accumulated == 1:
-            return self.valid_targets
-        first, samples = self.iteration // self.accumulated * self.accumulated, self.width * self.micro_batches * self.size
-        return self.source.valid_targets(range(first * samples, (first + self.accumulated) * samples))
+        first = self.iteration // self.accumulated * self.accumulated
+        return self._valid_targets_of(range(first, first + self.accumulated))
 
     @cached_property
     def valid_targets(self) -> int:
-        """Return the number of valid targets of this batch: all micro-batches of all replicas."""
+        """Return the number of valid targets of this batch, in all micro-batches of all replicas."""
+        return self._valid_targets_of(range(self.iteration, self.iteration + 1))
+
+    def _valid_targets_of(self, batches: range) -> int:
         samples = self.width * self.micro_batches * self.size
-        return self.source.valid_targets(range(self.iteration * samples, (self.iteration + 1) * samples))
+        return self.source.valid_targets(range(batches.start * samples, batches.stop * samples))
 
 
 class TensorBatch:
-    """Tensors of one replica, cut along their first dimension. divisor: the losses of all micro-batches are divided by it.
+    """The tensors of one replica, cut into micro-batches along their first dimension.
 
-    inputs: None on ranks without the first stage; targets: None on ranks without the last one. draws: what the random numbers
-    of a micro-batch depend on.
+    inputs: None on ranks without the first stage; targets: None on ranks without the last one. divisor: the loss of each
+    micro-batch is divided by it. draws: of each micro-batch.
     """
 
     def __init__(

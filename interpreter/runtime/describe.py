@@ -1,22 +1,28 @@
 """Measuring a model description: forwards and a backward with fake tensors, which have shapes and dtypes but no memory.
 
-Fake tensors have a device, unlike plain meta tensors. So attention takes the fused kernel, as in a run. With meta tensors
-it would take the unfused path and keep (L, L) matrices, which a run does not.
+Fake tensors have a device, unlike plain meta tensors. So attention uses the fused kernel, as in a run. With meta tensors it
+would use the unfused path and keep (L, L) matrices, which a run does not keep.
 
-The layers run one after the other, as in one stage. So memory that several layers keep is found to be the same memory. It
+The layers run one after the other, as in one stage. So it is detected if several layers keep the same storage. Such a storage
 is listed separately, with the layer that makes it, because a stage that begins after that layer receives it as its input.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
@@ -24,39 +30,46 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayers
 from chimerac.interpreter.runtime.draws import Draws, drawing
-from chimerac.interpreter.runtime.model import Model, Values, applied, build_layer
+from chimerac.interpreter.runtime.model import Model, Values, apply_layer, build_layer
 from chimerac.interpreter.runtime.split import Splitting
 
 # torch counts every kernel of fused attention but the one for the CPU.
 _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
-# The position of the weight among the arguments.
+# The index of the weight among the arguments.
 _WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_group_norm.default: 1}
 
 
 def describe(model: Model, samples: int, device: torch.device | None = None) -> ModelDescription:
     """Return the description of a model for micro-batches of `samples` samples.
 
-    device: where the layers are, by default the CPU. It matters with autocast: torch autocasts other functions on a GPU.
-    kept_bytes: the storages that autograd saves in the layer's forward, each once, without weights and the layer's input.
-    The last layer's include those of the loss. split_kept_bytes: the same where the backward is split; weight_kept_bytes:
-    the storages that the split backward leaves for BWD_WEIGHT. Storages that several layers keep, or a layer that did not
-    make them, are counted in `shared` instead. An output that no later layer reads is counted as if one did. cost: the
-    forward's multiplications and additions in matrix products and attention, and one operation for every number of the
-    output, in thousands, rounded up.
+    device: where the layers are; by default the CPU. It matters with autocast, because torch autocasts other functions on GPUs
+    than on CPUs.
+
+    Of each layer the description has
+    - kept_bytes: the storages that autograd saves in its forward, each once, without weights and the layer's input. Those of
+      the last layer include those of the loss.
+    - split_kept_bytes: the same where the backward is split.
+    - weight_kept_bytes: the storages that the split backward leaves for BWD_WEIGHT.
+    - cost: the multiplications and additions of the forward in matrix products and attention, and one operation for each
+      number of the output; in thousands, rounded up.
+    Storages that several layers keep, or a layer that did not make them, are counted in `shared` instead. An output that no
+    later layer reads is counted as if one did.
+
+    Raises ValueError for a layer or a loss that reads the values of a tensor.
     """
     device = device or torch.device("cpu")
-    # Dropout keeps its masks too, whatever their values. A layer may contain a module that was built before with real tensors.
+    # Any draws will do: dropout keeps its masks whatever their values are. A layer that was built before may have real tensors.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     norms = _MixedNorms()  # type: ignore[no-untyped-call]
     with mode, norms, drawing(Draws(0, 0, tuple(range(samples)))):
         modules = _without_memory(mode, [build_layer(model, k, seed=0) for k in range(len(model.layers))])
         _move(modules, device)
-        whole = _Run(model, modules, samples, device, split=False)
-        halves = _Run(model, modules, samples, device, split=True)
-        kept, shared_kept = _by_layer(whole.saved, whole)
-        split_kept, shared_split_kept = _by_layer(halves.saved, halves)
-        weight_kept, shared_weight_kept = _by_layer([_reads(s) for s in halves.splittings], halves)
+        full = _Run(model, modules, samples, device, split=False)
+        split = _Run(model, modules, samples, device, split=True)
+        kept, shared_kept = _by_layer(full.saved, full)
+        split_kept, shared_split_kept = _by_layer(split.saved, split)
+        weight_kept, shared_weight_kept = _by_layer(split.deferred, split)
         layers = []
         for k, (name, _) in enumerate(model.layers):
             parameters = list(modules[k].parameters())
@@ -67,20 +80,20 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
                     weight_bytes=sum(t.nbytes for t in (*parameters, *modules[k].buffers())),
                     kept_bytes=kept[k],
                     weight_kept_bytes=weight_kept[k],
-                    boundary=tuple(_boundary(t, k, whole, halves) for t in whole.outputs[k]),
-                    cost=-(-(whole.operations[k] + sum(t.numel() for t in whole.outputs[k])) // 1000),
+                    boundary=tuple(_boundary(k, number, full, split) for number in range(len(full.outputs[k]))),
+                    cost=-(-(full.operations[k] + sum(t.numel() for t in full.outputs[k])) // 1000),
                     gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
                     split_kept_bytes=split_kept[k],
                 )
             )
-    shared = [Shared(size, made, kept=by) for (made, by), size in shared_kept.items()]
-    shared += [Shared(size, made, split_kept=by) for (made, by), size in shared_split_kept.items()]
-    shared += [Shared(size, made, weight_kept=by) for (made, by), size in shared_weight_kept.items()]
+    shared = [Shared(size, maker, kept=keepers) for (maker, keepers), size in shared_kept.items()]
+    shared += [Shared(size, maker, split_kept=keepers) for (maker, keepers), size in shared_split_kept.items()]
+    shared += [Shared(size, maker, weight_kept=keepers) for (maker, keepers), size in shared_weight_kept.items()]
     return ModelDescription(model.name, samples, tuple(layers), _tied(model, modules), tuple(shared))
 
 
 def _without_memory(mode: FakeTensorMode, modules: list[nn.Module]) -> list[nn.Module]:
-    """Return the modules, copied with fake tensors where they have real ones. Parameters that modules share stay shared."""
+    """Return the modules, or copies with fake tensors if they have real ones. Parameters that modules share stay shared."""
     if all(isinstance(t, FakeTensor) for m in modules for t in (*m.parameters(), *m.buffers())):
         return modules
     with FakeCopyMode(mode):
@@ -88,76 +101,99 @@ def _without_memory(mode: FakeTensorMode, modules: list[nn.Module]) -> list[nn.M
 
 
 def _move(modules: Sequence[nn.Module], device: torch.device) -> None:
-    """Move fake modules to a device. Parameters that modules share stay shared. (Module.to does not take fake tensors.)"""
+    """Move modules with fake tensors to a device, for which Module.to fails. Parameters that modules share stay shared."""
     moved: dict[int, torch.Tensor] = {}
-    for module in (m for each in modules for m in each.modules()):
+    for module in (submodule for layer in modules for submodule in layer.modules()):
         tables: list[dict[str, Any]] = [module._parameters, module._buffers]
         for tensors in tables:
             for name, t in tensors.items():
                 if t is not None and t.device.type != device.type:
-                    like = t.detach().to(device)
-                    like = nn.Parameter(like, t.requires_grad) if isinstance(t, nn.Parameter) else like
-                    tensors[name] = moved.setdefault(id(t), like)
+                    moved_t = t.detach().to(device)
+                    if isinstance(t, nn.Parameter):
+                        moved_t = nn.Parameter(moved_t, t.requires_grad)
+                    tensors[name] = moved.setdefault(id(t), moved_t)
 
 
 class _MixedNorms(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives the statistics of norms on the CPU the type of the weight, as the kernels do. Fake ones have the input's type."""
+    """Gives the statistics of norms on the CPU the dtype of the weight, as the real kernels do.
+
+    The fake kernels give them the dtype of the input.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        place = _WEIGHT_OF_NORM.get(func)
-        if place is None or args[0].device.type != "cpu" or args[place] is None or args[place].dtype == args[0].dtype:
+        index = _WEIGHT_OF_NORM.get(func)
+        weight = None if index is None else args[index]
+        if weight is None or args[0].device.type != "cpu" or weight.dtype == args[0].dtype:
             return result
         y, *statistics = result
-        return (y, *(torch.empty_like(t, dtype=args[place].dtype) for t in statistics))
+        return (y, *(torch.empty_like(t, dtype=weight.dtype) for t in statistics))
 
 
 class _Run:
     """A forward through all layers, and with `split` a split backward; what was measured of each layer.
 
-    outputs: of each layer; saved: what autograd saved; operations: multiplications and additions; made: the layer that made
-    each storage that is in the output of a layer. The samples count as made by the first layer.
+    outputs: of each layer. saved: the tensors that autograd saved in each layer. deferred: the tensors that the split backward
+    of each layer left for BWD_WEIGHT. operations: multiplications and additions of each layer. makers: by storage, the layer
+    that has made it, for the storages of outputs; the samples count as made by the first layer. weights: the storages of
+    parameters and buffers.
     """
 
     def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, device: torch.device, split: bool) -> None:
         self.outputs: list[Values] = []
         self.saved: list[list[torch.Tensor]] = [[] for _ in modules]
         self.operations: list[int] = []
-        self.made: dict[int, int] = {}
-        self.splittings = [Splitting() for _ in modules] if split else []
+        self.makers: dict[int, int] = {}
+        splittings = [Splitting() if split else None for _ in modules]
         weights = [t for module in modules for t in (*module.parameters(), *module.buffers())]
         self.weights = {_storage(t) for t in weights}
         values, targets = model.example(samples)
         values, targets = tuple(t.to(device) for t in values), None if targets is None else targets.to(device)
-        self._samples = values
-        self._note(values, 0)
+        self._samples = values  # kept, so that no other tensor gets the same storage
+        self._record_maker(values, 0)
         with model.autocasting(device):
             for k, module in enumerate(modules):
                 counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
-                with counter, saved_tensors_hooks(_noting(self.saved[k]), lambda tensor: tensor):
-                    with self.splittings[k] if split else nullcontext():
-                        values = applied(module, values)
-                    loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
+                with counter, saved_tensors_hooks(_recorder(self.saved[k]), lambda tensor: tensor):
+                    with splittings[k] or nullcontext(), _reading_no_values(f"the layer '{model.layers[k][0]}'"):
+                        values = apply_layer(module, values)
+                    with _reading_no_values("the loss"):
+                        loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
                 self.operations.append(counter.get_total_flops())
                 self.outputs.append(values)
-                self._note(values, k)
+                self._record_maker(values, k)
         if split and loss is not None and loss.requires_grad:
             torch.autograd.backward(loss)
+        self.deferred = [[t for product in s.products for t in product.reads] if s else [] for s in splittings]
 
     @staticmethod
     def _loss(model: Model, outputs: Values, targets: Any) -> torch.Tensor | None:
-        """Return the loss; where the targets are not known, a sum that has a gradient but keeps nothing."""
+        """Return the loss. If the targets are not known, return a sum that has a gradient but saves no tensor."""
         if targets is not None:
             return model.loss(outputs, targets)
         sums = [t.sum() for t in outputs if t.requires_grad]
         return sum(sums[1:], start=sums[0]) if sums else None
 
-    def _note(self, tensors: Values, layer: int) -> None:
+    def _record_maker(self, tensors: Values, layer: int) -> None:
         for t in tensors:
-            self.made.setdefault(_storage(t), layer)
+            self.makers.setdefault(_storage(t), layer)
 
 
-def _noting(saved: list[torch.Tensor]) -> Any:
+@contextmanager
+def _reading_no_values(function: str) -> Iterator[None]:
+    """Replace torch's errors for operations that need the values of a fake tensor by a ValueError that names the function."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise ValueError(
+            f"{function} reads the values of a tensor ({error.func}), but a model is measured with tensors that have a shape "
+            "and no values: replace .item(), conditions on tensors and masked selection by operations such as torch.where"
+        ) from error
+
+
+def _recorder(saved: list[torch.Tensor]) -> Any:
+    """Return a hook that adds each tensor that autograd saves to a list."""
+
     def save(tensor: torch.Tensor) -> torch.Tensor:
         saved.append(tensor)
         return tensor
@@ -165,16 +201,12 @@ def _noting(saved: list[torch.Tensor]) -> Any:
     return save
 
 
-def _reads(splitting: Splitting) -> list[torch.Tensor]:
-    return [t for product in splitting.products for t in product.reads]
-
-
 def _by_layer(
     kept: Sequence[Sequence[torch.Tensor]], run: _Run
 ) -> tuple[list[int], dict[tuple[int | None, tuple[int, ...]], int]]:
-    """Return the bytes of the storages that only the layer that makes them keeps, and of the others by (maker, keepers).
+    """Return, for each layer, the bytes of the storages that it has made and only it keeps; and the others by (maker, keepers).
 
-    kept: tensors by the layer that keeps them. Only outputs and gradients can be kept by several layers.
+    kept: for each layer, the tensors that it keeps. The maker is None for storages that are not in the output of a layer.
     """
     sizes: dict[int, int] = {}
     keepers: dict[int, list[int]] = {}
@@ -185,30 +217,34 @@ def _by_layer(
                 keepers.setdefault(storage, []).append(k)
     alone, shared = [0] * len(kept), dict[tuple[int | None, tuple[int, ...]], int]()
     for storage, layers in keepers.items():
-        made = run.made.get(storage)
-        if layers in ([made], [layers[0]]) and made in (None, layers[0]):
+        maker = run.makers.get(storage)
+        if len(layers) == 1 and maker in (None, layers[0]):
             alone[layers[0]] += sizes[storage]
         else:
-            shared[made, tuple(layers)] = shared.get((made, tuple(layers)), 0) + sizes[storage]
+            shared[maker, tuple(layers)] = shared.get((maker, tuple(layers)), 0) + sizes[storage]
     return alone, shared
 
 
-def _boundary(tensor: torch.Tensor, layer: int, whole: _Run, halves: _Run) -> Tensor:
-    number = [t is tensor for t in whole.outputs[layer]].index(True)
-    other = _storage(halves.outputs[layer][number])
-    reads = [_reads(s) for s in halves.splittings]
-    kept = _storage(tensor) in map(_storage, _flat(whole.saved[: layer + 1])) or other in map(
-        _storage, _flat([*halves.saved[: layer + 1], *reads[: layer + 1]])
+def _boundary(layer: int, number: int, full: _Run, split: _Run) -> Tensor:
+    """Return the description of one tensor of a layer's output.
+
+    It is kept if this layer or an earlier one keeps its storage, in a full backward or in a split one.
+    """
+    tensor, end = full.outputs[layer][number], layer + 1
+    kept = _is_kept(tensor, full.saved[:end]) or _is_kept(
+        split.outputs[layer][number], [*split.saved[:end], *split.deferred[:end]]
     )
     return Tensor(tuple(tensor.shape), _dtype(tensor), tensor.requires_grad, kept)
 
 
-def _flat(of: Iterable[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-    return [t for tensors in of for t in tensors]
+def _is_kept(tensor: torch.Tensor, kept: Iterable[Sequence[torch.Tensor]]) -> bool:
+    """Return whether one of the kept tensors has the storage of `tensor`."""
+    storage = _storage(tensor)
+    return any(_storage(t) == storage for tensors in kept for t in tensors)
 
 
 def _tied(model: Model, modules: Sequence[nn.Module]) -> tuple[TiedLayers, ...]:
-    """Return the parameters that several layers share: named in their `tied` (runtime/parameters.py), or one object."""
+    """Return the parameters that several layers share: by name in their `tied` (runtime/parameters.py), or as one object."""
     declared = {
         id(module.get_parameter(path)): name
         for k, module in enumerate(modules)
@@ -233,6 +269,7 @@ def _attention_flops(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
 
 
 def _storage(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's storage, which identifies it."""
     return int(tensor.untyped_storage()._cdata)
 
 

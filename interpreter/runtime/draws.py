@@ -1,7 +1,7 @@
-"""Random numbers inside a layer: functions of (seed, iteration, sample, layer) and of nothing else.
+"""Random numbers inside a layer: they depend on (seed, iteration, sample, layer) and on nothing else.
 
-So dropout is the same under every schedule, partition and number of ranks, and when a forward is run again. torch's own
-dropout has one generator per process, so its numbers depend on the order of tasks.
+So dropout is the same under every schedule, partition and number of ranks, and in a recomputed forward. torch's own dropout
+has one generator per process, so its numbers depend on the order of tasks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import number_from
+from chimerac.interpreter.runtime.model import seed_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Draws:
     samples: tuple[int, ...]
 
 
-# The function that returns the draws of a micro-batch, and the micro-batch. Most models never call it. There is one for each
-# thread, because the ranks of the loopback are threads of one process.
+# A function that returns the draws of a micro-batch, and the micro-batch. It is a function because most models need no draws.
+# Each thread has its own value, because the ranks of the loopback are threads of one process.
 _current: ContextVar[tuple[Callable[[int], Draws], int]] = ContextVar("draws")
 
 # set_draws((draws_of, micro_batch)): the layers that this thread calls from now on draw the numbers of this micro-batch.
@@ -36,7 +36,7 @@ set_draws = _current.set
 
 @contextmanager
 def drawing(draws: Draws) -> Iterator[None]:
-    """Set what the random numbers of the layers called inside depend on."""
+    """Set the draws of the layers that are called inside this context."""
     token = _current.set((lambda _: draws, 0))
     try:
         yield
@@ -45,7 +45,7 @@ def drawing(draws: Draws) -> Iterator[None]:
 
 
 def current_draws() -> Draws:
-    """Return what the random numbers of the forward that runs now depend on."""
+    """Return the draws of the forward that is running."""
     draws_of, micro_batch = _current.get()
     return draws_of(micro_batch)
 
@@ -58,7 +58,7 @@ class Dropout(nn.Module):
 
     def __init__(self, probability: float, layer: int, site: int) -> None:
         super().__init__()
-        self.probability, self.place = probability, (layer, site)
+        self.probability, self.layer, self.site = probability, layer, site
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.probability == 0:
@@ -66,7 +66,7 @@ class Dropout(nn.Module):
         draws = current_draws()
         masks = []
         for sample in draws.samples:
-            seed = number_from(draws.seed, draws.iteration, sample, *self.place)
-            generator = torch.Generator().manual_seed(seed)  # on the CPU: the same numbers for every device
+            seed = seed_from(draws.seed, draws.iteration, sample, self.layer, self.site)
+            generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device gets the same numbers
             masks.append(torch.rand(x.shape[1:], generator=generator) >= self.probability)
         return x * torch.stack(masks).to(x.device) / (1 - self.probability)

@@ -1,7 +1,6 @@
-"""The state of torch's random generators, so that a forward that is run again draws the same numbers.
+"""The states of torch's random generators. A recomputed forward restores them, so that it draws the same numbers.
 
-Layers of this project draw their numbers from runtime/draws.py and need none of this. It is for the layers of users, such as
-nn.Dropout.
+Only layers of users need this, such as nn.Dropout. The layers of this project draw their numbers from runtime/draws.py.
 """
 
 from __future__ import annotations
@@ -14,36 +13,39 @@ from torch import Tensor
 
 
 class Generators:
-    """The states of torch's default generators: of the CPU, and of the device where that is another one."""
+    """States of torch's default generators: of the CPU's, and of the device's if it is not the CPU.
+
+    states: by type of device.
+    """
 
     def __init__(self, device: torch.device, states: Mapping[str, Tensor]) -> None:
         self._device, self.states = device, states
 
     @classmethod
     def of(cls, device: torch.device) -> Generators:
-        """Return the states that the generators have now, by type of device."""
+        """Return the current states."""
         states = {"cpu": torch.get_rng_state()}
         if device.type != "cpu":
             states[device.type] = torch.get_device_module(device).get_rng_state(device)
         return cls(device, states)
 
     def have_advanced(self) -> bool:
-        """Return whether a number was drawn since."""
-        now = Generators.of(self._device).states
-        return not all(state.equal(now[kind]) for kind, state in self.states.items())
+        """Return whether a number was drawn since these states were read."""
+        current = Generators.of(self._device).states
+        return not all(state.equal(current[kind]) for kind, state in self.states.items())
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Draw from these states inside, and afterwards go on from where the generators were."""
-        now = Generators.of(self._device)
+        """Give the generators these states inside the context, and their previous states afterwards."""
+        previous = Generators.of(self._device)
         self.set()
         try:
             yield
         finally:
-            now.set()
+            previous.set()
 
     def set(self) -> None:
-        """Draw from these states from now on."""
+        """Give the generators these states."""
         torch.set_rng_state(self.states["cpu"])
         if self._device.type != "cpu":
             torch.get_device_module(self._device).set_rng_state(self.states[self._device.type], self._device)

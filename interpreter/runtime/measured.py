@@ -1,4 +1,4 @@
-"""What every rank measures of an iteration, and the same of all ranks together."""
+"""Measurements of an iteration: of one rank, and of all ranks together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from chimerac.interpreter.runtime.times import IterationTimes, Times, bubbles, c
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one rank measured of one iteration.
+    """The measurements of one iteration on one rank.
 
-    computed_s: how long its tasks took, without their waits; elapsed_s: from its first instruction to the end of its last
-    task. The three waits are exposed communication: `MeasuredTimes` says what they are.
+    computed_s: how long its tasks took, without their waits. elapsed_s: the time from its first instruction to the end of its
+    last task. The three waits are exposed communication; they are explained in `MeasuredTimes`.
     """
 
     computed_s: float
@@ -35,13 +35,13 @@ class Figures:
         return cls(*computed_and_elapsed_s(times), *waits, peak_memory_bytes(device))
 
     def row(self) -> tuple[float, ...]:
-        """Return the figures as numbers that ranks exchange; `MeasuredTimes.of` reads them."""
+        """Return the figures as a row of numbers, which ranks exchange. `MeasuredTimes.of` reads the rows."""
         return astuple(self)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes(IterationTimes):
-    """One measured iteration: its makespan in seconds, and, of each rank, its idle share and the following.
+    """One measured iteration on all ranks. The makespan is in seconds, and the other fields have a value for each rank.
 
     value_waits_s: how long its tasks waited for values of other ranks, in seconds; send_waits_s: how long its SENDs, and the
     end of the iteration, waited until sends were complete; sum_waits_s: how long the end of the iteration waited for
@@ -56,14 +56,14 @@ class MeasuredTimes(IterationTimes):
     @classmethod
     def of(cls, rows: Sequence[Sequence[float]]) -> Self:
         """Return the iteration with these figures, a row of each rank."""
-        computed, elapsed, values, sends, sums, peaks = (tuple(column) for column in zip(*rows, strict=True))
-        idle = tuple(bubbles(computed, elapsed))
-        return cls(max(elapsed), idle, values, sends, sums, tuple(int(peak) for peak in peaks))
+        computed_s, elapsed_s, value_waits_s, send_waits_s, sum_waits_s, peaks = map(tuple, zip(*rows, strict=True))
+        idle = tuple(bubbles(computed_s, elapsed_s))
+        return cls(max(elapsed_s), idle, value_waits_s, send_waits_s, sum_waits_s, tuple(int(peak) for peak in peaks))
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory that this process has held at once: on its GPU, or all of the process."""
+    """Return the most memory that this process has held so far, in bytes: of its GPU, or its resident set on the CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB

@@ -1,4 +1,4 @@
-"""Values in memory of their own: freeing a value then frees its memory (docs/semantics.md, "Buffers")."""
+"""Values in memory of their own, so that freeing a value frees its memory (docs/semantics.md, "Buffers")."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chimerac.interpreter.runtime.model import Values
 
 
 def is_alone(tensor: Tensor, others: Sequence[Tensor] = ()) -> bool:
-    """Return whether a tensor fills its memory, in the order of its elements, and none of `others` uses this memory."""
-    memory = tensor.untyped_storage()
-    if memory.nbytes() != tensor.nbytes or not tensor.is_contiguous():
+    """Return whether a tensor is contiguous, fills its storage, and shares it with none of `others`."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes() != tensor.nbytes or not tensor.is_contiguous():
         return False
     if others:
-        address = memory._cdata
+        address = storage._cdata
         for t in others:
             if t.untyped_storage()._cdata == address:
                 return False
@@ -24,10 +24,10 @@ def is_alone(tensor: Tensor, others: Sequence[Tensor] = ()) -> bool:
 
 
 def in_own_memory(tensors: Sequence[Tensor], kept: Sequence[bool], others: Sequence[Tensor] = ()) -> Values:
-    """Return these tensors without their graph, each in memory that it fills and shares with no other.
+    """Return these tensors without their graph, each alone in its storage.
 
-    A tensor is copied if a graph keeps it (`kept`), if it shares memory with another one or with `others`, or if its memory is
-    larger than the tensor.
+    A tensor is copied only if that is necessary: if a graph keeps it (`kept`), if it shares its storage with a tensor before it
+    or with one of `others`, if its storage is larger, or if it is not contiguous.
     """
     result: list[Tensor] = []
     for t, is_kept in zip(tensors, kept, strict=True):

@@ -24,12 +24,12 @@ Values = tuple[Tensor, ...]
 class Model:
     """A model that can be cut between any two of its layers.
 
-    layers: for each its name and a function that builds it, with weights from torch's generator. loss: from the output of
-    the last layer and the targets, the *sum* of the losses of all valid targets. example: from a number of samples, inputs
-    and targets with the shapes and dtypes of real ones; None in the place of targets that are not known. ties: by layer, the
-    parameters that it shares with other layers, as in `Stage.ties`; by default a layer's own attribute `tied` says so.
-    tie_names: what a program calls these sets, where it has other names. autocast: the type in which torch.autocast computes;
-    None: without it.
+    layers: the name of each layer, and a function that builds it with weights from torch's generator. loss: a function of the
+    output of the last layer and the targets; it returns the *sum* of the losses of all valid targets. example: a function of a
+    number of samples; it returns inputs and targets with the shapes and dtypes of real ones, or None instead of targets that
+    are not known. ties: by layer, the parameters that it shares with other layers, as in `Stage.ties`; by default they are in
+    the layer's attribute `tied`. tie_names: the names of these sets in the program, where they differ. autocast: the dtype of
+    torch.autocast; None: no autocast.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Model:
     autocast: torch.dtype | None = None
 
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return the context in which layers and loss compute on this device; backwards run outside it."""
+        """Return the context in which layers and loss are computed on this device. Backwards run outside it."""
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
 
 class Stage(nn.Module):
-    """Some consecutive layers, applied to the tensors of one boundary value.
+    """Consecutive layers, applied to the tensors of one boundary value.
 
-    names: of the layers, as in the full model. ties: for each layer the parameters that it shares with other layers, of this
-    stage or of others: by the name of the set, the path of the parameter in the layer.
+    names: of the layers in the full model. ties: for each layer, the paths of the parameters that it shares with other layers,
+    of this stage or of others, by the name of the set of tied parameters.
     """
 
     def __init__(
@@ -62,25 +62,25 @@ class Stage(nn.Module):
 
     def forward(self, *values: Tensor) -> Values:
         for layer in self.layers:
-            values = applied(layer, values)
+            values = apply_layer(layer, values)
         return values
 
 
-def applied(layer: nn.Module, values: Values) -> Values:
-    """Return the output of a layer, contiguous, as it also is when it arrives from another rank."""
-    result = layer(*values)
-    return tuple(t.contiguous() for t in (result if isinstance(result, tuple) else (result,)))
+def apply_layer(layer: nn.Module, values: Values) -> Values:
+    """Return the output of a layer as contiguous tensors. Tensors that are received from another rank are contiguous too."""
+    output = layer(*values)
+    return tuple(t.contiguous() for t in (output if isinstance(output, tuple) else (output,)))
 
 
-def number_from(*words: int) -> int:
-    """Return a seed of 63 bits, a hash of these numbers in this order. It is the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=8).digest(), "big") >> 1
+def seed_from(*numbers: int) -> int:
+    """Return a seed of 63 bits: a hash of these numbers in this order, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "big") >> 1
 
 
 def build_layer(model: Model, layer: int, seed: int) -> nn.Module:
     """Build one layer with its initial weights, without changing the state of torch's own generator."""
     with torch.random.fork_rng(devices=()):
-        torch.manual_seed(number_from(seed, layer))
+        torch.manual_seed(seed_from(seed, layer))
         return model.layers[layer][1]()
 
 

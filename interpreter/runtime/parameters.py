@@ -1,10 +1,10 @@
-"""Parameter groups: which gradients are summed together, and the check that copies of parameters are equal.
+"""Parameter groups: which gradients are all-reduced together, and the check that copies of parameters are equal.
 
-Groups are the stages and the sets of tied parameters. Within a rank all tied copies become one Parameter, so autograd adds
-their gradients. Across ranks the group's all-reduce adds them. A layer names the parameters that it shares with other layers:
+Each stage has a group, and so has each set of tied parameters. On one rank all tied copies become one Parameter, so autograd
+adds their gradients. Across ranks the group's all-reduce adds them. A layer names the parameters that it shares with others:
 
     class Head(nn.Module):
-        tied = {"embedding": "logits.weight"}      # name of the set -> path of this layer's parameter
+        tied = {"embedding": "logits.weight"}  # name of the set of tied parameters: path of this layer's parameter
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Gradients:
 
     flat: for each dtype one tensor that holds the gradients one after the other. A group without gradients has one empty
     tensor, because its ranks may still run its ALLREDUCE. is_first: whether this rank is the first holder of the group.
-    are_complete: whether the gradients that are there have been summed over all holders.
+    are_complete: whether the gradients of the last iteration have been summed over all holders.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device, is_first: bool = True) -> None:
@@ -38,18 +38,18 @@ class Gradients:
         self.flat: list[torch.Tensor] = []
         self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
         for dtype in dict.fromkeys(p.dtype for p in trained):
-            alike = [p for p in trained if p.dtype == dtype]
-            self.flat.append(torch.zeros(sum(p.numel() for p in alike), dtype=dtype, device=device))
-            parts = torch.split(self.flat[-1], [p.numel() for p in alike])
-            self._views += [(p, part.view(p.shape)) for p, part in zip(alike, parts, strict=True)]
+            of_dtype = [p for p in trained if p.dtype == dtype]
+            self.flat.append(torch.zeros(sum(p.numel() for p in of_dtype), dtype=dtype, device=device))
+            parts = torch.split(self.flat[-1], [p.numel() for p in of_dtype])
+            self._views += [(p, part.view(p.shape)) for p, part in zip(of_dtype, parts, strict=True)]
         self.flat = self.flat or [torch.zeros(0, device=device)]
         self._is_first, self.are_complete = is_first, True
 
     def begin(self) -> None:
         """Make the parameters' gradients views of the flat tensors, so that an iteration adds to them.
 
-        A parameter without a gradient gets zeros. A gradient that is complete already is the same on all holders. The first
-        one keeps it and the others set theirs to zero, so the ALLREDUCE of this iteration adds it once.
+        A parameter without a gradient gets zeros. A gradient that is complete is the same on all holders. The first holder
+        keeps it and the others set theirs to zero, so the ALLREDUCE of this iteration adds it once.
         """
         if all(p.grad is None for p, _ in self._views):
             for tensor in self.flat:
@@ -72,20 +72,23 @@ class Gradients:
 
 def holders_by_group(header: Header) -> dict[str, tuple[int, ...]]:
     """Return the ranks that hold each group, ascending."""
-    stages = {stage_group(s): (s,) for s in range(header.stages)} | {tied.name: tied.stages for tied in header.tied}
-    return {name: header.holders(its) for name, its in stages.items()}
+    stages_of = {stage_group(s): (s,) for s in range(header.stages)} | {tied.name: tied.stages for tied in header.tied}
+    return {name: header.holders(stages) for name, stages in stages_of.items()}
 
 
 def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
     """Return this rank's parameters by group, each once.
 
-    The copies of a tied parameter in several layers become one Parameter, so that autograd adds their gradients.
+    The copies of a tied parameter in several layers are replaced by one Parameter, so that autograd adds their gradients.
+    The group of a tied set is empty if no layer has a parameter of it, as with timed stages. Raises ValueError if copies
+    differ.
     """
     shared: Groups = {}
     for tied in header.tied:
-        owners = [owner for s in tied.stages if s in stages for owner in _ties(stages[s]).get(tied.name, [])]
-        if owners:
-            shared[tied.name] = [_merge(owners)]
+        held = [stages[s] for s in tied.stages if s in stages]
+        owners = [owner for stage in held for owner in _ties(stage).get(tied.name, [])]
+        if held:
+            shared[tied.name] = [_merge(owners)] if owners else []
     for stage in stages.values():
         for owners in _ties(stage).values():  # parameters tied within one stage need no ALLREDUCE
             _merge(owners)
@@ -95,16 +98,16 @@ def parameter_groups(header: Header, stages: Mapping[int, Stage]) -> Groups:
 
 
 def check_copies(transport: Transport, groups: Groups) -> None:
-    """Compare the copies of every group bit by bit; called by all ranks together.
+    """Compare the copies of every group on all ranks, bit by bit; called by all ranks together.
 
-    Raises ChimeraError E810 on all ranks where copies differ.
+    Raises ChimeraError E810 on all ranks if copies differ.
     """
     digests = {name: _digest(parameters) for name, parameters in groups.items() if parameters}
     by_rank: list[dict[str, str]] = [json.loads(text) for text in transport.all_gather(json.dumps(digests))]
-    for name in sorted({name for held in by_rank for name in held}):
-        holders = [(rank, held[name]) for rank, held in enumerate(by_rank) if name in held]
+    for name in sorted({name for of_rank in by_rank for name in of_rank}):
+        holders = [(rank, of_rank[name]) for rank, of_rank in enumerate(by_rank) if name in of_rank]
         first, expected = holders[0]
-        other = next((rank for rank, found in holders if found != expected), None)
+        other = next((rank for rank, digest in holders if digest != expected), None)
         if other is not None:
             raise refuse(
                 "E810",
@@ -115,17 +118,20 @@ def check_copies(transport: Transport, groups: Groups) -> None:
 
 
 def _ties(stage: Stage) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Return, by name of a tied set, the modules of a stage that own a parameter of it, each with the attribute name."""
-    found: dict[str, list[tuple[nn.Module, str]]] = {}
+    """Return, for each set of tied parameters, the modules of a stage that own one, each with the attribute's name."""
+    owners: dict[str, list[tuple[nn.Module, str]]] = {}
     for layer, ties in zip(stage.layers, stage.ties, strict=True):
         for name, path in ties.items():
-            parent, _, leaf = path.rpartition(".")
-            found.setdefault(name, []).append((layer.get_submodule(parent), leaf))
-    return found
+            module, _, attribute = path.rpartition(".")
+            owners.setdefault(name, []).append((layer.get_submodule(module), attribute))
+    return owners
 
 
 def _merge(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
-    """Register the first module's parameter in all of these modules, and return it."""
+    """Register the first module's parameter in all of these modules, and return it.
+
+    owners: modules with the names of the attribute. Raises ValueError if their parameters differ.
+    """
     module, name = owners[0]
     parameter = module.get_parameter(name)
     for module, name in owners[1:]:
@@ -137,8 +143,8 @@ def _merge(owners: Sequence[tuple[nn.Module, str]]) -> nn.Parameter:
 
 
 def _digest(parameters: Iterable[nn.Parameter]) -> str:
-    """Return a digest of the bits of these parameters."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of the bytes of these parameters."""
+    digest = hashlib.sha256()
     for p in parameters:
-        found.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

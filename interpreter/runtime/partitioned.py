@@ -17,7 +17,7 @@ from chimerac.interpreter.runtime.model import Model, Stage, build_stage
 
 @dataclass(frozen=True)
 class PartitionedModel:
-    """A model, and which of its layers make which stage."""
+    """A model, its description, and the layers of each stage."""
 
     model: Model
     description: ModelDescription
@@ -34,11 +34,13 @@ class PartitionedModel:
 
 
 def partitioned(program: Program, model: Model, description: ModelDescription, ties_by_stage: bool = False) -> PartitionedModel:
-    """Return the model with the program's partition, or with the balanced one where the program has none.
+    """Return the model with the program's partition, or with the balanced one if the program has none.
 
-    ties_by_stage: a set of tied parameters has the name of the program's set on the same stages. Otherwise both name it alike.
+    ties_by_stage: identify the model's sets of tied parameters with the program's by their stages, and give them the program's
+    names. Otherwise they are identified by name.
 
-    Raises ChimeraError: E705 more stages than layers, E706 a partition of another model, E805 other ties.
+    Raises ChimeraError: E705 for more stages than layers, E706 for a partition of another model, E805 if the program ties other
+    parameters than the model.
     """
     partition = partition_for(program.partition, description, program.header.stages)
     if ties_by_stage:
@@ -50,57 +52,58 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
 
 
 def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied, ...]:
-    """Return the sets of parameters that stages of the model share and the program does not tie, with names for a program.
+    """Return the sets of parameters that stages of the model share and the program does not tie, with valid names.
 
-    Raises ChimeraError E705, E706 as `partition_for`.
+    Raises ChimeraError E705 and E706 as `partition_for`.
     """
     partition = partition_for(program.partition, description, program.header.stages)
     _, missing = _names_in_program(program.header, description, partition)
-    taken = {tied.name for tied in program.header.tied}
-    found = []
+    used_names = {tied.name for tied in program.header.tied}
+    result = []
     for tied in missing:
-        word = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]
-        word = word if word.isidentifier() else f"tied_{word}"
-        name = next(name for name in chain([word], (f"{word}_{n}" for n in count(2))) if name not in taken)
-        taken.add(name)
-        found.append(Tied(name, tuple(map(partition.stage_of, tied.layers))))
-    return tuple(found)
+        base = re.sub(r"\W", "_", tied.name, flags=re.ASCII)[-56:]
+        base = base if base.isidentifier() else f"tied_{base}"
+        name = next(name for name in chain([base], (f"{base}_{n}" for n in count(2))) if name not in used_names)
+        used_names.add(name)
+        result.append(Tied(name, tuple(map(partition.stage_of, tied.layers))))
+    return tuple(result)
 
 
 def _names_in_program(
     header: Header, description: ModelDescription, partition: Partition
 ) -> tuple[dict[str, str], list[TiedLayers]]:
-    """Return what the program calls the model's sets of tied parameters, and the sets that it does not have.
+    """Return the program's names of the model's sets of tied parameters, and the sets that the program does not tie.
 
-    They are the same if they are on the same stages; of several such sets one with the same name.
+    A set of the model is a set of the program if both are on the same stages. Of several such sets, the one with the same name
+    is preferred.
     """
-    free = {tied.name: tied.stages for tied in header.tied}
+    unassigned = {tied.name: tied.stages for tied in header.tied}
     names, missing = {}, []
     for tied in description.tied:
         stages = tuple(sorted(set(map(partition.stage_of, tied.layers))))
         if len(stages) == 1:
-            continue  # within one stage nothing needs to be summed
-        alike = [name for name, its in free.items() if its == stages]
-        if alike:
-            names[tied.name] = tied.name if tied.name in alike else alike[0]
-            del free[names[tied.name]]
+            continue  # within one stage no all-reduce is needed
+        candidates = [name for name, of_set in unassigned.items() if of_set == stages]
+        if candidates:
+            names[tied.name] = tied.name if tied.name in candidates else candidates[0]
+            del unassigned[names[tied.name]]
         else:
             missing.append(tied)
     return names, missing
 
 
 def _check_ties(header: Header, description: ModelDescription, partition: Partition, by_stage: bool) -> None:
-    """Raise ChimeraError E805 where the program does not tie exactly the parameters that stages of the model share."""
+    """Raise ChimeraError E805 unless the program ties exactly the parameters that stages of the model share."""
     in_program = {tied.name: set(tied.stages) for tied in header.tied}
     in_model = {tied.name: set(map(partition.stage_of, tied.layers)) for tied in description.tied}
     across_stages = {name for name, stages in in_model.items() if len(stages) > 1}
     for name in sorted(in_program.keys() | across_stages):
-        program, model = in_program.get(name, set()), in_model.get(name, set())
-        if program != model:
-            message = f"the program ties {name} on {_stages(program)}, but {description.name} on {_stages(model)}"
-            help = "take another model, or change 'tied' in the schedule"
+        program_stages, model_stages = in_program.get(name, set()), in_model.get(name, set())
+        if program_stages != model_stages:
+            message = f"the program ties {name} on {_stages(program_stages)}, but {description.name} on {_stages(model_stages)}"
+            help = "give another model, or change 'tied' in the schedule"
             if by_stage:
-                help = "give the schedule instead of its compiled program: what the model shares is then tied in it"
+                help = "give the schedule instead of its compiled program: the shared parameters are then tied in it"
             elif not name.isidentifier():
                 help = "name the shared parameter in the 'tied' of its layers, and tie that name in the schedule"
             raise refuse("E805", message, help=help)

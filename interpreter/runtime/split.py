@@ -1,18 +1,19 @@
-"""Split backward: the input gradient of a stage now, its weight gradients later, nothing computed twice.
+"""Split backward: BWD_INPUT (I) computes the input gradient of a stage, BWD_WEIGHT (W) its weight gradients.
 
-A stage that runs under `Splitting` builds a graph whose backward computes input gradients only. Each function with
-parameters leaves a Product: the weight gradients to compute, and the two or three tensors that this reads. `weights`
-computes them:
+Nothing is computed twice. A stage that runs under `Splitting` builds a graph whose backward computes input gradients only. In
+this backward each function with parameters leaves a Product: a function that computes the weight gradients, and the tensors
+that it reads. `weights` calls these functions. g is the gradient of the output:
 
                  kept from F to I                  I computes        kept from I to W    W computes
-    linear       x, weight                         g weight          x, g                g' x, sum of g
+    linear       x, weight                         g weight          x, g                g^T x, sum of g
     convolution  x, weight                         input product     x, g                weight product, sum of g
     embedding    ids                               nothing           ids, g              rows of g added up
-    layer norm   x, mean, 1/deviation, weight      the norm's        x, mean, 1/dev, g   sum of g x^, sum of g
-    RMS norm     x, 1/root, weight                 the norm's        x, 1/root, g        sum of g x^
+    layer norm   x, mean, rstd, weight             input gradient    x, mean, rstd, g    sum of g n, sum of g
+    RMS norm     x, rrms, weight                   input gradient    x, rrms, g          sum of g n
 
-I frees everything else. A parameter of any other function gets its gradient in I, together with the input gradient. That
-is also right, because nothing reads a weight gradient before W.
+rstd is 1 / (standard deviation of x), rrms is 1 / (root mean square of x), and n is the normalized x. I frees everything else.
+A parameter of any other function gets its gradient in I, together with the input gradient. That is also correct, because
+nothing reads a weight gradient before W.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from chimerac.interpreter.runtime.split_functions import DEFERRING, Product
 
 
 class Splitting(TorchFunctionMode):
-    """While entered, functions with parameters defer their weight gradients; `weights` computes these."""
+    """A context in which functions with parameters defer their weight gradients. products: the deferred ones, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Splitting(TorchFunctionMode):
 
     @torch.no_grad()
     def weights(self) -> None:
-        """Add the deferred gradients to their parameters. Each product is freed as soon as it is computed."""
+        """Add the deferred gradients to the parameters. Each product is freed as soon as it is computed."""
         while self.products:
             product = self.products.pop(0)
             product.compute(*product.reads)
@@ -52,8 +53,8 @@ class Splitting(TorchFunctionMode):
 
 
 def register(func: Callable[..., Any], deferring: Callable[..., Any]) -> None:
-    """Under `Splitting`, call `deferring(products, *arguments)` instead of `func`.
+    """Register the function `deferring(products, *arguments)`, which `Splitting` calls instead of `func`.
 
-    Its backward adds to `products`. It may return NotImplemented; then `func` is called.
+    The backward of its result adds to `products`. It may return NotImplemented; then `func` is called.
     """
     DEFERRING[func] = deferring

@@ -1,8 +1,8 @@
 """The functions with parameters whose weight gradients a split backward defers (split.py).
 
-For each of them, a function of autograd whose backward computes the input gradient alone, and adds a Product for the weight
-gradients. Under torch.autocast each computes in the types that torch would, in both halves. Autograd casts the input gradient
-to the type of the input, and `_add` casts weight gradients to the type of their parameter.
+For each of them there is an autograd function whose backward computes the input gradient alone, and adds a Product for the
+weight gradients. Under torch.autocast each half computes in the dtypes that torch itself would use. Autograd casts the input
+gradient to the dtype of the input, and `_add` casts weight gradients to the dtype of their parameter.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ aten = torch.ops.aten
 
 
 class Product(NamedTuple):
-    """Weight gradients that are still to be computed, and the activations and gradients that this reads."""
+    """Weight gradients that are still to be computed.
+
+    compute: computes them from the tensors `reads`, which are activations and gradients, and adds them to the parameters.
+    """
 
     compute: Callable[..., None]
     reads: tuple[Tensor, ...]
 
 
 def _is_parameter(t: Any) -> bool:
-    """Return whether this is a parameter with a gradient. (A stage's input is a leaf with a gradient too.)"""
+    """Return whether this is a trained parameter. Being a leaf with a gradient is not enough: a stage's input is one too."""
     return isinstance(t, nn.Parameter) and t.requires_grad
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:
-    """Add to a parameter's gradient as autograd would."""
+    """Add to a parameter's gradient, as autograd does."""
     if parameter.grad is None:
         parameter.grad = gradient.to(parameter.dtype)
     else:
@@ -39,6 +42,7 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 def _rows(t: Tensor) -> Tensor:
+    """Return a tensor as a matrix: all dimensions but the last become one."""
     return t.reshape(-1, t.shape[-1])
 
 
@@ -48,8 +52,8 @@ def _product_operands(*operands: Tensor | None) -> tuple[Any, ...]:
     if not torch.is_autocast_enabled(device):
         return operands
     dtype = torch.get_autocast_dtype(device)
-    cast = [t is not None and t.is_floating_point() and t.dtype != torch.float64 for t in operands]
-    return tuple(t.to(dtype) if t is not None and is_cast else t for t, is_cast in zip(operands, cast, strict=True))
+    is_cast = [t is not None and t.is_floating_point() and t.dtype != torch.float64 for t in operands]
+    return tuple(t.to(dtype) if t is not None and cast else t for t, cast in zip(operands, is_cast, strict=True))
 
 
 class _Linear(torch.autograd.Function):
@@ -97,9 +101,9 @@ class _Matmul(torch.autograd.Function):
         return (g.matmul(weight.t()) if ctx.needs_input_grad[0] else None), None, None
 
 
-def _matmul(products: list[Product], input: Tensor, other: Any, **more: Any) -> Any:
-    plain = isinstance(input, Tensor) and _is_parameter(other) and not more
-    if not plain or other.dim() != 2 or input.dim() < 2 or _is_parameter(input):
+def _matmul(products: list[Product], input: Tensor, other: Any, **options: Any) -> Any:
+    is_plain = isinstance(input, Tensor) and _is_parameter(other) and not options
+    if not is_plain or other.dim() != 2 or input.dim() < 2 or _is_parameter(input):
         return NotImplemented
     return _Matmul.apply(input, other, products)  # type: ignore[no-untyped-call]
 
@@ -108,15 +112,18 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int, by_frequency: bool, products: list[Product]) -> Tensor:
         ctx.save_for_backward(ids, weight)
-        ctx.how, ctx.products = (padding_idx, by_frequency), products
+        ctx.options, ctx.products = (padding_idx, by_frequency), products
         return torch.embedding(weight, ids, padding_idx, by_frequency)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, None, None, None, None]:
         ids, weight = ctx.saved_tensors
-        rows, how = weight.shape[0], ctx.how
-        ctx.products.append(Product(lambda ids, g: _add(weight, aten.embedding_dense_backward(g, ids, rows, *how)), (ids, g)))
+        ctx.products.append(Product(partial(_embedding_weight, weight, ctx.options), (ids, g)))
         return None, None, None, None, None
+
+
+def _embedding_weight(weight: Tensor, options: tuple[int, bool], ids: Tensor, g: Tensor) -> None:
+    _add(weight, aten.embedding_dense_backward(g, ids, weight.shape[0], *options))
 
 
 def _embedding(
@@ -140,30 +147,30 @@ class _LayerNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, products: list[Product]
     ) -> Tensor:
-        y, mean, deviation = torch.native_layer_norm(x, shape, weight, bias, eps)
-        # autocast computes norms in float32 on GPUs, whatever the type of the input: then the input is cast like the output.
-        ctx.save_for_backward(x.to(y.dtype), mean, deviation)
+        y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
+        # On GPUs autocast computes norms in float32, whatever the dtype of the input is. So x is saved in the dtype of y.
+        ctx.save_for_backward(x.to(y.dtype), mean, rstd)
         ctx.shape, ctx.weight, ctx.bias, ctx.products = shape, weight, bias, products
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
-        x, mean, deviation = (t.detach() for t in ctx.saved_tensors)
+        x, mean, rstd = (t.detach() for t in ctx.saved_tensors)
         weight, bias, gx = ctx.weight, ctx.bias, None
-        ctx.products.append(Product(partial(_norm_weights, ctx.shape, weight, bias), (g, x, mean, deviation)))
+        ctx.products.append(Product(partial(_layer_norm_weights, ctx.shape, weight, bias), (g, x, mean, rstd)))
         if ctx.needs_input_grad[0]:
             mask = [True, False, False]
-            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, deviation, weight, bias, mask)[0]
+            gx = aten.native_layer_norm_backward(g, x, ctx.shape, mean, rstd, weight, bias, mask)[0]
         return gx, None, None, None, None, None
 
 
-def _norm_weights(
-    shape: list[int], weight: Tensor | None, bias: Tensor | None, g: Tensor, x: Tensor, mean: Tensor, deviation: Tensor
+def _layer_norm_weights(
+    shape: list[int], weight: Tensor | None, bias: Tensor | None, g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor
 ) -> None:
-    wanted = [t is not None and t.requires_grad for t in (weight, bias)]
-    gradients = aten.native_layer_norm_backward(g, x, shape, mean, deviation, weight, bias, [False, *wanted])
-    for parameter, gradient, is_wanted in zip((weight, bias), gradients[1:], wanted, strict=True):
-        if is_wanted and parameter is not None:
+    is_trained = [t is not None and t.requires_grad for t in (weight, bias)]
+    gradients = aten.native_layer_norm_backward(g, x, shape, mean, rstd, weight, bias, [False, *is_trained])
+    for parameter, gradient, trained in zip((weight, bias), gradients[1:], is_trained, strict=True):
+        if trained and parameter is not None:
             _add(parameter, gradient)
 
 
@@ -186,21 +193,21 @@ class _RMSNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, shape: list[int], weight: Tensor, eps: float | None, products: list[Product]) -> Tensor:
         dims = tuple(range(-len(shape), 0))
         square = _at_least_float32(x).square().mean(dims, keepdim=True)
-        root = (square + (torch.finfo(square.dtype).eps if eps is None else eps)).rsqrt()
-        ctx.save_for_backward(x, root, weight)
+        rrms = (square + (torch.finfo(square.dtype).eps if eps is None else eps)).rsqrt()  # 1 / (root mean square)
+        ctx.save_for_backward(x, rrms, weight)
         ctx.dims, ctx.products = dims, products
         return F.rms_norm(x, shape, weight, eps)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        x, root, weight = ctx.saved_tensors
-        x, root, dims = x.detach(), root.detach(), ctx.dims
-        lead = tuple(range(g.dim() - len(dims)))
-        ctx.products.append(Product(partial(_rms_weight, weight, lead), (x, root, g)))
+        x, rrms, weight = ctx.saved_tensors
+        x, rrms, dims = x.detach(), rrms.detach(), ctx.dims
+        sample_dims = tuple(range(g.dim() - len(dims)))  # all but those of the norm
+        ctx.products.append(Product(partial(_rms_norm_weight, weight, sample_dims), (x, rrms, g)))
         gx = None
         if ctx.needs_input_grad[0]:
             scaled, x = _at_least_float32(g) * weight, _at_least_float32(x)
-            gx = root * (scaled - x * root.square() * (scaled * x).mean(dims, keepdim=True))
+            gx = rrms * (scaled - x * rrms.square() * (scaled * x).mean(dims, keepdim=True))
         return gx, None, None, None, None
 
 
@@ -208,8 +215,8 @@ def _at_least_float32(t: Tensor) -> Tensor:
     return t.float() if t.dtype.itemsize < 4 else t
 
 
-def _rms_weight(weight: Tensor, lead: tuple[int, ...], x: Tensor, root: Tensor, g: Tensor) -> None:
-    _add(weight, (_at_least_float32(g) * _at_least_float32(x) * root).sum(lead))
+def _rms_norm_weight(weight: Tensor, sample_dims: tuple[int, ...], x: Tensor, rrms: Tensor, g: Tensor) -> None:
+    _add(weight, (_at_least_float32(g) * _at_least_float32(x) * rrms).sum(sample_dims))
 
 
 def _rms_norm(
@@ -227,37 +234,42 @@ def _rms_norm(
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[Any, ...], products: list[Product]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, options: tuple[Any, ...], products: list[Product]
     ) -> Tensor:
-        ctx.weight, ctx.bias, ctx.how, ctx.products = weight, bias, how, products
+        ctx.weight, ctx.bias, ctx.options, ctx.products = weight, bias, options, products
         x, weight, bias = _product_operands(x, weight, bias)
         ctx.save_for_backward(x, weight)
-        result: Tensor = aten.convolution(x, weight, bias, *how)
+        result: Tensor = aten.convolution(x, weight, bias, *options)
         return result
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         x, weight = ctx.saved_tensors
-        x, how, gx = x.detach(), (None if ctx.bias is None else list(ctx.bias.shape), *ctx.how), None
-        ctx.products.append(Product(partial(_convolution_weights, ctx.weight, ctx.bias, weight.dtype, how), (g, x)))
+        x, gx = x.detach(), None
+        options = (None if ctx.bias is None else list(ctx.bias.shape), *ctx.options)
+        ctx.products.append(Product(partial(_convolution_weights, ctx.weight, ctx.bias, weight.dtype, options), (g, x)))
         if ctx.needs_input_grad[0]:
-            gx = aten.convolution_backward(g, x, weight, *how, [True, False, False])[0]
+            gx = aten.convolution_backward(g, x, weight, *options, [True, False, False])[0]
         return gx, None, None, None, None
 
 
 def _convolution_weights(
-    weight: Tensor, bias: Tensor | None, dtype: torch.dtype, how: tuple[Any, ...], g: Tensor, x: Tensor
+    weight: Tensor, bias: Tensor | None, dtype: torch.dtype, options: tuple[Any, ...], g: Tensor, x: Tensor
 ) -> None:
-    wanted = [weight.requires_grad, bias is not None and bias.requires_grad]
-    like = weight if weight.dtype == dtype else torch.empty_like(weight, dtype=dtype)  # its values are not read
-    _, of_weight, of_bias = aten.convolution_backward(g, x, like, *how, [False, *wanted])
-    if wanted[0]:
-        _add(weight, of_weight)
-    if bias is not None and wanted[1]:
-        _add(bias, of_bias)
+    trains_bias = bias is not None and bias.requires_grad
+    # convolution_backward needs the shape and the dtype of the weight, but does not read its values.
+    shaped = weight if weight.dtype == dtype else torch.empty_like(weight, dtype=dtype)
+    mask = [False, weight.requires_grad, trains_bias]
+    _, weight_gradient, bias_gradient = aten.convolution_backward(g, x, shaped, *options, mask)
+    if weight.requires_grad:
+        _add(weight, weight_gradient)
+    if bias is not None and trains_bias:
+        _add(bias, bias_gradient)
 
 
 def _convolution(dims: int) -> Callable[..., Any]:
+    """Return the function for F.conv1d, F.conv2d or F.conv3d. dims: 1, 2 or 3."""
+
     def convolution(
         products: list[Product],
         input: Tensor,
@@ -268,8 +280,8 @@ def _convolution(dims: int) -> Callable[..., Any]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Any:
-        batched = input.dim() == dims + 2
-        if not _is_parameter(weight) or isinstance(padding, str) or not batched or not (bias is None or bias.is_leaf):
+        is_batched = input.dim() == dims + 2
+        if not _is_parameter(weight) or isinstance(padding, str) or not is_batched or not (bias is None or bias.is_leaf):
             return NotImplemented
         each = [list(x) if isinstance(x, Sequence) else [x] * dims for x in (stride, padding, dilation)]
         return _Convolution.apply(input, weight, bias, (*each, False, [0] * dims, groups), products)  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 Each rank is a process of the trace. It has a track of slices: its instructions, and its waits before them. An arrow leads from
 each SEND to the first instruction that reads a value of the message. A counter shows how many messages for a rank have been
-sent and not yet read. Times are in microseconds since the first instruction of any rank.
+sent and not yet read. Times are in microseconds after the start of the first instruction of all ranks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from chimerac.interpreter.runtime.times import Times
 from chimerac.interpreter.transport import Transport
 
 Event = dict[str, Any]
-INSTRUCTIONS = 0  # the number of the track of slices of each rank
-ARROW_NS = 1000  # an arrow begins and ends this long after the beginning of its slice, or in the middle of a shorter one
+TRACK = 0  # the thread id of the one track of each rank
+# An arrow begins and ends this long after the beginning of a slice, or in the middle of the slice if that is earlier.
+ARROW_NS = 1000
 
 
 def write_trace(program: Program, times: Times, transport: Transport, path: str | os.PathLike[str]) -> None:
-    """Write the trace of the iteration in which each rank has these times; called by all ranks together.
+    """Write the trace of an iteration; called by all ranks together. times: of this rank, by its own clock.
 
     Rank 0 writes the file: completely, or not at all. Raises ChimeraError E811 on all ranks if it cannot be written.
     """
@@ -48,26 +49,30 @@ def write_trace(program: Program, times: Times, transport: Transport, path: str 
 
 
 def trace_text(program: Program, times: Sequence[Times]) -> str:
-    """Return the trace as JSON with an event on each line. times: of each rank, by one clock."""
+    """Return the trace as JSON with an event on each line. times: of each rank, by the clock of rank 0."""
     header = program.header
-    about = {"schedule": header.schedule, "parameters": dict(header.parameters), "digest": program.digest}
+    metadata = {"schedule": header.schedule, "parameters": dict(header.parameters), "digest": program.digest}
     events = ",\n".join(json.dumps(event) for event in trace_events(program, times))
-    return f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n{events}\n]}}\n'
+    return f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(metadata)}, "traceEvents": [\n{events}\n]}}\n'
 
 
 def trace_events(program: Program, times: Sequence[Times]) -> Iterator[Event]:
-    """Yield the events of a trace. times: of each rank, by one clock."""
+    """Yield the events of a trace. times: of each rank, by the clock of rank 0."""
     streams = [_Stream(program, rank) for rank in range(program.world)]
     origin = min(int(t.start[0]) if len(t.start) else t.sent for t in times)
     for stream, own in zip(streams, times, strict=True):
         yield from _names(stream.rank)
         yield from _slices(stream, own, origin)
-    yield from _arrows(streams, times, origin)
+    yield from _arrows_and_counters(streams, times, origin)
 
 
 @dataclass(eq=False, slots=True)
 class _Message:
-    """A message that a rank receives. text: its value and its sender; reader: the first instruction that reads it."""
+    """A message that a rank receives.
+
+    recv: the number of its RECV; text: its value and its sender; reader: the number of the first instruction that reads it, or
+    of its RECV if none does.
+    """
 
     recv: int
     text: str
@@ -76,9 +81,10 @@ class _Message:
 
 @dataclass(slots=True)
 class _Stream:
-    """The stream of a rank. sent, received: the numbers of its SENDs and its messages, in order, by peer.
+    """The stream of a rank.
 
-    awaited: the messages that an instruction reads first, by its number.
+    sent: the numbers of its SENDs in order, by peer. received: the messages that it receives in order, by peer. awaited: the
+    messages of which an instruction is the first reader, by its number.
     """
 
     program: Program
@@ -132,30 +138,30 @@ def _values_read(i: Instruction) -> list[Key]:
 
 def _names(rank: int) -> Iterator[Event]:
     """Yield the names of the tracks of a rank."""
-    place: Event = {"ph": "M", "pid": rank, "tid": INSTRUCTIONS}
-    yield place | {"name": "process_name", "args": {"name": f"rank {rank}"}}
-    yield place | {"name": "process_sort_index", "args": {"sort_index": rank}}
-    yield place | {"name": "thread_name", "args": {"name": "instructions"}}
+    track: Event = {"ph": "M", "pid": rank, "tid": TRACK}
+    yield track | {"name": "process_name", "args": {"name": f"rank {rank}"}}
+    yield track | {"name": "process_sort_index", "args": {"sort_index": rank}}
+    yield track | {"name": "thread_name", "args": {"name": "instructions"}}
 
 
 def _slices(stream: _Stream, times: Times, origin: int) -> Iterator[Event]:
     """Yield the slices of a rank: each instruction, its wait before it, and the waits at the end of the iteration."""
 
-    def of(name: str, category: str, begin: int, end: int, args: Mapping[str, object]) -> Event:
+    def slice_event(name: str, category: str, begin: int, end: int, args: Mapping[str, object]) -> Event:
         duration = _us(end - begin)
         return _at(stream.rank, begin, origin) | {"ph": "X", "name": name, "cat": category, "dur": duration, "args": args}
 
     columns = zip(stream.instructions, times.start.tolist(), times.end.tolist(), times.waited.tolist(), strict=True)
     for number, (i, start, end, waited) in enumerate(columns):
         if waited:
-            yield of(stream.wait(number), "wait", start, start + waited, {"number": number})
+            yield slice_event(stream.wait(number), "wait", start, start + waited, {"number": number})
         args: dict[str, object] = {"number": number, "waited_us": _us(waited)}
         if not isinstance(i, AllReduce):
             args["micro_batches"] = i.micro_batches
-        yield of(stream.text(number), _category(i), start + waited, end, args)
+        yield slice_event(stream.text(number), _category(i), start + waited, end, args)
     last = int(times.end[-1]) if len(times.end) else times.sent
-    yield of("waits for the last sends", "wait", last, times.sent, {})
-    yield of("waits for the all-reduces", "wait", times.sent, times.finish, {})
+    yield slice_event("waits for the last sends", "wait", last, times.sent, {})
+    yield slice_event("waits for the all-reduces", "wait", times.sent, times.finish, {})
 
 
 def _category(i: Instruction) -> str:
@@ -163,40 +169,41 @@ def _category(i: Instruction) -> str:
         case Task():
             return "task"
         case AllReduce():
-            return "sum"
+            return "all-reduce"
         case _:
             return "transfer"
 
 
-def _arrows(streams: Sequence[_Stream], times: Sequence[Times], origin: int) -> Iterator[Event]:
+def _arrows_and_counters(streams: Sequence[_Stream], times: Sequence[Times], origin: int) -> Iterator[Event]:
     """Yield an arrow for each message, and the counters of messages that have been sent and not yet read."""
-    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    count = 0
+    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by receiving rank: a time, and the change of its counter
+    arrows = 0
     for stream in streams:
         for peer, numbers in stream.sent.items():
             for number, message in zip(numbers, streams[peer].received[stream.rank], strict=True):
-                begin, end = _inside(times[stream.rank], number), _inside(times[peer], message.reader)
-                about = {"name": message.text.split(" <-")[0], "cat": "message", "id": count}
-                yield _at(stream.rank, begin, origin) | about | {"ph": "s"}
-                yield _at(peer, end, origin) | about | {"ph": "f", "bp": "e"}
+                begin, end = _arrow_time(times[stream.rank], number), _arrow_time(times[peer], message.reader)
+                arrow = {"name": message.text.split(" <-")[0], "cat": "message", "id": arrows}
+                yield _at(stream.rank, begin, origin) | arrow | {"ph": "s"}
+                yield _at(peer, end, origin) | arrow | {"ph": "f", "bp": "e"}
                 changes[peer] += [(begin, 1), (max(begin, end), -1)]
-                count += 1
+                arrows += 1
     for rank in sorted(changes):
         messages = 0
         for time, change in sorted(changes[rank], key=lambda c: (c[0], -c[1])):
             messages += change
-            about = {"ph": "C", "name": "messages sent and not yet read", "args": {"messages": messages}}
-            yield _at(rank, time, origin) | about
+            counter = {"ph": "C", "name": "messages sent and not yet read", "args": {"messages": messages}}
+            yield _at(rank, time, origin) | counter
 
 
-def _inside(times: Times, number: int) -> int:
-    """Return a time inside the slice of an instruction, close to its beginning."""
+def _arrow_time(times: Times, number: int) -> int:
+    """Return the time in the slice of an instruction at which an arrow begins or ends."""
     begin = int(times.start[number] + times.waited[number])
     return begin + min(ARROW_NS, (int(times.end[number]) - begin) // 2)
 
 
 def _at(rank: int, time: int, origin: int) -> Event:
-    return {"pid": rank, "tid": INSTRUCTIONS, "ts": _us(time - origin)}
+    """Return the fields of an event that place it on the track of a rank, at a time."""
+    return {"pid": rank, "tid": TRACK, "ts": _us(time - origin)}
 
 
 def _us(nanoseconds: int) -> float:

@@ -1,1 +1,1 @@
-"""Training: data, trainer, evaluation, comparison with one process."""
+"""Training: data, optimizer, trainer, evaluation, checkpoints, exports, comparison with one process."""

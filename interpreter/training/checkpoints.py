@@ -1,4 +1,4 @@
-"""The checkpoints of a run, in one folder: when they are written, which are kept, and from which one a run goes on.
+"""The checkpoints of a run, in one folder: when they are written, which are kept, and from which one a run resumes.
 
 iteration_00000100/     after 100 iterations
 iteration_00000200/
@@ -15,9 +15,9 @@ from tempfile import TemporaryFile
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.pipeline import checkpoint_files as files
-from chimerac.interpreter.pipeline.background import Background, RanksFailedError
+from chimerac.interpreter.pipeline.background import BackgroundThread, RanksFailedError
 from chimerac.interpreter.pipeline.checkpoint import PendingSave, open_checkpoint, start_save
-from chimerac.interpreter.training.checkpoint_fit import check_fit, facts_of
+from chimerac.interpreter.training.checkpoint_fit import check_fit, run_facts
 from chimerac.interpreter.training.trainer import Trainer
 
 PREFIX = "iteration_"
@@ -27,8 +27,8 @@ PREFIX = "iteration_"
 class CheckpointSettings:
     """When and where checkpoints are written.
 
-    folder: None for none; every: iterations from one to the next, None for one at the end alone; keep: how many of the last
-    ones, None for all; asynchronous: whether training goes on while one is written.
+    folder: None: no checkpoints are written. every: iterations from one checkpoint to the next; None: one at the end alone.
+    keep: how many of the last ones are kept; None: all. asynchronous: whether training continues while one is written.
     """
 
     folder: Path | None = None
@@ -38,10 +38,10 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """From where a run goes on.
+class ResumePoint:
+    """Where a run starts.
 
-    iteration: how many are done; path: of the checkpoint, None for a new run; messages: for the user.
+    iteration: how many iterations are done; path: of the checkpoint, None for a new run; messages: for the user.
     """
 
     iteration: int = 0
@@ -57,68 +57,74 @@ class Checkpoints:
         self._pending: PendingSave | None = None
         self._last: int | None = None  # iteration of the last complete checkpoint
 
-    def resume(self, source: str, restarts: int = 0) -> Resumed:
-        """Load the state from which the run goes on.
+    def resume(self, source: str, restarts: int = 0) -> ResumePoint:
+        """Load the checkpoint from which the run resumes, if there is one.
 
         source: the path of a checkpoint; `auto` for the last one of the folder, if there is one; `no` for a new run.
-        restarts: how often torchrun has started this job again; a job that was started again goes on from its own last
-        checkpoint. A checkpoint that cannot be read is left out, and the one before it is taken.
+        restarts: how often torchrun has restarted this job; a restarted job resumes from its own last checkpoint. If a
+        checkpoint of the folder cannot be read, the one before it is loaded.
 
         Raises ChimeraError on all ranks: E830 if the folder cannot be written, E831 and E834 for a checkpoint of another run,
         E832 if none can be read, E833 if the folder has checkpoints that the run would mix with its own.
         """
-        self._check_folder()
-        found = self._in_folder()
-        if source == "auto" or (restarts and found):
-            return self._resume_from(found)
+        self._prepare_folder()
+        in_folder = self._list_folder()
+        if source == "auto" or (restarts and in_folder):
+            return self._load_first_readable(in_folder)
         path = None if source == "no" else Path(source).absolute()
-        own = [p for p in found if path is None or p.parent != path.parent or _iteration(p) > _iteration(path)]
-        if own and self.settings.folder is not None:
+        others = [p for p in in_folder if path is None or p.parent != path.parent or _iteration(p) > _iteration(path)]
+        if others and self.settings.folder is not None:
             raise refuse(
                 "E833",
                 f"{short_path(self.settings.folder)} has checkpoints of another run or of later iterations: "
-                f"{', '.join(p.name for p in own[:3])}{', ...' if len(own) > 3 else ''}",
-                help="go on from the last one with --resume auto, or give another --save-dir",
+                f"{', '.join(p.name for p in others[:3])}{', ...' if len(others) > 3 else ''}",
+                help="resume from the last one with --resume auto, or give another --save-dir",
             )
-        return Resumed() if path is None else self._resume_from([path])
+        return ResumePoint() if path is None else self._load_first_readable([path])
 
-    def after(self, done: int, last: bool = False) -> list[str]:
-        """Save where a checkpoint is due after `done` iterations, and return messages for the user. last: the run ends now.
+    def save_if_due(self, done: int, last: bool = False) -> list[str]:
+        """Save if a checkpoint is due after `done` iterations, and return messages for the user.
 
-        A save that fails is a message, and training goes on. Raises ChimeraError E830 if the last save fails.
+        last: whether the run ends now. A save that fails is reported in a message, and training continues; but if the last
+        save fails, ChimeraError E830 is raised.
         """
         every = self.settings.every
         is_due = self.settings.folder is not None and (last or (every is not None and done % every == 0))
         messages: list[str] = []
         if self._pending is not None and (is_due or last or self._pending.is_written()):
-            messages += self._attempt(self._finish)
+            messages += self._report_failure(self._finish)
         if is_due and done != self._last:
-            messages += self._save(done, last=True) if last else self._attempt(lambda: self._save(done, last=False))
+            messages += self._save(done, last=True) if last else self._report_failure(lambda: self._save(done, last=False))
         return messages
 
     def _save(self, done: int, last: bool) -> list[str]:
-        """Save, or start to."""
+        """Write a checkpoint, or start to write it if checkpoints are asynchronous."""
         self._start(done)
         return [] if self.settings.asynchronous and not last else self._finish()
 
-    def _attempt(self, save: Callable[[], list[str]]) -> list[str]:
-        """Return the messages of a save, also of one that fails: training goes on without it."""
+    def _report_failure(self, save: Callable[[], list[str]]) -> list[str]:
+        """Return the messages of a save. If it fails, they are its findings."""
         try:
             return save()
         except ChimeraError as error:
-            last = "there is none yet" if self._last is None else f"the last one is of iteration {self._last}"
-            return [f"error[{d.code}]: {d.message}; training goes on, {last}" for d in error.diagnostics]
+            last = "there is no checkpoint yet" if self._last is None else f"the last checkpoint is of iteration {self._last}"
+            return [f"error[{d.code}]: {d.message}; training continues, {last}" for d in error.diagnostics]
 
     def _start(self, done: int) -> None:
         assert self.settings.folder is not None
-        t, path = self.trainer, self.settings.folder / f"{PREFIX}{done:08}"
-        self._on_rank_0(lambda: files.remove_leftovers(path.parent))
-        info = {"iteration": done, "run": facts_of(t, self.data)}
-        copied = self.settings.asynchronous
-        self._pending = start_save(path, t.pipeline, t.optimizer, {"iteration": done}, info, copied)
+        folder, trainer = self.settings.folder, self.trainer
+        self._on_rank_0(lambda: files.remove_leftovers(folder, PREFIX))
+        self._pending = start_save(
+            folder / f"{PREFIX}{done:08}",
+            trainer.pipeline,
+            trainer.optimizer,
+            state={"iteration": done},
+            info={"iteration": done, "run": run_facts(trainer, self.data)},
+            copy=self.settings.asynchronous,
+        )
 
     def _finish(self) -> list[str]:
-        """Complete the save that was started, and remove checkpoints that are no longer kept."""
+        """Complete the save that was started, and remove the checkpoints that are not kept any longer."""
         assert self._pending is not None
         pending, self._pending = self._pending, None
         pending.finish()
@@ -126,32 +132,32 @@ class Checkpoints:
         return [f"saved {short_path(pending.path)}", *self._remove_older(pending.path)]
 
     def _remove_older(self, path: Path) -> list[str]:
-        """Remove the checkpoints before the last `keep` ones, and folders that were left by processes that were killed."""
+        """Remove the checkpoints before the last `keep` ones, of which `path` is the newest."""
 
         def remove() -> None:
-            older = [p for p in _sorted(path.parent) if _iteration(p) < _iteration(path)]
+            older = [p for p in _newest_first(path.parent) if _iteration(p) < _iteration(path)]
             for p in older[self.settings.keep - 1 :] if self.settings.keep else ():
-                files.remove(files.complete(p))
+                files.remove(files.existing_folder(p))
 
         reason = self._on_rank_0(remove)
         return [f"older checkpoints could not be removed: {reason}"] if reason else []
 
     def _on_rank_0(self, work: Callable[[], None]) -> str:
-        """Let rank 0 do this work, and return why it failed, if it did."""
+        """Call a function on rank 0. Return the reason for which it failed, or an empty text."""
 
-        def own() -> str:
+        def work_of_this_rank() -> str:
             if self.trainer.transport.rank == 0:
                 work()
             return ""
 
         try:
-            Background(own).results(self.trainer.transport)
+            BackgroundThread(work_of_this_rank).results(self.trainer.transport)
         except RanksFailedError as error:
             return error.reason
         return ""
 
-    def _check_folder(self) -> None:
-        """Create the folder if it is not there, and remove what processes that were killed have left in it.
+    def _prepare_folder(self) -> None:
+        """Create the folder if it does not exist, and remove from it the incomplete saves of processes that were killed.
 
         Raises ChimeraError E830 unless files can be written to it.
         """
@@ -159,29 +165,30 @@ class Checkpoints:
         if folder is None:
             return
 
-        def attempt() -> None:
+        def prepare() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):
-                files.remove_leftovers(folder)
+                files.remove_leftovers(folder, PREFIX)
 
-        if reason := self._on_rank_0(attempt):
+        if reason := self._on_rank_0(prepare):
             message = f"checkpoints cannot be written to {short_path(folder)}: {reason}"
             raise refuse("E830", message, help="give --save-dir a folder that all machines see and may write to")
 
-    def _in_folder(self) -> list[Path]:
-        """Return the checkpoints of the folder as rank 0 sees them, the last one first."""
+    def _list_folder(self) -> list[Path]:
+        """Return the checkpoints of the folder as rank 0 sees them, the newest first."""
         folder = self.settings.folder
         if folder is None:
             return []
         try:
-            listed = Background(lambda: "\n".join(p.name for p in _sorted(folder))).results(self.trainer.transport)[0]
+            thread = BackgroundThread(lambda: "\n".join(p.name for p in _newest_first(folder)))
+            names = thread.results(self.trainer.transport)[0]
         except RanksFailedError as error:
             message = f"rank {error.rank} cannot read the folder {short_path(folder)}: {error.reason}"
             raise refuse("E832", message, help="give another --save-dir") from None
-        return [folder.absolute() / name for name in listed.split("\n") if name]
+        return [folder.absolute() / name for name in names.split("\n") if name]
 
-    def _resume_from(self, candidates: list[Path]) -> Resumed:
-        """Load the first of these checkpoints that can be read."""
+    def _load_first_readable(self, candidates: list[Path]) -> ResumePoint:
+        """Load the first of these checkpoints that can be read. Start a new run if there are no candidates."""
         unreadable: list[ChimeraError] = []
         for path in candidates:
             try:
@@ -197,22 +204,22 @@ class Checkpoints:
             messages = [f"error[E832]: {error.diagnostics[0].message}" for error in unreadable]
             if unreadable:
                 lost = _iteration(candidates[0]) - done
-                messages.append(f"so the run goes on from the checkpoint before it: {lost} iterations are lost")
-            return Resumed(done, path, (*messages, _origin(opened.info, path)))
+                messages.append(f"so the run resumes from the checkpoint before it: {lost} iterations are lost")
+            return ResumePoint(done, path, (*messages, _resume_message(opened.info, path)))
         if not unreadable:
-            return Resumed()
+            return ResumePoint()
         raise unreadable[0] if len(unreadable) == 1 else ChimeraError(d for error in unreadable for d in error.diagnostics)
 
 
-def _origin(info: dict[str, object], path: Path) -> str:
+def _resume_message(info: dict[str, object], path: Path) -> str:
     return (
         f"resumed from {short_path(path)}, after iteration {info['iteration']}; "
         f"it was written under {info['schedule']}, D = {info['depth']}, W = {info['width']}"
     )
 
 
-def _sorted(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, the last one first. Raises OSError if the folder cannot be read."""
+def _newest_first(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, the newest first. Raises OSError if the folder cannot be read."""
     if not folder.exists():
         return []
     named = {files.final_name(p) if p.name.endswith(".replaced") else p for p in folder.iterdir()}

@@ -25,9 +25,9 @@ from chimerac.interpreter.training.text import Text, split_text, unigram_entropy
 class Data:
     """The samples of a run for training and evaluation, and their descriptions.
 
-    held_out_count: how many samples `held_out` has before it repeats. identity: a text that is equal for equal data; ranks
-    compare it. summary, sample: descriptions of all the data and of one sample; target: the unit that the loss is a mean
-    over, such as `byte`; baseline: returns name, loss in nats and remark of a prediction without a model.
+    held_out_count: how many samples `held_out` has before it repeats. identity: a text that is the same for the same data;
+    ranks compare it. summary, sample: descriptions of all the data and of one sample. target: what one target is, such as
+    `byte`. baseline: returns the name of a prediction without a model, its loss in nats per target, and a remark on it.
     """
 
     train: Samples
@@ -50,12 +50,12 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """Return how many samples the text has. After these it is read again, in another order."""
+        """Return how many samples the text has. After these the text is read again, in another order."""
         return (len(self.text) - 1) // self.length
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return inputs and targets of these samples."""
-        starts = [self._window(k) * self.length for k in numbers]
+        """Return the inputs and the targets of these samples, (samples, length) each."""
+        starts = [self._window_of(k) * self.length for k in numbers]
         tokens = torch.from_numpy(windows(self.text, starts, self.length + 1).astype(np.int64))  # (b, L + 1)
         return (tokens[:, :-1],), tokens[:, 1:]  # (b, L) each
 
@@ -63,13 +63,14 @@ class Windows:
         """Return how many targets these samples have: every byte counts."""
         return len(numbers) * self.length
 
-    def _window(self, number: int) -> int:
-        epoch, place = divmod(number, self.count)
-        return int(_order(self.seed, epoch, self.count)[place])
+    def _window_of(self, number: int) -> int:
+        """Return the window of a sample. Each epoch has all windows of the text, in an order of its own."""
+        epoch, position = divmod(number, self.count)
+        return int(_permutation(self.seed, epoch, self.count)[position])
 
 
 @lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
+def _permutation(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -93,6 +94,6 @@ def text_data(text: Text, length: int, seed: int) -> Data:
 
 
 def _identity(text: Text) -> str:
-    """Return the length of a text and a digest of its beginning and end. Reading all of a large text would take long."""
+    """Return the length of a text, and a digest of its beginning and end: reading a large text whole would take long."""
     ends = bytes(text.read(0, 2**16)) + bytes(text.read(len(text) - 2**16, len(text)))
     return f"{hashlib.sha256(ends).hexdigest()[:12]}, of {len(text)} bytes"

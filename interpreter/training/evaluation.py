@@ -1,4 +1,4 @@
-"""Held-out loss, computed by the pipeline that trains."""
+"""The held-out loss, computed by the pipeline that is being trained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FirstSamples:
     count: int
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return inputs and targets of these samples."""
+        """Return the inputs and the targets of these samples."""
         inputs, targets = self.source.read([n % self.count for n in numbers])
         beyond = torch.tensor([n >= self.count for n in numbers]).view(-1, *[1] * (targets.dim() - 1))
         return inputs, targets.masked_fill(beyond, IGNORED)
@@ -32,18 +32,19 @@ class FirstSamples:
 
 
 class Evaluator:
-    """One rank's part in evaluations. samples: how many of `held_out` are evaluated."""
+    """One rank's part in evaluations. samples: how many samples of `held_out` are evaluated."""
 
     def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:
         self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples
 
     def loss(self) -> float:
         """Return the mean loss of the held-out samples, nats per valid target; called by all ranks together."""
-        t, h = self.trainer, self.trainer.program.header
-        per_run = h.width * h.micro_batches * t.size
+        trainer, header = self.trainer, self.trainer.program.header
+        pipeline, seed, size = trainer.pipeline, trainer.settings.seed, trainer.size
+        samples_per_batch = header.width * header.micro_batches * size
         total = torch.zeros(1, dtype=torch.float64)
-        for run in range(-(-self.samples // per_run)):
-            batch = Batch(self.source, t.settings.seed, run, t.pipeline.replica, h.width, h.micro_batches, t.size)
-            total += t.pipeline.evaluate_batch(batch) * batch.valid_targets
-        t.transport.all_reduce(total)
+        for number in range(-(-self.samples // samples_per_batch)):
+            batch = Batch(self.source, seed, number, pipeline.replica, header.width, header.micro_batches, size)
+            total += pipeline.evaluate_batch(batch) * batch.valid_targets
+        trainer.transport.all_reduce(total)
         return float(total[0]) / self.source.valid_targets(range(self.samples))

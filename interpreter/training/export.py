@@ -1,4 +1,4 @@
-"""Weights of the whole model in one file: .safetensors, or .pt for torch.load."""
+"""The weights of the whole model in one file: .safetensors, or .pt for torch.load."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from torch import Tensor
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
-from chimerac.interpreter.pipeline.background import Background, RanksFailedError
+from chimerac.interpreter.pipeline.background import BackgroundThread, RanksFailedError
 from chimerac.interpreter.pipeline.pipeline import Pipeline
 
 SAFETENSORS, TORCH = ".safetensors", ".pt"
 
 
 def check_export(path: Path) -> None:
-    """Raise ChimeraError E835 if `export_weights` could not write this file: checked before a run starts."""
+    """Raise ChimeraError E835 if `export_weights` could not write this file; called before a run starts."""
     if path.suffix not in (SAFETENSORS, TORCH):
-        raise _refused(path, "its name says no format", f"give a name that ends in {SAFETENSORS} or {TORCH}")
+        raise _error(path, "its name has no known ending", f"give a name that ends in {SAFETENSORS} or {TORCH}")
     if path.suffix == SAFETENSORS and importlib.util.find_spec("safetensors") is None:
         help = f"pip install safetensors, or give a name that ends in {TORCH}"
-        raise _refused(path, "safetensors is not installed", help)
+        raise _error(path, "safetensors is not installed", help)
     if path.is_dir():
-        raise _refused(path, "it is a folder", "give the name of a file")
+        raise _error(path, "it is a folder", "give the name of a file")
     if not path.absolute().parent.is_dir():
-        raise _refused(
-            path, f"there is no folder {short_path(path.absolute().parent)}", "make the folder, or give another path"
-        )
+        reason = f"there is no folder {short_path(path.absolute().parent)}"
+        raise _error(path, reason, "create the folder, or give another path")
     if not os.access(path.absolute().parent, os.W_OK):
-        raise _refused(path, "its folder may not be written to", "give another path")
+        raise _error(path, "its folder may not be written to", "give another path")
 
 
 def export_weights(path: Path, pipeline: Pipeline) -> None:
-    """Write parameters and buffers of the whole model, under their names in it; called by all ranks together.
+    """Write the parameters and buffers of the whole model to a file, by name; called by all ranks together.
 
-    A file that is there already is replaced when the new one is complete. Raises ChimeraError E835 on all ranks if it cannot be
+    A file of this name is replaced when the new one is complete. Raises ChimeraError E835 on all ranks if the file cannot be
     written.
     """
     weights = pipeline.full_state_dict()
@@ -48,9 +47,9 @@ def export_weights(path: Path, pipeline: Pipeline) -> None:
         return ""
 
     try:
-        Background(write).results(pipeline.transport)
+        BackgroundThread(write).results(pipeline.transport)
     except RanksFailedError as error:
-        raise _refused(path, error.reason, "give another path") from None
+        raise _error(path, error.reason, "give another path") from None
 
 
 def _write(path: Path, weights: dict[str, Tensor]) -> None:
@@ -69,5 +68,5 @@ def _write(path: Path, weights: dict[str, Tensor]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _refused(path: Path, reason: str, help: str) -> ChimeraError:
+def _error(path: Path, reason: str, help: str) -> ChimeraError:
     return refuse("E835", f"the weights cannot be written to {short_path(path)}: {reason}", help=help)

@@ -14,46 +14,49 @@ from chimerac.interpreter.training.settings import Settings
 
 
 def decay_groups(parameters: Iterable[nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
-    """Return the groups of parameters for AdamW. Weights decay in parameters with two or more dimensions.
+    """Return the groups of parameters for AdamW.
 
-    These are matrices and tables of embeddings, but no norms and biases.
+    Parameters with two or more dimensions have weight decay: matrices and embedding tables. Norms and biases have none.
     """
-    given = list(parameters)
+    every = list(parameters)
     groups = [
-        {"params": [p for p in given if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in given if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in every if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in every if p.dim() < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
 
 def build_optimizer(named_parameters: Mapping[str, nn.Parameter], settings: Settings) -> AdamW | None:
-    """Return AdamW for these parameters; None if there are none, which AdamW does not accept.
+    """Return AdamW for these parameters. Return None if there are none, because AdamW does not accept an empty list.
 
-    The learning rate of a step is set before it, from `learning_rate`.
+    The trainer sets the rate of each iteration before its step, from `learning_rate`.
     """
     groups = decay_groups(named_parameters.values(), settings)
     return AdamW(groups, lr=settings.rate, betas=settings.betas) if groups else None
 
 
 def build_sharded_optimizer(pipeline: Pipeline, settings: Settings) -> Optimizer:
-    """Return AdamW for a rank's parameters, whose state the ranks that hold copies of a parameter share out."""
+    """Return AdamW for a rank's parameters, with its state sharded over the ranks that hold copies of a parameter."""
     groups = decay_groups(pipeline.parameters(), settings)
     return pipeline.sharded_optimizer(AdamW, groups, lr=settings.rate, betas=settings.betas)
 
 
 def learning_rate(settings: Settings, iteration: int) -> float:
-    """Return the rate of one iteration: it rises linearly over the warm-up, then falls from `rate` to `rate_floor` times it."""
+    """Return the rate of one iteration, from 0.
+
+    It rises linearly over the warm-up to `settings.rate`, and then falls to `settings.rate_floor` times that.
+    """
     warm_up = max(1, settings.iterations // 10) if settings.warm_up is None else settings.warm_up
     if iteration < warm_up:
         return settings.rate * (iteration + 1) / warm_up
     progress = (iteration - warm_up) / max(1, settings.iterations - warm_up)
     match settings.rate_schedule:
         case "cosine":
-            left = (1 + math.cos(math.pi * progress)) / 2
+            remaining = (1 + math.cos(math.pi * progress)) / 2
         case "linear":
-            left = 1 - progress
+            remaining = 1 - progress
         case "constant":
-            left = 1.0
+            remaining = 1.0
         case _:
             assert_never(settings.rate_schedule)
-    return settings.rate * (settings.rate_floor + (1 - settings.rate_floor) * left)
+    return settings.rate * (settings.rate_floor + (1 - settings.rate_floor) * remaining)

@@ -1,14 +1,15 @@
-"""The reference: one process with the whole model. The pipeline's losses and gradients are compared with its own.
+"""The reference: the losses and gradients that one process computes with the whole model. The pipeline must have the same.
 
-Every rank can compute it, because layers are built from the same seeds and samples have the same numbers.
+Every rank can compute the reference, because it can build all layers from their seeds and read all samples by their numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.draws import Draws, drawing
@@ -24,8 +25,9 @@ def whole_model(model: Model, seed: int) -> Stage:
 
 
 def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
-    """Add the gradients of one iteration, micro-batch after micro-batch, and return its loss."""
-    total, device, model = 0.0, trainer.transport.device, trainer.pipeline.model
+    """Add the gradients of one iteration to those of `whole`, micro-batch after micro-batch, and return the loss."""
+    device, model = trainer.transport.device, trainer.pipeline.model
+    total = 0.0
     for replica in range(trainer.program.header.width):
         for batch in trainer.batches(iteration, replica):
             for m in range(batch.micro_batches):
@@ -38,7 +40,10 @@ def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
 
 
 def largest_difference(trainer: Trainer) -> float:
-    """Return the largest relative difference, over all ranks, of the gradients of iteration 0 from one process's."""
+    """Return the largest relative difference, over all ranks, between the gradients of iteration 0 and the reference.
+
+    Called by all ranks together, when they have the gradients of iteration 0.
+    """
     whole = whole_model(trainer.pipeline.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
     stages, layers = trainer.pipeline.stages, trainer.pipeline.partition.layers
@@ -47,23 +52,34 @@ def largest_difference(trainer: Trainer) -> float:
 
 
 def _difference(stage: Stage, layers: list[nn.Module]) -> float:
-    """Return the largest ||g - g'|| / ||g'|| of a parameter. g': in one process. ||g'|| counts as at least a
-    thousandth of the stage's largest, because the relative error of a gradient near zero means nothing.
+    """Return the largest relative difference ||g - r|| / ||r|| of a parameter of a stage.
+
+    g: the gradient in the pipeline; r: the gradient in the reference, whose layers are `layers`. The relative error of a
+    gradient near zero means nothing. So ||r|| is replaced by a thousandth of the largest ||r|| of the stage where it is less.
     """
-    expected = [p.grad for layer in layers for p in layer.parameters()]
-    found = [p.grad for p in stage.parameters()]
-    norms = [0.0 if w is None else float(w.double().norm()) for w in expected]
-    floor = 1e-3 * max(norms, default=0.0) + 1e-30
+    reference = [_gradient(p) for layer in layers for p in layer.parameters()]
+    norms = [float(r.double().norm()) for r in reference]
+    least = 1e-3 * max(norms, default=0.0) + 1e-30  # 1e-30: no division by zero where all gradients are zero
     largest = 0.0
-    for w, f, norm in zip(expected, found, norms, strict=True):
-        zero = torch.zeros(())
-        difference = float(((zero if f is None else f) - (zero if w is None else w)).double().norm())
-        largest = max(largest, difference / max(norm, floor))
+    for p, r, norm in zip(stage.parameters(), reference, norms, strict=True):
+        g = _gradient(p)
+        difference = float((g - r).double().norm()) / max(norm, least)
+        if math.isnan(difference):  # if both are not finite, they are equal here, and the update reports them
+            difference = math.inf if math.isfinite(norm) or math.isfinite(float(g.double().norm())) else 0.0
+        largest = max(largest, difference)
     return largest
 
 
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """Return the gradient of a parameter; zeros if it has none."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
 def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
-    """Train the whole model in this process without a pipeline: `samples` samples in each iteration, as one batch."""
+    """Train the whole model in this process without a pipeline, and yield the result of each iteration.
+
+    samples: of an iteration; they are one batch.
+    """
     parameters = list(whole.parameters())
     optimizer = build_optimizer(dict(whole.named_parameters()), settings)
     assert optimizer is not None, "a model without parameters"

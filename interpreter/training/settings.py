@@ -1,4 +1,4 @@
-"""How to train: the settings of the trainer, as a value. It does not import torch."""
+"""The settings of the trainer. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ RateSchedule = Literal["cosine", "linear", "constant"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to train. micro_batch: samples of a micro-batch of the user's size; rate: the highest learning rate.
+    """The settings of the trainer.
 
-    warm_up: iterations in which the rate rises; None: a tenth of all. rate_schedule, rate_floor: how the rate falls, and to
-    which share of `rate`. betas, weight_decay: of AdamW. clip: the largest norm of the gradient. accumulate: batches whose
-    gradients are summed before each weight update. dtype: in which layers compute. skip_nonfinite: leave out an update whose
-    loss or gradient is not finite. zero: share the optimizer's state out over the copies of a stage. compile_stages: with
-    torch.compile.
+    micro_batch: samples of a micro-batch, before a schedule cuts it (`samples_per_micro_batch`). rate: the highest learning
+    rate. clip: the largest norm of the gradient. warm_up: iterations in which the rate rises; None: a tenth of all.
+    rate_schedule, rate_floor: how the rate falls, and to which share of `rate`. betas, weight_decay: of AdamW. accumulate:
+    batches whose gradients are summed before each weight update. dtype: in which layers compute. skip_nonfinite: leave out an
+    update whose loss or gradient is not finite. zero: shard the optimizer's state over the copies of a stage.
+    compile_stages: compile the stages with torch.compile.
     """
 
     iterations: int
@@ -44,12 +45,12 @@ class Settings:
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
     """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
-    part, whole = program.header.micro_batch_size
-    if micro_batch * part % whole:
+    numerator, denominator = program.header.micro_batch_size
+    if micro_batch * numerator % denominator:
         raise refuse(
             "E804",
-            f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
-            notes=(f"{program.header.schedule} runs micro-batches of size {part}/{whole}",),
-            help=f"give --micro-batch a multiple of {whole}",
+            f"micro-batches of {micro_batch} samples cannot be cut to {numerator}/{denominator} of their size",
+            notes=(f"{program.header.schedule} runs micro-batches of size {numerator}/{denominator}",),
+            help=f"give --micro-batch a multiple of {denominator}",
         )
-    return micro_batch * part // whole
+    return micro_batch * numerator // denominator

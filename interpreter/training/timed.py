@@ -1,8 +1,8 @@
 """Timed stages, which sleep instead of computing. They show how well the simulator predicts a real run.
 
-Each task sleeps for its cost in the program's header, times a unit. Messages are real and as large as the model's. The
-backward sleeps inside autograd, so the executor runs these stages like any others. The weight half of a split backward
-sleeps in BWD_WEIGHT.
+Each task sleeps for its cost in the program's header, times a unit of time. Messages are sent as in any run, and are as large
+as the model's. The backward sleeps inside autograd, so the executor runs these stages like any others. Of a split backward,
+BWD_INPUT sleeps for the input half and BWD_WEIGHT for the weight half.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.split import register
@@ -31,7 +30,10 @@ from chimerac.interpreter.training.trainer import Trainer
 
 
 class Sleeper:
-    """Sleeps for costs. unit_s: seconds for one unit of cost; overshoot_s: by how much the last sleep was too long."""
+    """Sleeps for a number of units of cost.
+
+    unit_s: seconds of one unit; overshoot_s: by how many seconds the last sleep was too long.
+    """
 
     def __init__(self, unit_s: float) -> None:
         self.unit_s = unit_s
@@ -40,8 +42,8 @@ class Sleeper:
     def sleep(self, units: int) -> None:
         """Sleep for this many units, less the overshoot of the last sleep, so that overshoots do not add up."""
         deadline = time.monotonic() + units * self.unit_s - self.overshoot_s
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(left)
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            time.sleep(remaining_s)
         self.overshoot_s = time.monotonic() - deadline
 
 
@@ -56,62 +58,66 @@ class TaskCosts:
 
 
 class _SleepingBackward(torch.autograd.Function):
-    """The identity. Its backward calls `now`, which sleeps, then `later`, which may leave work for BWD_WEIGHT."""
+    """The identity. Its backward calls `sleep`, and then `defer`, which may leave a Product for BWD_WEIGHT."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, now: Callable[[], None], later: Callable[[], None]) -> Tensor:
-        ctx.now, ctx.later = now, later
+    def forward(ctx: Any, x: Tensor, sleep: Callable[[], None], defer: Callable[[], None]) -> Tensor:
+        ctx.sleep, ctx.defer = sleep, defer
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        ctx.now()
-        ctx.later()
+        ctx.sleep()
+        ctx.defer()
         return grads[0], None, None
 
 
 def with_sleeping_backward(x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
-    """Return x; its backward sleeps as long as the stage's backward takes."""
-    if has_torch_function_unary(x):  # under `Splitting`, `_split` runs instead
+    """Return x. Its backward sleeps for the cost of the stage's backward."""
+    if has_torch_function_unary(x):  # under `Splitting`, which then calls `_with_split_sleeping_backward` instead
         return handle_torch_function(with_sleeping_backward, (x,), x, sleeper, costs)
-    return _SleepingBackward.apply(x, partial(sleeper.sleep, costs.backward), _nothing)  # type: ignore[no-any-return,no-untyped-call]
+    return _SleepingBackward.apply(x, partial(sleeper.sleep, costs.backward), _no_op)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def _split(products: list[Product], x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
-    weights = Product(partial(sleeper.sleep, costs.weight), ())
+def _with_split_sleeping_backward(products: list[Product], x: Tensor, sleeper: Sleeper, costs: TaskCosts) -> Tensor:
+    """Return x. Its backward sleeps for the cost of BWD_INPUT, and leaves a Product that sleeps for that of BWD_WEIGHT."""
+    weight_half = Product(partial(sleeper.sleep, costs.weight), ())
     input_half = partial(sleeper.sleep, costs.input)
-    return _SleepingBackward.apply(x, input_half, lambda: products.append(weights))  # type: ignore[no-any-return,no-untyped-call]
+    return _SleepingBackward.apply(x, input_half, lambda: products.append(weight_half))  # type: ignore[no-any-return,no-untyped-call]
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     pass
 
 
-register(with_sleeping_backward, _split)
+register(with_sleeping_backward, _with_split_sleeping_backward)
 
 
 class TimedStage(nn.Module):
-    """A stage that sleeps for the program's costs. shape: of its output; size: samples of a micro-batch."""
+    """A stage that sleeps for the costs of the program. shape: of its output."""
 
-    def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
+    def __init__(self, program: Program, stage: int, shape: tuple[int, ...], sleeper: Sleeper) -> None:
         super().__init__()
         costs = program.costs
         self.costs = TaskCosts(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
-        self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
+        self.is_first, self.shape, self.sleeper = stage == 0, shape, sleeper
         # The first stage has no input gradient. Without this parameter autograd would not run its backward.
         self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
-        self.sleeper.sleep(self.costs.forward * (len(current_draws().samples) // self.size))
-        x = torch.zeros(self.shape) + self.parameter if self.first else x + self.parameter
+        self.sleeper.sleep(self.costs.forward)
+        x = torch.zeros(self.shape) + self.parameter if self.is_first else x + self.parameter
         return with_sleeping_backward(x, self.sleeper, self.costs)
 
 
 def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
-    """Return a model of one timed layer per stage. boundary: the output of each layer; its first dimension is the samples."""
+    """Return a model of one timed layer per stage, and its description.
+
+    boundary: the output of each layer; its first dimension is the samples. size: samples of a micro-batch.
+    """
     stages = program.header.stages
-    makers = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
+    builders = [partial(TimedStage, program, s, boundary.shape, sleeper) for s in range(stages)]
 
     def loss(outputs: Values, targets: Tensor) -> Tensor:
         return outputs[0].sum()
@@ -121,45 +127,45 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
 
     names = [f"timed {s}" for s in range(stages)]
     layers = tuple(Layer(name, 1, 4, 0, 0, (boundary,), 1) for name in names)
-    return Model("timed", tuple(zip(names, makers, strict=True)), loss, example), ModelDescription("timed", size, layers)
+    return Model("timed", tuple(zip(names, builders, strict=True)), loss, example), ModelDescription("timed", size, layers)
 
 
 class ZeroSamples:
     """Samples of zeros."""
 
     def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return a zero per sample."""
+        """Return zeros of shape (samples, 1) as inputs and as targets."""
         zeros = torch.zeros(len(numbers), 1)
         return (zeros,), zeros
 
     def valid_targets(self, numbers: Sequence[int]) -> int:
-        """Return one per sample."""
+        """Return the number of targets, one per sample."""
         return len(numbers)
 
 
 def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
-    """Run one iteration that all ranks begin together, and measure it; called by all ranks together."""
-    trainer.transport.all_reduce(torch.zeros(1))
+    """Run one iteration that all ranks begin at the same time, and measure it; called by all ranks together."""
+    trainer.transport.all_reduce(torch.zeros(1))  # a barrier
     loss = trainer.gradients(iteration)
     return MeasuredTimes.of(trainer.update(iteration, loss, trainer.pipeline.figures.row()).figures)
 
 
-def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
-    """Return the iteration with the median makespan. The first one warms up: it is left out if there are others."""
-    considered = sorted(found[1:] or found, key=lambda t: t.makespan)
-    middle = statistics.median_low([t.makespan for t in considered])
-    return next(t for t in considered if t.makespan == middle)
+def median_times(iterations: Sequence[IterationTimes]) -> IterationTimes:
+    """Return the iteration with the median makespan. The first iteration is a warm-up and left out, if there are others."""
+    counted = iterations[1:] or iterations
+    median = statistics.median_low([t.makespan for t in counted])
+    return next(t for t in counted if t.makespan == median)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Times in seconds, side by side. predicted: None where the compiler is not installed."""
+    """Predicted and measured times of an iteration, in seconds. predicted: None where the compiler is not installed."""
 
     predicted: IterationTimes | None
     measured: IterationTimes
 
     def table(self) -> str:
-        """Return both as text."""
+        """Return the times as a table in text, predicted beside measured."""
         p, m = self.predicted, self.measured
         change = f"{100 * (m.makespan / p.makespan - 1):+.1f} %" if p and p.makespan else ""
         rows = [("", "predicted", "measured", "")]

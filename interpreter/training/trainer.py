@@ -1,6 +1,7 @@
-"""Training: iterations of one rank's executor, and the epilogue that is the same for every program.
+"""The trainer of one rank: it runs the iterations of a pipeline, and updates the weights after each.
 
-Epilogue (docs/semantics.md): wait for sends and collectives, clip by the global norm, AdamW, clear the gradients.
+An update clips the gradient by the norm of the whole model, makes a step of the optimizer and clears the gradients
+(docs/semantics.md).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from chimerac.interpreter.transport import Transport
 class Result:
     """One iteration's loss (mean over all valid targets, nats), gradient norm before clipping, and learning rate.
 
-    figures: the measurements of each rank, by rank. is_skipped: the loss or the norm is not finite, and nothing was updated.
+    figures: the measurements of each rank, by rank. is_skipped: whether the update was left out, because the loss or the norm
+    is not finite.
     """
 
     loss: float
@@ -36,9 +38,10 @@ class Result:
 
 
 class Trainer:
-    """One rank's pipeline and optimizer. evaluation: the program of evaluations; None: the compiler derives it.
+    """One rank's pipeline and optimizer.
 
-    profile_ranges: as in `Pipeline`.
+    source: the samples to train on. evaluation: the program of evaluations; None: the compiler derives it. profile_ranges: as
+    in `Pipeline`. size: samples of one micro-batch of the program. skipped: how many updates were left out.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Trainer:
         self.pipeline = Pipeline.of(
             program, model, transport, settings.seed, evaluation, settings.compile_stages, profile_ranges
         )
-        self.skipped = 0  # updates that were left out
+        self.skipped = 0
         self.optimizer = (
             build_sharded_optimizer(self.pipeline, settings)
             if settings.zero
@@ -70,7 +73,7 @@ class Trainer:
         return header.width * header.micro_batches * self.size * self.settings.accumulate
 
     def batches(self, iteration: int, replica: int) -> list[Batch]:
-        """Return the samples on which one replica trains in one iteration: as many batches as are accumulated."""
+        """Return the batches on which one replica trains in one iteration, as many as are accumulated."""
         header, seed, count = self.program.header, self.settings.seed, self.settings.accumulate
         return [
             Batch(self.source, seed, number, replica, header.width, header.micro_batches, self.size, accumulated=count)
@@ -78,14 +81,19 @@ class Trainer:
         ]
 
     def gradients(self, iteration: int) -> float:
-        """Run the stream on every batch and return this rank's share of the loss; all gradients are complete then."""
-        *others, last = self.batches(iteration, self.pipeline.replica)
-        return sum([self.pipeline.run(batch, sync=False) for batch in others]) + self.pipeline.run(last)
+        """Run the pipeline on every batch of an iteration, and return this rank's share of the loss.
+
+        Afterwards all gradients are complete.
+        """
+        *unsynced, last = self.batches(iteration, self.pipeline.replica)
+        return sum([self.pipeline.run(batch, sync=False) for batch in unsynced]) + self.pipeline.run(last)
 
     def update(self, iteration: int, loss: float, figures: Sequence[float] = ()) -> Result:
-        """Clip, update the weights and clear the gradients.
+        """Clip the gradient, update the weights and clear the gradients; called by all ranks together.
 
-        loss: this rank's share; figures: this rank's measurements, the same number on every rank.
+        loss: this rank's share of it. figures: this rank's measurements, equally many on every rank.
+
+        Raises ChimeraError E812 on all ranks for a loss or a gradient that is not finite, unless such updates are left out.
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)
@@ -98,7 +106,7 @@ class Trainer:
         total_loss, norm, rate = float(totals[0]), math.sqrt(float(totals[1])), learning_rate(self.settings, iteration)
         measured = tuple(tuple(row) for row in totals[2:].view(world, count).tolist())
         if not math.isfinite(total_loss + norm):
-            # Every rank has the same totals, so all ranks come here.
+            # Every rank has the same totals, so all ranks take this branch.
             if not self.settings.skip_nonfinite:
                 message = f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}"
                 raise self.pipeline.nonfinite(message, help="give a smaller --lr or a longer --warm-up")

@@ -22,9 +22,9 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.compiler.library import find
 from chimerac.interpreter import Pipeline, load_checkpoint, save_checkpoint
 from chimerac.interpreter.pipeline import checkpoint_files as files
-from chimerac.interpreter.pipeline.background import Background, RanksFailedError
+from chimerac.interpreter.pipeline.background import BackgroundThread, RanksFailedError
 from chimerac.interpreter.pipeline.programs import program_for
-from chimerac.interpreter.training.checkpoint_fit import fitting
+from chimerac.interpreter.training.checkpoint_fit import fitting_values
 from chimerac.interpreter.training.export import check_export, export_weights
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -133,6 +133,13 @@ def test_leftovers_of_killed_processes_are_ignored_and_removed_by_the_next_save(
     assert save.start == 11, "a job that was started again goes on from its own last checkpoint"
 
 
+def test_hidden_files_that_are_no_leftovers_of_a_save_remain(tmp_path: Path) -> None:
+    (tmp_path / ".weights.pt.partial").write_bytes(b"half")  # an export that was killed
+    (tmp_path / ".notes.partial").mkdir()
+    assert train(TWO, tmp_path, until=1).start == 0
+    assert sorted(os.listdir(tmp_path)) == [".notes.partial", ".weights.pt.partial", "iteration_00000001"]
+
+
 def test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another(folder: Path, tmp_path: Path) -> None:
     with refused("E833", "iteration_00000010"):
         train(FOUR, folder, "no", until=11)
@@ -192,7 +199,7 @@ def test_if_no_checkpoint_can_be_read_the_run_does_not_start(folder: Path) -> No
 def test_a_checkpoint_of_a_later_version_is_not_read(folder: Path) -> None:
     path = folder / "iteration_00000010" / "checkpoint.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with refused("E832", "format has the number 2"):
+    with refused("E832", "its format is version 2"):
         train(FOUR, source=str(path.parent))
 
 
@@ -217,12 +224,18 @@ def test_another_number_of_samples_is_refused_with_values_that_fit(saved: Path) 
         assert fits in help and "--micro-batch" in help
 
 
+def test_the_number_of_samples_counts_accumulated_batches(saved: Path) -> None:
+    with refused("E834", "this run has 16: 4 micro-batches of 2, in each of 2 accumulated batches") as error:
+        train(FOUR, source=str(saved), settings=replace(SETTINGS, accumulate=2))
+    assert "--accumulate 1" in error.value.diagnostics[0].help
+
+
 def test_values_that_fit_have_the_product_and_change_little() -> None:
     now = {"-p N=": 6, "--micro-batch": 4, "--width": 2}
-    found = fitting(now, 48, 32)
+    found = fitting_values(now, 48, 32)
     assert found[0] == {"-p N=": 4, "--micro-batch": 4, "--width": 2}
     assert all(f["-p N="] * f["--micro-batch"] * f["--width"] == 32 for f in found)
-    assert fitting({"--micro-batch": 2, "--width": 1}, 3, 4) == []  # micro-batches of halves, for an odd number
+    assert fitting_values({"--micro-batch": 2, "--width": 1}, 3, 4) == []  # micro-batches of halves, for an odd number
 
 
 # --- failing writes --------------------------------------------------------------------------------------------------------
@@ -255,7 +268,9 @@ def test_training_goes_on_after_a_save_that_failed_but_not_to_the_end_without_on
     found = attempt(16, lambda done: 12 <= done <= 15)
     assert found.losses == whole.losses[10:16]
     errors = [m for m in found.messages if "E830" in m]
-    assert len(errors) == 2 and all("file too large; training goes on, the last one is of iteration 10" in m for m in errors)
+    assert len(errors) == 2 and all(
+        "file too large; training continues, the last checkpoint is of iteration 10" in m for m in errors
+    )
     assert "iteration_00000016" in found.messages[-1]
     with refused("E830", "iteration_00000018", "file too large"):
         attempt(18, lambda done: done >= 18)
@@ -297,7 +312,7 @@ def test_work_that_fails_on_one_rank_is_an_error_on_all() -> None:
             return "done"
 
         try:
-            return str(Background(work).results(transport))
+            return str(BackgroundThread(work).results(transport))
         except RanksFailedError as error:
             return str(error)
 
@@ -428,6 +443,18 @@ def test_a_state_that_cannot_be_loaded_again_is_refused_when_it_is_saved(tmp_pat
         on_ranks(1, load)
 
 
+def test_nothing_is_loaded_if_a_state_is_missing(tmp_path: Path) -> None:
+    def loop(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
+        save_checkpoint(tmp_path / "own", pipe, optimizer)
+        steps(pipe, optimizer, scheduler, range(1))
+        before = {name: t.clone() for name, t in pipe.state_dict().items()}
+        with pytest.raises(KeyError, match="has no state scheduler; it has none"):
+            load_checkpoint(tmp_path / "own", pipe, optimizer, scheduler=scheduler)
+        assert all(t.equal(before[name]) for name, t in pipe.state_dict().items())
+
+    on_ranks(2, loop)
+
+
 def test_generators_of_torch_go_on_under_the_same_program_alone(tmp_path: Path) -> None:
     def save(pipe: Pipeline, optimizer: Any, scheduler: Any) -> Tensor:
         torch.manual_seed(11)
@@ -468,7 +495,7 @@ def test_an_export_has_the_weights_of_the_whole_model(tmp_path: Path) -> None:
 
 def test_an_export_that_is_not_possible_is_refused_before_the_run(tmp_path: Path) -> None:
     for path, reason in (
-        (tmp_path / "weights", "its name says no format"),
+        (tmp_path / "weights", "its name has no known ending"),
         (tmp_path / "no" / "w.pt", "there is no folder"),
     ):
         with refused("E835", reason):

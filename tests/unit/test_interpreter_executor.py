@@ -1,5 +1,6 @@
 """The executor on one rank: all kinds of tasks are bit-equal to one process, and wrong streams have clear errors."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -56,6 +57,8 @@ def test_a_wrong_gradient_is_detected_and_a_right_one_is_equal() -> None:
     assert parameter.grad is not None
     parameter.grad[0, 0] += 1
     assert largest_difference(trainer) > 1e-4
+    parameter.grad[0, 0] = math.nan
+    assert largest_difference(trainer) == math.inf
 
 
 def test_the_update_moves_weights_and_clears_gradients() -> None:

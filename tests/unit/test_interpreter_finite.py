@@ -126,7 +126,7 @@ def test_the_first_cause_is_named_on_all_ranks(schedule: str, stages: int, fault
     assert re.search(
         rf"step 1 has a loss or a gradient that is not finite; first rank \d, instruction \d+: {expected}", first.message
     )
-    assert first.notes == ("what it reads, and the weights of its stage, are finite",)
+    assert first.notes == ("the values that it reads, and the weights of its stage, are finite",)
 
 
 def test_samples_and_weights_that_are_not_finite_are_named() -> None:
@@ -149,7 +149,7 @@ def test_samples_and_weights_that_are_not_finite_are_named() -> None:
     assert "FWD main s0 m3: the inputs of micro-batch 3 are not finite" in found.message
     (found, _) = errors("1f1b", layers, bad_weights)
     assert "FWD main s0 m0: its output for micro-batch 0 is not finite" in found.message
-    assert found.notes == ("weights of its stage are not finite before it either: 1.linear.bias",)
+    assert found.notes == ("weights of its stage were not finite before it: 1.linear.bias",)
 
 
 def test_a_sum_over_ranks_that_is_too_large_is_named() -> None:

@@ -136,6 +136,44 @@ def test_training_with_any_optimizer_follows_one_process() -> None:
         assert all(close(state[name], t) for name, t in whole.state_dict().items())
 
 
+class Branching(nn.Linear):
+    """A layer whose forward depends on the values of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.max() > 0 else x
+
+
+def test_a_layer_that_reads_values_is_named() -> None:
+    program = compile_schedule("gpipe", {"D": 1, "N": 2}).program
+    model = net()
+    model.first = Branching(WIDTH, WIDTH)
+    with pytest.raises(ValueError, match=r"the layer 'first' reads the values of a tensor \(aten\..*torch.where"):
+        on_all_ranks(program, lambda pipe: None, model=model)
+    with pytest.raises(ValueError, match="the loss reads the values of a tensor"):
+        on_all_ranks(
+            program,
+            lambda pipe: None,
+            loss=lambda y, t: F.cross_entropy(y[t > 0], t[t > 0]),
+            targets=torch.zeros(SAMPLES, dtype=torch.int64),
+        )
+
+
+class Counting(nn.Linear):
+    """A layer with extra state, which is no tensor."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": 3}
+
+
+def test_extra_state_of_modules_is_not_in_the_state() -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
+    model = net()
+    model.first = Counting(WIDTH, WIDTH)
+    names = [name for name, _ in model.named_parameters()]
+    for state in on_all_ranks(program, lambda pipe: pipe.full_state_dict(), model=model):
+        assert list(state) == names
+
+
 def test_gradients_add_up_over_steps_with_and_without_sync() -> None:
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
     first, second = batch(SAMPLES * 2, 1), batch(SAMPLES * 2, 2)

@@ -26,6 +26,7 @@ from chimerac.chimera_ir.textform import program_to_text
 from chimerac.compiler import compile_schedule, compile_text, simulate
 from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
+from chimerac.compiler.library import find
 from chimerac.interpreter import run
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
@@ -38,6 +39,8 @@ from chimerac.interpreter.runtime.times import IterationTimes, bubbles, computed
 from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, median_times, timed_model
 from chimerac.interpreter.training.trainer import Trainer
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.distributed.alone import Alone
 from tests.helpers_trace import scalars
 
@@ -333,6 +336,18 @@ order ticks {
         slept.clear()
         trainer.update(iteration, trainer.gradients(iteration))
         assert slept == [1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]
+
+
+def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
+    text = find("1f1b").text.replace("order ticks", "tied shared on stages 0, D - 1\norder ticks")
+    program = compile_text(text, {"D": 2, "N": 2}).program
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Sleeper(0.0))
+    parts = partitioned(program.with_header(tied=()), model, description)
+
+    def rank(transport: Transport) -> float:
+        return Trainer(program, parts, ZeroSamples(), transport, Settings(1, 0, 2, 1e-3)).gradients(0)
+
+    assert len(run_in_loopback(program, rank)) == 2
 
 
 def test_the_median_leaves_the_first_iteration_out() -> None:

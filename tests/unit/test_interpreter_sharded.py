@@ -123,7 +123,7 @@ def test_options_states_and_gradients_are_those_of_an_optimizer() -> None:
 
 def test_what_cannot_be_updated_is_refused() -> None:
     def run(pipe: Pipeline) -> None:
-        with pytest.raises(ValueError, match=r"a parameter of shape \[3\] is none of this pipeline"):
+        with pytest.raises(ValueError, match=r"a parameter of shape \[3\] is not in this pipeline"):
             pipe.sharded_optimizer(SGD, [nn.Parameter(torch.zeros(3))], lr=0.1)
         optimizer = pipe.sharded_optimizer(SGD, lr=0.1)
         pipe.step(*batch(0, 2), sync=False)

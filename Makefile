@@ -68,6 +68,8 @@ bench: $(READY) ## compare runtime and compiler with torch's, and timed stages w
 	@echo
 	$(BIN)/python -m tools.bench_timed
 	@echo
+	$(BIN)/python -m tools.bench_overlap
+	@echo
 	$(BIN)/python -m tools.bench
 
 coverage: $(READY) ## measure which lines the tests execute

@@ -30,7 +30,8 @@ class TimedJob:
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
         boundary = describe(model, size).layers[0].boundary[0]
         program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
-        self.model = partitioned(program, *timed_model(plan.program, boundary, size, Sleeper(self.unit_s)))
+        self.sleeper = Sleeper(self.unit_s)
+        self.model = partitioned(program, *timed_model(plan.program, boundary, size, self.sleeper))
 
     def run(self, transport: Transport) -> int:
         """Run, report the times on rank 0, and return the exit code."""
@@ -45,13 +46,17 @@ class TimedJob:
         return 0
 
     def measure(self, transport: Transport, record: Record | None = None) -> Comparison:
-        """Run all iterations and return what was predicted and measured; called by all ranks together."""
+        """Run all iterations and return what was predicted and measured; called by all ranks together.
+
+        An iteration whose tasks do not sleep warms up.
+        """
         settings = training_settings(self.settings)
         arguments = (self.plan.program, self.model, ZeroSamples(), transport, settings)
         trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
-        found = []
-        for iteration in range(settings.iterations):
-            found.append(measured_times(trainer, iteration))
+        self.sleeper.unit_s = 0.0
+        measured_times(trainer, 0)
+        self.sleeper.unit_s = self.unit_s
+        found = [measured_times(trainer, iteration) for iteration in range(settings.iterations)]
         if record is not None:
             write_trace(trainer.pipeline, self.settings.trace, record)
         predicted = self.plan.predicted

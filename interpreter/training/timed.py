@@ -145,10 +145,9 @@ def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
 
 
 def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
-    """Return the iteration with the median makespan. The first one warms up: it is left out if there are others."""
-    considered = sorted(found[1:] or found, key=lambda t: t.makespan)
-    middle = statistics.median_low([t.makespan for t in considered])
-    return next(t for t in considered if t.makespan == middle)
+    """Return the iteration with the median makespan; the shorter one of two."""
+    middle = statistics.median_low([t.makespan for t in found])
+    return next(t for t in found if t.makespan == middle)
 
 
 @dataclass(frozen=True, slots=True)

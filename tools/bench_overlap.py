@@ -3,8 +3,8 @@
     python -m tools.bench_overlap [ROUNDS]      default 5
     python -m tools.bench_overlap --write       and records the result in docs/benchmarks.md
 
-Real gloo ranks compute a real model. Their all-reduces go over a link of limited bandwidth (`SlowLink`). Every round runs every
-`sync` at every bandwidth once. The exit status is 1 if a goal is missed.
+Real gloo ranks compute a real model. Their all-reduces go over links of limited bandwidth (tools/slow_link.py). Every round
+runs every `sync` at every bandwidth once. The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -12,34 +12,27 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
 from chimerac.compiler.library import find
 from chimerac.interpreter.pipeline.pipeline import Pipeline
-from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import table
 from tools.bench_models import GPT, iteration_of, pipeline_of
 from tools.bench_ranks import benchmark, is_rank, on_ranks, progress, ratio_cells, ratios, run_rank, timed_rounds, verdict
+from tools.slow_link import SlowLink
 
 LATE = "at end"
 SYNCS = (LATE, "eager where idle", "eager")
 GIGABITS = (1, 2, 4)  # per second
-PIECE = 2**18  # elements
-TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -67,58 +60,6 @@ RUNS = {
     "chimera, D=2, N=2": Run("chimera", {"D": 2, "N": 2}, 1, 2, 0.7),
     "chimera, D=4, N=4": Run("chimera", {"D": 4, "N": 4}, 1, 4, 0.7),
 }
-
-
-class Sum(Future[None]):
-    """A sum on its way over a slow link."""
-
-    def wait(self) -> None:
-        """Return when it is complete. Raises what made it fail, and TimeoutError."""
-        self.result(TIMEOUT_S)
-
-
-class SlowLink(Gloo):
-    """Gloo, where the all-reduces of a rank share a link of limited bandwidth; messages between stages do not use it.
-
-    The sum of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring all-reduce
-    sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are free. A
-    rank's sums use its link one after another, in the order of their launches. They are real: a thread sums piece after piece,
-    and each piece waits until the link would have carried it. So the processors have the work of a sum while it is on its way.
-
-    bandwidth: in bytes per second.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bandwidth = float("inf")
-        self._launched: SimpleQueue[tuple[tuple[int, ...], Tensor, Sum]] = SimpleQueue()
-        threading.Thread(target=self._carry, name="link", daemon=True).start()
-
-    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
-        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
-        launched = Sum()
-        self._launched.put((ranks, buffer, launched))
-        return launched
-
-    def _carry(self) -> None:
-        """Complete the sums, one after another."""
-        while True:
-            ranks, buffer, launched = self._launched.get()
-            try:
-                self._sum(ranks, buffer)
-            except BaseException as error:
-                launched.set_exception(error)
-            else:
-                launched.set_result(None)
-
-    def _sum(self, ranks: tuple[int, ...], buffer: Tensor) -> None:
-        group, share = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks)
-        dist.all_reduce(torch.zeros(1), group=group)  # it ends when the link of every rank has come to this sum
-        begin, carried = time.monotonic(), 0
-        for piece in buffer.split(PIECE):
-            dist.all_reduce(piece, group=group)
-            carried += piece.nbytes
-            time.sleep(max(0.0, begin + share * carried / self.bandwidth - time.monotonic()))
 
 
 @dataclass

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from chimerac.chimera_ir.boundary import Tensor
 from chimerac.interpreter.launch.agreement import compare
 from chimerac.interpreter.launch.job import products, training_settings
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tracing import write_trace
-from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
@@ -22,16 +21,15 @@ from chimerac.interpreter.transport import Transport
 class TimedJob:
     """A timed run: the same program and messages, with stages that only sleep.
 
-    unit_ms: milliseconds for one unit of cost; model: its first boundary value gives the size of messages.
+    unit_ms: milliseconds for one unit of cost; message: the tensor that each stage passes to the next one.
     """
 
-    def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, model: Model) -> None:
+    def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, message: Tensor) -> None:
         self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
-        boundary = describe(model, size).layers[0].boundary[0]
         program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
         self.sleeper = Sleeper(self.unit_s)
-        self.model = partitioned(program, *timed_model(plan.program, boundary, size, self.sleeper))
+        self.model = partitioned(program, *timed_model(plan.program, message, size, self.sleeper))
 
     def run(self, transport: Transport) -> int:
         """Run, report the times on rank 0, and return the exit code."""
@@ -54,9 +52,9 @@ class TimedJob:
         arguments = (self.plan.program, self.model, ZeroSamples(), transport, settings)
         trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
         self.sleeper.unit_s = 0.0
-        measured_times(trainer, 0)
+        measured_times(trainer, self.sleeper, 0)
         self.sleeper.unit_s = self.unit_s
-        found = [measured_times(trainer, iteration) for iteration in range(settings.iterations)]
+        found = [measured_times(trainer, self.sleeper, iteration) for iteration in range(settings.iterations)]
         if record is not None:
             write_trace(trainer.pipeline, self.settings.trace, record)
         predicted = self.plan.predicted

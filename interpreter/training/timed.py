@@ -29,20 +29,33 @@ from chimerac.interpreter.runtime.split_functions import Product
 from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.trainer import Trainer
 
+NO_WAIT_NS = 100_000  # a wait that is shorter was for something that was there already
+
 
 class Sleeper:
-    """Sleeps for costs. unit_s: seconds for one unit of cost; overshoot_s: by how much the last sleep was too long."""
+    """Sleeps for costs. unit_s: seconds for one unit of cost.
+
+    waited_ns: returns how long this rank has waited for other ranks, in total, as `Transport` counts it. A task that follows
+    another one without such a wait begins when that one was due to end. So the lateness of a sleep and the work of the
+    runtime between two tasks are a part of the second task, and do not add up.
+    """
 
     def __init__(self, unit_s: float) -> None:
         self.unit_s = unit_s
-        self.overshoot_s = 0.0
+        self.begin(lambda: 0)
+
+    def begin(self, waited_ns: Callable[[], int]) -> None:
+        """Begin an iteration now."""
+        self._waited_ns = waited_ns
+        self._due, self._waited = time.monotonic(), waited_ns()
 
     def sleep(self, units: int) -> None:
-        """Sleep for this many units, less the overshoot of the last sleep, so that overshoots do not add up."""
-        deadline = time.monotonic() + units * self.unit_s - self.overshoot_s
-        while (left := deadline - time.monotonic()) > 0:
+        """Sleep for this many units from the beginning of the task."""
+        waited = self._waited_ns()
+        start = self._due if waited - self._waited < NO_WAIT_NS else time.monotonic()
+        self._due, self._waited = start + units * self.unit_s, waited
+        while (left := self._due - time.monotonic()) > 0:
             time.sleep(left)
-        self.overshoot_s = time.monotonic() - deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +111,14 @@ class TimedStage(nn.Module):
         costs = program.costs
         self.costs = TaskCosts(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
         self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
-        # The first stage has no input gradient. Without this parameter autograd would not run its backward.
+        # The first stage has no input gradient. Without a parameter that it uses autograd would not run its backward.
         self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
         self.sleeper.sleep(self.costs.forward * (len(current_draws().samples) // self.size))
-        x = torch.zeros(self.shape) + self.parameter if self.first else x + self.parameter
+        if self.first:
+            x = torch.zeros(self.shape) + self.parameter
         return with_sleeping_backward(x, self.sleeper, self.costs)
 
 
@@ -137,9 +151,14 @@ class ZeroSamples:
         return len(numbers)
 
 
-def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
-    """Run one iteration that all ranks begin together, and measure it; called by all ranks together."""
-    trainer.transport.all_reduce(torch.zeros(1))
+def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> IterationTimes:
+    """Run one iteration that all ranks begin together, and measure it; called by all ranks together.
+
+    sleeper: of the stages of this rank.
+    """
+    transport = trainer.transport
+    transport.all_reduce(torch.zeros(1))
+    sleeper.begin(lambda: transport.waited_ns)
     loss = trainer.gradients(iteration)
     return MeasuredTimes.of(trainer.update(iteration, loss, trainer.pipeline.figures.row()).figures)
 

@@ -296,14 +296,20 @@ def test_peak_memory_grows_with_what_is_held() -> None:
 # --- timed stages -------------------------------------------------------------------------------------------------------
 
 
-def test_an_overshoot_shortens_the_next_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waited_ns = [0.0], [0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.003))
     sleeper = Sleeper(0.02)
+    now[0] = 1.0
+    sleeper.begin(lambda: waited_ns[0])
     for _ in range(10):
+        now[0] += 0.001  # the work of the runtime
         sleeper.sleep(2)
-    assert now[0] == pytest.approx(10 * 0.04 + 0.003)
+    assert now[0] == pytest.approx(1.4 + 0.003)
+    now[0], waited_ns[0] = now[0] + 5.0, 5 * 10**9
+    sleeper.sleep(2)
+    assert now[0] == pytest.approx(1.4 + 0.003 + 5.0 + 0.04 + 0.003)
 
 
 def test_each_task_takes_its_cost() -> None:

@@ -10,9 +10,8 @@ runs all programs of a number of ranks. The exit status is 1 if a goal is missed
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,8 @@ from chimerac.compiler.library import names
 from chimerac.interpreter.launch.compiling import plan_of
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.timed_job import TimedJob
+from chimerac.interpreter.runtime.times import IterationTimes
+from chimerac.interpreter.training.timed import measured_times, median_times
 from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import table
 from tools.bench_ranks import benchmark, is_rank, on_ranks, progress, run_rank, verdict
@@ -75,61 +76,77 @@ class Row:
         return (*head, *times, f"{self.predicted_bubble:.3f}", f"{self.measured_bubble:.3f}")
 
 
-class Ranks:
-    """One rank of a set that runs many programs. unit_ms: milliseconds for a unit of cost."""
+class Run:
+    """A program that this rank runs with timed stages. row: without the measured times."""
 
-    def __init__(self, unit_ms: int) -> None:
-        self.unit_ms, self.transport = unit_ms, Gloo()
-        self.settings = parse_options(["--timed", str(unit_ms), "--iterations", str(ITERATIONS)])
-
-    def rows(self) -> Iterator[Row]:
-        """Yield a row for every program of this number of ranks.
-
-        Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D it runs once more for each of its
-        own parameters, with the number after the default. The schedules of ORDER run with two replicas too.
-        """
-        depth = self.transport.world
-        for schedule in names():
-            for micro_batches in (depth, 2 * depth):
-                row, program = self.row(schedule, {}, depth, micro_batches)
-                yield row
-                values = program.header.parameters if program and micro_batches == depth else {}
-                for name in [name for name in values if name not in ("D", "N")]:
-                    yield self.row(schedule, {name: values[name] + 1}, depth, micro_batches)[0]
-        if depth // 2 in RANKS:
-            for schedule in ORDER:
-                yield self.row(schedule, {}, depth // 2, depth // 2, width=2)[0]
-
-    def row(
-        self, schedule: str, own: Mapping[str, int], depth: int, micro_batches: int, width: int = 1
-    ) -> tuple[Row, Program | None]:
-        """Measure one program. Return its row, and the program if there is one."""
-        what = (schedule, own, depth, micro_batches, width)
-        try:
-            program = compile_schedule(schedule, {"D": depth, "N": micro_batches, **own}, width).program
-        except ChimeraError as error:
-            if any(d.code != "E210" for d in error.diagnostics):  # E210: a `require` does not hold
-                raise
-            return Row(*what, reason=error.diagnostics[0].message), None
-        begin, plan = time.monotonic(), plan_of(program, timed=True)
-        found = TimedJob(plan, self.settings, self.unit_ms, MESSAGE).measure(self.transport)
-        p, m = found.predicted, found.measured
-        assert p is not None
+    def __init__(self, row: Row, program: Program, unit_ms: int, transport: Gloo) -> None:
+        settings = parse_options(["--timed", str(unit_ms)])
+        self.job = TimedJob(plan_of(program, timed=True), settings, unit_ms, MESSAGE)
+        self.trainer, self.found = self.job.trainer(transport), list[IterationTimes]()
+        predicted = self.job.predicted
+        assert predicted is not None
         recomputes = bool((program.table.flags & RECOMPUTE).any())
-        row = Row(*what, p.makespan, m.makespan, p.bubble_ratio, m.bubble_ratio, recomputes)
-        progress(f"{'  '.join(map(str, row.cells()))}  ({time.monotonic() - begin:.1f} s)")
-        return row, program
+        times = {"predicted_s": predicted.makespan, "predicted_bubble": predicted.bubble_ratio}
+        self.row = replace(row, recomputes=recomputes, **times)
+
+    def iterate(self) -> None:
+        """Run one iteration; called by all ranks together."""
+        self.found.append(measured_times(self.trainer, self.job.sleeper, len(self.found)))
+
+    def result(self) -> Row:
+        """Return the row with the measured times."""
+        median = median_times(self.found)
+        return replace(self.row, measured_s=median.makespan, measured_bubble=median.bubble_ratio)
+
+
+def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
+    """Yield the row of every program for this number of ranks, without times, and the program where there is one.
+
+    Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D it runs once more for each of its own
+    parameters, with the number after the default. The schedules of ORDER run with two replicas too.
+    """
+    for schedule in names():
+        for micro_batches in (ranks, 2 * ranks):
+            row, program = compiled(Row(schedule, {}, ranks, micro_batches, 1))
+            yield row, program
+            values = program.header.parameters if program and micro_batches == ranks else {}
+            for name in [name for name in values if name not in ("D", "N")]:
+                yield compiled(replace(row, own={name: values[name] + 1}))
+    if ranks // 2 in RANKS:
+        for schedule in ORDER:
+            yield compiled(Row(schedule, {}, ranks // 2, ranks // 2, width=2))
+
+
+def compiled(row: Row) -> tuple[Row, Program | None]:
+    """Return a row and its program, or the row with the requirement that does not hold."""
+    try:
+        found = compile_schedule(row.schedule, {"D": row.depth, "N": row.micro_batches, **row.own}, row.width)
+    except ChimeraError as error:
+        if any(d.code != "E210" for d in error.diagnostics):  # E210: a `require` does not hold
+            raise
+        return replace(row, reason=error.diagnostics[0].message), None
+    return row, found.program
 
 
 def measure(unit_ms: int) -> list[dict[str, Any]]:
-    """Run as one rank: return all rows for this number of ranks."""
-    return [asdict(row) for row in Ranks(unit_ms).rows()]
+    """Run as one rank: return all rows for this number of ranks.
+
+    A round runs every program once, so that other load on the machine does not affect all iterations of one program.
+    """
+    transport = Gloo()
+    runs = [(row, Run(row, program, unit_ms, transport) if program else None) for row, program in programs(transport.world)]
+    for number in range(ITERATIONS):
+        progress(f"{transport.world} ranks: round {number + 1} of {ITERATIONS}")
+        for _, run in runs:
+            if run is not None:
+                run.iterate()
+    return [asdict(row if run is None else run.result()) for row, run in runs]
 
 
 def report(unit_ms: int, rows: list[Row]) -> tuple[str, bool]:
     """Return the table and the goals, and whether all goals are met."""
     head = ("schedule", "D", "N", "predicted", "measured", "error", "bubble, predicted", "bubble, measured")
-    text = f"A unit of cost is {unit_ms} ms. Times are medians of {ITERATIONS} iterations.\n\n"
+    text = f"A unit of cost is {unit_ms} ms. Times are medians of {ITERATIONS} rounds.\n\n"
     text += table(head, [row.cells() for row in rows])
     measured = [row for row in rows if not row.reason]
     goals = {

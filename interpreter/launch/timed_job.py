@@ -12,6 +12,7 @@ from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tracing import write_trace
 from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
 from chimerac.interpreter.training.trainer import Trainer
@@ -43,21 +44,24 @@ class TimedJob:
         record.say("\n" + self.measure(transport, record).table())
         return 0
 
-    def measure(self, transport: Transport, record: Record | None = None) -> Comparison:
-        """Run all iterations and return what was predicted and measured; called by all ranks together.
+    def measure(self, transport: Transport, record: Record) -> Comparison:
+        """Run all iterations and return what was predicted and measured; called by all ranks together."""
+        trainer = self.trainer(transport)
+        found = [measured_times(trainer, self.sleeper, number) for number in range(trainer.settings.iterations)]
+        write_trace(trainer.pipeline, self.settings.trace, record)
+        return Comparison(self.predicted, median_times(found))
 
-        An iteration whose tasks do not sleep warms up.
-        """
-        settings = training_settings(self.settings)
-        arguments = (self.plan.program, self.model, ZeroSamples(), transport, settings)
+    def trainer(self, transport: Transport) -> Trainer:
+        """Return the trainer of this rank, after an iteration whose tasks do not sleep; called by all ranks together."""
+        arguments = (self.plan.program, self.model, ZeroSamples(), transport, training_settings(self.settings))
         trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
         self.sleeper.unit_s = 0.0
         measured_times(trainer, self.sleeper, 0)
         self.sleeper.unit_s = self.unit_s
-        found = [measured_times(trainer, self.sleeper, iteration) for iteration in range(settings.iterations)]
-        if record is not None:
-            write_trace(trainer.pipeline, self.settings.trace, record)
-        predicted = self.plan.predicted
-        if predicted is not None:
-            predicted = replace(predicted, makespan=predicted.makespan * self.unit_s)
-        return Comparison(predicted, median_times(found))
+        return trainer
+
+    @property
+    def predicted(self) -> IterationTimes | None:
+        """Return the simulator's times, in seconds; None if the compiler is not installed."""
+        times = self.plan.predicted
+        return None if times is None else replace(times, makespan=times.makespan * self.unit_s)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.batch import TensorBatch
@@ -120,7 +121,13 @@ def tokens_of(z: Sizes, micro_batches: int) -> Tensor:
 def pipeline_of(program: Program, z: Sizes, transport: Transport) -> Pipeline:
     """Return this rank's pipeline of a program for a model."""
     model = model_of(z)
-    return Pipeline.of(program, partitioned(program, model, describe(model, SAMPLES)), transport, SEED)
+    return Pipeline.of(program, partitioned(program, model, description_of(z)), transport, SEED)
+
+
+@cache
+def description_of(z: Sizes) -> ModelDescription:
+    """Return the description of the model, measured once."""
+    return describe(model_of(z), SAMPLES)
 
 
 def iteration_of(pipe: Pipeline, z: Sizes) -> Callable[[], None]:

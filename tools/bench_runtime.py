@@ -23,12 +23,11 @@ from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZB
 
 from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import compile_schedule
-from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import build_stage
 from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import table
 from tools import bench_bare
-from tools.bench_models import GPT, SAMPLES, SEED, TINY, Sizes, iteration_of, mean_loss, model_of, pipeline_of, tokens_of
+from tools.bench_models import GPT, SEED, TINY, Sizes, description_of, iteration_of, mean_loss, model_of, pipeline_of, tokens_of
 from tools.bench_ranks import benchmark, is_rank, on_ranks, ratio_cells, ratios, run_rank, timed_rounds
 
 RANKS = 2
@@ -69,7 +68,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
     model, tokens, rank = model_of(z), tokens_of(z, micro_batches), dist.get_rank()
     each = 1 if name in ("GPipe", "1F1B") else 2
     stages = RANKS * each
-    cut = balanced(describe(model, SAMPLES), stages).layers
+    cut = balanced(description_of(z), stages).layers
     mine = [rank, stages - 1 - rank] if name in V_SHAPED else list(range(rank, stages, RANKS))
     modules = {s: nn.Sequential(*build_stage(model, cut[s], SEED).layers) for s in mine}
     parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]
@@ -87,7 +86,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
 def by_hand(z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return the loop of tools/bench_bare.py for Chimera."""
     model = model_of(z)
-    halves = [build_stage(model, layers, SEED) for layers in balanced(describe(model, SAMPLES), 2).layers]
+    halves = [build_stage(model, layers, SEED) for layers in balanced(description_of(z), 2).layers]
     groups = [dist.new_group([0, 1]) for _ in range(4)]
     return bench_bare.chimera(*halves, tokens_of(z, micro_batches), groups)  # type: ignore[arg-type]
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from chimerac.interpreter.transport import Pending
 from chimerac.interpreter.transport.gloo import Gloo
 
-PIECE = 2**18  # elements
 TIMEOUT_S = 120.0
 
 
@@ -31,8 +30,8 @@ class SlowLink(Gloo):
 
     The sum of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring all-reduce
     sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are free. A
-    rank's sums use its link one after another, in the order of their launches. They are real: a thread sums piece after piece,
-    and each piece waits until the link would have carried it. So the processors have the work of a sum while it is on its way.
+    rank's sums use its link one after another, in the order of their launches. They are real: a thread sums them
+    with gloo, and each is complete when the link would have carried it.
 
     bandwidth: in bytes per second.
     """
@@ -63,8 +62,6 @@ class SlowLink(Gloo):
     def _sum(self, ranks: tuple[int, ...], buffer: Tensor) -> None:
         group, share = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks)
         dist.all_reduce(torch.zeros(1), group=group)  # it ends when the link of every rank has come to this sum
-        begin, carried = time.monotonic(), 0
-        for piece in buffer.split(PIECE):
-            dist.all_reduce(piece, group=group)
-            carried += piece.nbytes
-            time.sleep(max(0.0, begin + share * carried / self.bandwidth - time.monotonic()))
+        due = time.monotonic() + share * buffer.nbytes / self.bandwidth
+        dist.all_reduce(buffer, group=group)
+        time.sleep(max(0.0, due - time.monotonic()))

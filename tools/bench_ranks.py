@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,7 +93,8 @@ def ratio_cells(found: tuple[float, float, float]) -> tuple[str, str]:
 
 def verdict(goal: str, failures: Sequence[str]) -> str:
     """Return a goal as an item of a list. failures: where it is missed."""
-    return f"- {goal}: {'missed: ' + '; '.join(failures) if failures else 'met'}.\n"
+    text = f"- {goal}: {'missed: ' + '; '.join(failures) if failures else 'met'}."
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False) + "\n"
 
 
 def benchmark(name: str, doc: str, measured: Callable[[int], tuple[str, bool]], number: str, default: int) -> int:

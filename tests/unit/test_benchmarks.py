@@ -24,7 +24,7 @@ ROWS = [
 
 def missed(text: str) -> list[str]:
     """Return the goals of a report that are missed, with the places."""
-    return [line for line in text.splitlines() if ": missed: " in line]
+    return [line for line in text.replace("\n  ", " ").splitlines() if ": missed: " in line]
 
 
 def changed(schedule: str, **fields: object) -> list[Row]:

@@ -63,12 +63,14 @@ figures: $(READY) ## rewrite every drawing and table in README and docs, and the
 	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.figures --write
 
-bench: $(READY) ## compare runtime and compiler with torch's, and timed stages with the simulation (five minutes)
+bench: $(READY) ## compare runtime and compiler with torch's, timed stages with the simulation, and measure overlap (15 to 20 minutes)
 	$(BIN)/python -m tools.bench_runtime
 	@echo
 	$(BIN)/python -m tools.bench_instructions
 	@echo
 	$(BIN)/python -m tools.bench_timed
+	@echo
+	$(BIN)/python -m tools.bench_overlap
 	@echo
 	$(BIN)/python -m tools.bench
 

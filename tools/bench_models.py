@@ -1,16 +1,25 @@
-"""The models of the runtime benchmark: the GPT with which torch.distributed.pipelining was measured, and a tiny one."""
+"""The models of the benchmarks on real ranks, the GPT with which torch.distributed.pipelining was measured and a tiny one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.runtime.batch import TensorBatch
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.transport import Transport
 
 SAMPLES, SEED = 2, 0  # samples of a micro-batch
 
@@ -107,3 +116,28 @@ def tokens_of(z: Sizes, micro_batches: int) -> Tensor:
     """Return random tokens: the inputs and the targets of an iteration."""
     generator = torch.Generator().manual_seed(SEED)
     return torch.randint(0, z.vocabulary, (micro_batches * SAMPLES, z.length), generator=generator)
+
+
+def pipeline_of(program: Program, z: Sizes, transport: Transport) -> Pipeline:
+    """Return this rank's pipeline of a program for a model."""
+    model = model_of(z)
+    return Pipeline.of(program, partitioned(program, model, description_of(z)), transport, SEED)
+
+
+@cache
+def description_of(z: Sizes) -> ModelDescription:
+    """Return the description of the model, measured once."""
+    return describe(model_of(z), SAMPLES)
+
+
+def iteration_of(pipe: Pipeline, z: Sizes) -> Callable[[], None]:
+    """Return a function that runs one iteration of a pipeline and clears the gradients."""
+    count = pipe.program.header.micro_batches
+    tokens, draws = tokens_of(z, count), [Draws(SEED, 0, ())] * count
+
+    def iterate() -> None:
+        pipe.run(TensorBatch((tokens,), tokens, count, tokens.numel(), draws))
+        for stage in pipe.stages.values():
+            stage.zero_grad()
+
+    return iterate

@@ -9,16 +9,10 @@ other load on the machine affects all. A ratio is computed in each round; the ta
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,21 +23,15 @@ from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZB
 
 from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import compile_schedule
-from chimerac.interpreter.pipeline.pipeline import Pipeline
-from chimerac.interpreter.runtime.batch import TensorBatch
-from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.model import build_stage
-from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
-from chimerac.interpreter.transport.gloo import Gloo, join, leave
-from tests.proof.record import record, stamp, table
+from chimerac.interpreter.transport.gloo import Gloo
+from tests.proof.record import table
 from tools import bench_bare
 from tools.bench_instructions import Instant
-from tools.bench_models import GPT, SAMPLES, SEED, TINY, Sizes, mean_loss, model_of, tokens_of
+from tools.bench_models import GPT, SEED, TINY, Sizes, description_of, iteration_of, mean_loss, model_of, pipeline_of, tokens_of
+from tools.bench_ranks import benchmark, is_rank, on_ranks, ratio_cells, ratios, run_rank, timed_rounds
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
 RANKS = 2
 OURS: dict[str, dict[str, int]] = {"gpipe": {}, "1f1b": {}, "interleaved": {"v": 2}, "zb_v": {}, "chimera": {}}
 V_SHAPED = {"ZBV": ScheduleZBVZeroBubble, "DualPipeV": ScheduleDualPipeV}
@@ -74,16 +62,8 @@ EFFICIENCY = {"GPT, N=8": 0.93, "GPT, N=16": 0.95}  # at least
 def ours(name: str, z: Sizes, micro_batches: int, transport: Transport) -> tuple[Callable[[], None], int]:
     """Return a function that runs one iteration with our runtime, and the number of its instructions on this rank."""
     program = compile_schedule(name, {"D": transport.world, "N": micro_batches, **OURS[name]}).program
-    model, tokens = model_of(z), tokens_of(z, micro_batches)
-    pipe = Pipeline.of(program, partitioned(program, model, describe(model, SAMPLES)), transport, SEED)
-    draws = [Draws(SEED, 0, ())] * micro_batches
-
-    def iterate() -> None:
-        pipe.run(TensorBatch((tokens,), tokens, micro_batches, tokens.numel(), draws))
-        for stage in pipe.stages.values():
-            stage.zero_grad()
-
-    return iterate, len(pipe.executor.stream)
+    pipe = pipeline_of(program, z, transport)
+    return iteration_of(pipe, z), len(pipe.executor.stream)
 
 
 def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
@@ -91,7 +71,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
     model, tokens, rank = model_of(z), tokens_of(z, micro_batches), dist.get_rank()
     each = 1 if name in ("GPipe", "1F1B") else 2
     stages = RANKS * each
-    cut = balanced(describe(model, SAMPLES), stages).layers
+    cut = balanced(description_of(z), stages).layers
     mine = [rank, stages - 1 - rank] if name in V_SHAPED else list(range(rank, stages, RANKS))
     modules = {s: nn.Sequential(*build_stage(model, cut[s], SEED).layers) for s in mine}
     parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]
@@ -109,7 +89,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
 def by_hand(z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return the loop of tools/bench_bare.py for Chimera."""
     model = model_of(z)
-    halves = [build_stage(model, layers, SEED) for layers in balanced(describe(model, SAMPLES), 2).layers]
+    halves = [build_stage(model, layers, SEED) for layers in balanced(description_of(z), 2).layers]
     groups = [dist.new_group([0, 1]) for _ in range(4)]
     return bench_bare.chimera(*halves, tokens_of(z, micro_batches), groups)  # type: ignore[arg-type]
 
@@ -132,35 +112,17 @@ def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:
             runners[f"torch {name}"] = theirs(name, z, micro_batches)
     runners["chimera by hand"] = by_hand(z, micro_batches)
     times: dict[str, list[float]] = {name: [] for name in runners}
-    for number in range(rounds + 1):
-        for name, run in runners.items():
-            dist.barrier()
-            start = time.perf_counter()
-            run()
-            dist.barrier()
-            if number:  # the first round is a warm-up
-                times[name].append(time.perf_counter() - start)
+    for name, seconds in timed_rounds(runners, rounds):
+        times[name].append(seconds)
     times["ideal"] = [t / RANKS for t in times["alone"]]
     best = min((name for name in times if name.startswith("torch")), key=lambda name: statistics.median(times[name]))
     times["best of torch"] = times[best]
     return {"times": times, "counts": counts, "best": best}
 
 
-def rank(out: Path, rounds: int) -> None:
-    """Run as one rank; rank 0 writes the results to `out`."""
-    torch.set_num_threads(1)
-    join(timeout_s=120)
-    found = {name: measure(z, n, rounds if z is GPT else 3 * rounds) for name, (z, n) in RUNS.items()}
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps(found))
-    leave()
-
-
-def ratios(times: dict[str, list[float]], a: str, b: str) -> tuple[float, float, float]:
-    """Return the first quartile, the median and the third quartile of the times of `a` divided by those of `b`."""
-    found = [x / y for x, y in zip(times[a], times[b], strict=True)]
-    low, median, high = statistics.quantiles(found, n=4, method="inclusive")
-    return low, median, high
+def measure_all(rounds: int) -> dict[str, Any]:
+    """Return what `measure` finds for every model and number of micro-batches."""
+    return {name: measure(z, n, rounds if z is GPT else 3 * rounds) for name, (z, n) in RUNS.items()}
 
 
 def report(found: dict[str, Any]) -> tuple[str, bool]:
@@ -173,10 +135,11 @@ def report(found: dict[str, Any]) -> tuple[str, bool]:
         )
         rows = []
         for a, b, most in GOALS[run]:
-            low, median, high = ratios(times, a, b)
+            found_ratios = ratios(times[a], times[b])
+            median = found_ratios[1]
             ok = median <= most if most is not None else median >= EFFICIENCY[run]
             goal = f"at most {most:.2f}" if most is not None else f"at least {EFFICIENCY[run]:.2f}"
-            rows.append([a, b, f"{median:.3f}", f"{low:.3f} to {high:.3f}", goal, "met" if ok else "missed"])
+            rows.append([a, b, *ratio_cells(found_ratios), goal, "met" if ok else "missed"])
             met &= ok
         text += table(["time of", "beside", "ratio", "quartiles", "goal", ""], rows) + "\n"
         each = [
@@ -190,27 +153,8 @@ def report(found: dict[str, Any]) -> tuple[str, bool]:
     return text, met
 
 
-def main() -> int:
-    """Start both ranks, and print or record their results. Return 1 if a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rounds", nargs="?", type=int, default=7)
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "times.json"
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "BENCH_OUT": str(out)}
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        subprocess.run([*command, __file__, str(options.rounds)], env=environment, check=True)
-        text, met = report(json.loads(out.read_text()))
-    print(text)
-    if options.write:
-        record("runtime", stamp(time.monotonic() - begin, SEED, ("torch",)) + text, PAGE)
-    return 0 if met else 1
-
-
 if __name__ == "__main__":
-    if "RANK" in os.environ:
-        rank(Path(os.environ["BENCH_OUT"]), int(sys.argv[1]))
+    if is_rank():
+        run_rank(partial(measure_all, int(sys.argv[1])))
     else:
-        sys.exit(main())
+        sys.exit(benchmark("runtime", __doc__, lambda n: report(on_ranks("tools.bench_runtime", RANKS, n)), "ROUNDS", 7))

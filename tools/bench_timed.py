@@ -1,67 +1,187 @@
-"""Compares measured times of schedules with the simulation: timed stages run on real gloo ranks.
+"""Compares measured times of every schedule of the library with the simulation: timed stages run on real gloo ranks.
 
-    python -m tools.bench_timed [MILLISECONDS]     of a unit of cost, default 40
+    python -m tools.bench_timed [MILLISECONDS]     of a unit of cost, default 25
+    python -m tools.bench_timed --write            and records the result in docs/benchmarks.md
 
-The exit status is 1 if a measured makespan differs from the simulated one by more than 5 %. Timed stages sleep instead of
-computing, so ranks can share processors. Everything else is as in training. One set of ranks runs all schedules of a depth.
+Timed stages sleep instead of computing, so ranks can share processors. Everything else is as in training. One set of ranks
+runs all programs of a number of ranks. The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-SCHEDULES = ("gpipe", "1f1b", "chimera")
-DEPTHS = (4, 8)
-ITERATIONS = 4
+from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.library import names
+from chimerac.interpreter.launch.compiling import plan_of
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.timed_job import TimedJob
+from chimerac.interpreter.runtime.times import IterationTimes
+from chimerac.interpreter.training.timed import measured_times, median_times
+from chimerac.interpreter.transport.gloo import Gloo
+from tests.proof.record import table
+from tools.bench_ranks import benchmark, is_rank, on_ranks, progress, run_rank, verdict
+
+RANKS = (4, 8)
+ITERATIONS = 3
 TOLERANCE = 0.05
+MESSAGE = Tensor((4, 256), "float32", gradient=True)  # 4 kB: the predictions are of transfers that take no time
+ORDER = ("chimera_zb", "chimera", "1f1b")  # at N = D, the fastest first
 
 
-def main(unit_ms: float) -> int:
-    """Run all depths, one after the other, and print one table. Return 1 if one of them fails."""
-    print(f"unit {unit_ms:g} ms, median of {ITERATIONS - 1} iterations\n")
-    print("schedule   D   N   predicted   measured             bubble   measured", flush=True)
-    status = 0
-    for depth in DEPTHS:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(depth)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        status |= subprocess.run([*command, __file__, str(unit_ms)], env=environment, check=False).returncode
-    return int(status != 0)
+@dataclass(frozen=True)
+class Row:
+    """What was found about a schedule at a depth, a number of micro-batches of a replica, and a width.
+
+    own: its own parameters that differ from their defaults. Times are in seconds.
+    reason: why there is no program; empty if there is one.
+    """
+
+    schedule: str
+    own: Mapping[str, int]
+    depth: int
+    micro_batches: int
+    width: int
+    predicted_s: float = 0.0
+    measured_s: float = 0.0
+    predicted_bubble: float = 0.0
+    measured_bubble: float = 0.0
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the schedule with its parameters besides D and N, and its width."""
+        others = {**self.own, **({"W": self.width} if self.width > 1 else {})}
+        return ", ".join([self.schedule, *(f"{name}={value}" for name, value in others.items())])
+
+    @property
+    def error(self) -> float:
+        """Return by how much the measured makespan differs from the predicted one, relative to it."""
+        return self.measured_s / self.predicted_s - 1
+
+    def cells(self) -> tuple[object, ...]:
+        """Return the row of the table."""
+        head = (self.name, self.depth, self.micro_batches)
+        if self.reason:
+            return (*head, self.reason, "", "", "", "")
+        times = (f"{self.predicted_s:.3f} s", f"{self.measured_s:.3f} s", f"{100 * self.error:+.1f} %")
+        return (*head, *times, f"{self.predicted_bubble:.3f}", f"{self.measured_bubble:.3f}")
 
 
-def rank(unit_ms: float) -> int:
-    """Run as one rank: every schedule at N = D and N = 2 D. Return 1 if one differs by more than TOLERANCE."""
-    from chimerac.compiler import compile_schedule
-    from chimerac.interpreter.launch.compiling import plan_of
-    from chimerac.interpreter.launch.options import parse_options
-    from chimerac.interpreter.launch.timed_job import TimedJob
-    from chimerac.interpreter.launch.workloads import model_of
-    from chimerac.interpreter.transport.gloo import Gloo, join, leave
+class Run:
+    """A program that this rank runs with timed stages. row: without the measured times."""
 
-    join(timeout_s=60)
-    transport, depth, status = Gloo(), int(os.environ["WORLD_SIZE"]), 0
-    settings = parse_options(["--timed", str(unit_ms), "--iterations", str(ITERATIONS)])
-    for name in SCHEDULES:
-        for micro_batches in (depth, 2 * depth):
-            plan = plan_of(compile_schedule(name, {"D": depth, "N": micro_batches}).program, timed=True)
-            found = TimedJob(plan, settings, unit_ms, model_of(settings, plan.program)).measure(transport)
-            assert found.predicted is not None
-            error = found.measured.makespan / found.predicted.makespan - 1
-            status |= int(abs(error) > TOLERANCE)
-            if transport.rank == 0:
-                p, m = found.predicted, found.measured
-                times = f"{p.makespan:7.3f} s  {m.makespan:7.3f} s  {100 * error:+5.1f} %"
-                print(
-                    f"{name:<9}{depth:>3} {micro_batches:>3}   {times}      {p.bubble_ratio:7.3f}    {m.bubble_ratio:7.3f}",
-                    flush=True,
-                )
-    leave()
-    return status
+    def __init__(self, row: Row, program: Program, unit_ms: int, transport: Gloo) -> None:
+        settings = parse_options(["--timed", str(unit_ms)])
+        self.job = TimedJob(plan_of(program, timed=True), settings, unit_ms, MESSAGE)
+        self.trainer, self.found = self.job.trainer(transport), list[IterationTimes]()
+        predicted = self.job.predicted
+        assert predicted is not None
+        self.row = replace(row, predicted_s=predicted.makespan, predicted_bubble=predicted.bubble_ratio)
+
+    def iterate(self) -> None:
+        """Run one iteration; called by all ranks together."""
+        self.found.append(measured_times(self.trainer, self.job.sleeper, len(self.found)))
+
+    def result(self) -> Row:
+        """Return the row with the measured times."""
+        median = median_times(self.found)
+        return replace(self.row, measured_s=median.makespan, measured_bubble=median.bubble_ratio)
+
+
+def programs(ranks: int) -> Iterator[tuple[Row, Program | None]]:
+    """Yield the row of every program for this number of ranks, without times, and the program where there is one.
+
+    Every schedule of the library runs with its defaults at N = D and N = 2 D. At N = D it runs once more for each of its own
+    parameters, with the number after the default. The schedules of ORDER run with two replicas too.
+    """
+    for schedule in names():
+        for micro_batches in (ranks, 2 * ranks):
+            row, program = compiled(Row(schedule, {}, ranks, micro_batches, 1))
+            yield row, program
+            values = program.header.parameters if program and micro_batches == ranks else {}
+            for name in [name for name in values if name not in ("D", "N")]:
+                yield compiled(replace(row, own={name: values[name] + 1}))
+    if ranks // 2 in RANKS:
+        for schedule in ORDER:
+            yield compiled(Row(schedule, {}, ranks // 2, ranks // 2, width=2))
+
+
+def compiled(row: Row) -> tuple[Row, Program | None]:
+    """Return a row and its program, or the row with the requirement that does not hold."""
+    try:
+        found = compile_schedule(row.schedule, {"D": row.depth, "N": row.micro_batches, **row.own}, row.width)
+    except ChimeraError as error:
+        if any(d.code != "E210" for d in error.diagnostics):  # E210: a `require` does not hold
+            raise
+        return replace(row, reason=error.diagnostics[0].message), None
+    return row, found.program
+
+
+def measure(unit_ms: int) -> list[dict[str, Any]]:
+    """Run as one rank: return all rows for this number of ranks.
+
+    A round runs every program once, so that other load on the machine does not affect all iterations of one program.
+    """
+    transport = Gloo()
+    runs = [(row, Run(row, program, unit_ms, transport) if program else None) for row, program in programs(transport.world)]
+    for number in range(ITERATIONS):
+        progress(f"{transport.world} ranks: round {number + 1} of {ITERATIONS}")
+        for _, run in runs:
+            if run is not None:
+                run.iterate()
+    return [asdict(row if run is None else run.result()) for row, run in runs]
+
+
+def report(unit_ms: int, rows: list[Row]) -> tuple[str, bool]:
+    """Return the table and the goals, and whether all goals are met."""
+    head = ("schedule", "D", "N", "predicted", "measured", "error", "bubble, predicted", "bubble, measured")
+    text = f"A unit of cost is {unit_ms} ms. Times are medians of {ITERATIONS} rounds.\n\n"
+    text += table(head, [row.cells() for row in rows])
+    measured = [row for row in rows if not row.reason]
+    goals = {
+        f"every makespan within {100 * TOLERANCE:.0f} % of the simulated one": [
+            f"{row.name} at {row.depth}, {row.micro_batches}: {100 * row.error:+.1f} %"
+            for row in measured
+            if abs(row.error) > TOLERANCE
+        ],
+        "every schedule measured at every D": [
+            f"{name} at D = {depth}" for depth in RANKS for name in names() if not _of(measured, name, depth)
+        ],
+        f"measured {' < '.join(ORDER)} at N = D": list(_out_of_order(measured)),
+    }
+    return text + "".join(verdict(goal, failures) for goal, failures in goals.items()), not any(goals.values())
+
+
+def _of(rows: list[Row], schedule: str, depth: int) -> list[Row]:
+    return [row for row in rows if (row.schedule, row.depth) == (schedule, depth)]
+
+
+def _out_of_order(rows: list[Row]) -> Iterator[str]:
+    """Yield the places where the measured makespans of ORDER are not in this order."""
+    plain = [row for row in rows if not row.own and row.micro_batches == row.depth]
+    for depth, width in sorted({(row.depth, row.width) for row in plain}):
+        found = {row.schedule: row.measured_s for row in plain if (row.depth, row.width) == (depth, width)}
+        times = [found[name] for name in ORDER if name in found]
+        if times != sorted(times):
+            yield f"D = {depth}, W = {width}: {', '.join(f'{seconds:.3f} s' for seconds in times)}"
+
+
+def measured_on_all(unit_ms: int) -> tuple[str, bool]:
+    """Run one set of ranks after another; return the table and the goals, and whether all goals are met."""
+    found = [on_ranks("tools.bench_timed", ranks, unit_ms) for ranks in RANKS]
+    return report(unit_ms, [Row(**row) for rows in found for row in rows])
 
 
 if __name__ == "__main__":
-    milliseconds = float(sys.argv[1]) if len(sys.argv) > 1 else 40.0
-    sys.exit(rank(milliseconds) if "RANK" in os.environ else main(milliseconds))
+    if is_rank():
+        run_rank(partial(measure, int(sys.argv[1])))
+    else:
+        sys.exit(benchmark("timed", __doc__, measured_on_all, "MILLISECONDS", 25))

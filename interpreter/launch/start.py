@@ -14,6 +14,8 @@ from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.timed_job import TimedJob
 from chimerac.interpreter.launch.workloads import data_of, model_of
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.training.settings import samples_per_micro_batch
 from chimerac.interpreter.transport import Transport, gloo, nccl
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.interpreter.transport.rendezvous import rendezvous
@@ -30,7 +32,9 @@ def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
     ranks_here: how many ranks this machine has.
     """
     if settings.timed is not None:
-        return TimedJob(plan, settings, settings.timed, model_of(settings, plan.program))
+        size = samples_per_micro_batch(plan.program, settings.micro_batch)
+        first = describe(model_of(settings, plan.program), size).layers[0]
+        return TimedJob(plan, settings, settings.timed, message=first.boundary[0])
     return TrainingJob(plan, settings, model_of(settings, plan.program), data_of(settings), ranks_here)
 
 

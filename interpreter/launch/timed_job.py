@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from chimerac.chimera_ir.boundary import Tensor
 from chimerac.interpreter.launch.agreement import compare
 from chimerac.interpreter.launch.job import products, training_settings
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tracing import write_trace
-from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
+from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 from chimerac.interpreter.training.timed import Comparison, Sleeper, ZeroSamples, measured_times, median_times, timed_model
 from chimerac.interpreter.training.trainer import Trainer
@@ -22,15 +22,15 @@ from chimerac.interpreter.transport import Transport
 class TimedJob:
     """A timed run: the program with messages of the model's size, and stages that only sleep.
 
-    unit_ms: milliseconds of sleep for one unit of cost; model: its first boundary value has the size of all messages.
+    unit_ms: milliseconds for one unit of cost; message: the tensor that each stage passes to the next one.
     """
 
-    def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, model: Model) -> None:
+    def __init__(self, plan: Plan, settings: RunSettings, unit_ms: float, message: Tensor) -> None:
         self.plan, self.settings, self.unit_s = plan, settings, unit_ms / 1000
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
-        boundary = describe(model, size).layers[0].boundary[0]
-        program = replace(plan.program.with_header(tied=()), partition=None)  # both are of the real model
-        self.model = partitioned(program, *timed_model(plan.program, boundary, size, Sleeper(self.unit_s)))
+        program = replace(plan.program.with_header(tied=()), partition=None)  # both belong to the real model
+        self.sleeper = Sleeper(self.unit_s)
+        self.model = partitioned(program, *timed_model(plan.program, message, size, self.sleeper))
 
     def run(self, transport: Transport) -> int:
         """Run, report the times on rank 0, and return the exit code."""
@@ -44,15 +44,24 @@ class TimedJob:
         record.print_text("\n" + self.measure(transport, record).table())
         return 0
 
-    def measure(self, transport: Transport, record: Record | None = None) -> Comparison:
+    def measure(self, transport: Transport, record: Record) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
-        settings = training_settings(self.settings)
-        profile_ranges = self.settings.profile_ranges
-        trainer = Trainer(self.plan.program, self.model, ZeroSamples(), transport, settings, profile_ranges=profile_ranges)
-        times = [measured_times(trainer, iteration) for iteration in range(settings.iterations)]
-        if record is not None:
-            write_trace(trainer.pipeline, self.settings.trace, record)
-        predicted = self.plan.predicted
-        if predicted is not None:
-            predicted = replace(predicted, makespan=predicted.makespan * self.unit_s)
-        return Comparison(predicted, median_times(times))
+        trainer = self.trainer(transport)
+        found = [measured_times(trainer, self.sleeper, number) for number in range(trainer.settings.iterations)]
+        write_trace(trainer.pipeline, self.settings.trace, record)
+        return Comparison(self.predicted, median_times(found))
+
+    def trainer(self, transport: Transport) -> Trainer:
+        """Return the trainer of this rank, after an iteration whose tasks do not sleep; called by all ranks together."""
+        arguments = (self.plan.program, self.model, ZeroSamples(), transport, training_settings(self.settings))
+        trainer = Trainer(*arguments, profile_ranges=self.settings.profile_ranges)
+        self.sleeper.unit_s = 0.0
+        measured_times(trainer, self.sleeper, 0)
+        self.sleeper.unit_s = self.unit_s
+        return trainer
+
+    @property
+    def predicted(self) -> IterationTimes | None:
+        """Return the simulator's times, in seconds; None if the compiler is not installed."""
+        times = self.plan.predicted
+        return None if times is None else replace(times, makespan=times.makespan * self.unit_s)

@@ -211,9 +211,10 @@ class Work:
 
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""
-        edges = self._begin_backward()
         # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
+        # They are waited for first: a backward that recomputes its forward begins when its gradient is there.
         grads = None if self.output_gradient is None else self.output_gradient.take()
+        edges = self._begin_backward()
         if edges:  # empty for a first stage without parameters
             _backward(edges, (self.iteration.one,) if grads is None else grads)
         if self.input_gradient is None:

@@ -28,23 +28,33 @@ from chimerac.interpreter.runtime.split_functions import Product
 from chimerac.interpreter.runtime.times import IterationTimes
 from chimerac.interpreter.training.trainer import Trainer
 
+NO_WAIT_NS = 100_000  # a wait that is shorter was for something that was there already
+
 
 class Sleeper:
-    """Sleeps for a number of units of cost.
+    """Sleeps for costs. unit_s: seconds for one unit of cost.
 
-    unit_s: seconds of one unit; overshoot_s: by how many seconds the last sleep was too long.
+    waited_ns: returns how long this rank has waited for other ranks, in total, as `Transport` counts it. A task that follows
+    another one without such a wait begins when that one was due to end. So the lateness of a sleep and the work of the
+    runtime between two tasks are a part of the second task, and do not add up.
     """
 
     def __init__(self, unit_s: float) -> None:
         self.unit_s = unit_s
-        self.overshoot_s = 0.0
+        self.begin(lambda: 0)
+
+    def begin(self, waited_ns: Callable[[], int]) -> None:
+        """Begin an iteration now."""
+        self._waited_ns = waited_ns
+        self._due, self._waited = time.monotonic(), waited_ns()
 
     def sleep(self, units: int) -> None:
-        """Sleep for this many units, less the overshoot of the last sleep, so that overshoots do not add up."""
-        deadline = time.monotonic() + units * self.unit_s - self.overshoot_s
-        while (remaining_s := deadline - time.monotonic()) > 0:
-            time.sleep(remaining_s)
-        self.overshoot_s = time.monotonic() - deadline
+        """Sleep for this many units from the beginning of the task."""
+        waited = self._waited_ns()
+        start = self._due if waited - self._waited < NO_WAIT_NS else time.monotonic()
+        self._due, self._waited = start + units * self.unit_s, waited
+        while (left := self._due - time.monotonic()) > 0:
+            time.sleep(left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +111,14 @@ class TimedStage(nn.Module):
         costs = program.costs
         self.costs = TaskCosts(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
         self.is_first, self.shape, self.sleeper = stage == 0, shape, sleeper
-        # The first stage has no input gradient. Without this parameter autograd would not run its backward.
+        # The first stage has no input gradient. Without a parameter that it uses autograd would not run its backward.
         self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
         self.sleeper.sleep(self.costs.forward)
-        x = torch.zeros(self.shape) + self.parameter if self.is_first else x + self.parameter
+        if self.is_first:
+            x = torch.zeros(self.shape) + self.parameter
         return with_sleeping_backward(x, self.sleeper, self.costs)
 
 
@@ -143,18 +154,22 @@ class ZeroSamples:
         return len(numbers)
 
 
-def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:
-    """Run one iteration that all ranks begin at the same time, and measure it; called by all ranks together."""
-    trainer.transport.all_reduce(torch.zeros(1))  # a barrier
+def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> IterationTimes:
+    """Run one iteration that all ranks begin together, and measure it; called by all ranks together.
+
+    sleeper: of the stages of this rank.
+    """
+    transport = trainer.transport
+    transport.all_reduce(torch.zeros(1))
+    sleeper.begin(lambda: transport.waited_ns)
     loss = trainer.gradients(iteration)
     return MeasuredTimes.of(trainer.update(iteration, loss, trainer.pipeline.figures.row()).figures)
 
 
-def median_times(iterations: Sequence[IterationTimes]) -> IterationTimes:
-    """Return the iteration with the median makespan. The first iteration is a warm-up and left out, if there are others."""
-    counted = iterations[1:] or iterations
-    median = statistics.median_low([t.makespan for t in counted])
-    return next(t for t in counted if t.makespan == median)
+def median_times(found: Sequence[IterationTimes]) -> IterationTimes:
+    """Return the iteration with the median makespan; the shorter one of two."""
+    middle = statistics.median_low([t.makespan for t in found])
+    return next(t for t in found if t.makespan == middle)
 
 
 @dataclass(frozen=True, slots=True)

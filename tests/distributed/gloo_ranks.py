@@ -5,26 +5,30 @@ Usage: torchrun --nproc-per-node 4 tests/distributed/gloo_ranks.py OUT
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.helpers_loopback import deep_model, differences_of_rank, rank_of
+from tools.slow_link import SlowLink
 
-# name: (schedule, parameters, width, whether messages are staged through other memory, as on a GPU)
+STAGED = partial(Gloo, staged=True)  # messages are staged through other memory, as on a GPU
+# name: (schedule, parameters, width, transport)
 CASES = {
-    "chimera": ("chimera", {"D": 4, "N": 8}, 1, False),
-    "1f1b": ("1f1b", {"D": 4, "N": 6}, 1, False),
-    "gpipe": ("gpipe", {"D": 4, "N": 4}, 1, False),
-    "interleaved": ("interleaved", {"D": 4, "N": 4}, 1, False),
-    "chimera_zb": ("chimera_zb", {"D": 4, "N": 5, "f": 2}, 1, False),
-    "zb_v": ("zb_v", {"D": 4, "N": 7}, 1, False),
-    "dualpipe": ("dualpipe", {"D": 4, "N": 8}, 1, False),
-    "chimera_doubling": ("chimera_doubling", {"D": 4, "N": 7}, 1, False),
-    "chimera_doubling, recomputing": ("chimera_doubling", {"D": 4, "N": 8, "again": 1}, 1, False),
-    "two replicas of chimera": ("chimera", {"D": 2, "N": 4}, 2, False),
-    "chimera, staged": ("chimera", {"D": 4, "N": 4}, 1, True),
-    "dualpipe, staged": ("dualpipe", {"D": 4, "N": 8}, 1, True),
+    "chimera": ("chimera", {"D": 4, "N": 8}, 1, Gloo),
+    "1f1b": ("1f1b", {"D": 4, "N": 6}, 1, Gloo),
+    "gpipe": ("gpipe", {"D": 4, "N": 4}, 1, Gloo),
+    "interleaved": ("interleaved", {"D": 4, "N": 4}, 1, Gloo),
+    "chimera_zb": ("chimera_zb", {"D": 4, "N": 5, "f": 2}, 1, Gloo),
+    "zb_v": ("zb_v", {"D": 4, "N": 7}, 1, Gloo),
+    "dualpipe": ("dualpipe", {"D": 4, "N": 8}, 1, Gloo),
+    "chimera_doubling": ("chimera_doubling", {"D": 4, "N": 7}, 1, Gloo),
+    "chimera_doubling, recomputing": ("chimera_doubling", {"D": 4, "N": 8, "again": 1}, 1, Gloo),
+    "two replicas of chimera": ("chimera", {"D": 2, "N": 4}, 2, Gloo),
+    "chimera, eager sums in a thread": ("chimera", {"D": 4, "N": 8}, 1, SlowLink),
+    "chimera, staged": ("chimera", {"D": 4, "N": 4}, 1, STAGED),
+    "dualpipe, staged": ("dualpipe", {"D": 4, "N": 8}, 1, STAGED),
 }
 
 
@@ -32,9 +36,9 @@ def main() -> None:
     """Run two iterations of every case without updating the weights."""
     join(timeout_s=60)
     results = {}
-    for name, (schedule, parameters, width, staged) in CASES.items():
+    for name, (schedule, parameters, width, make_transport) in CASES.items():
         program = compile_schedule(schedule, parameters, width).program
-        transport = Gloo(staged=staged)
+        transport = make_transport()
         model = deep_model(6)
         found = rank_of(program, model, iterations=2)(transport)
         result = {"loss": found.loss, "wrong": list(differences_of_rank(program, model, found, iteration=1))}

@@ -1,0 +1,95 @@
+"""The reports of the benchmarks on real ranks: which goals are missed. What they measure is not tested."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from chimerac.compiler.library import names
+from tests.proof.record import recorded
+from tools import bench_overlap, bench_timed
+from tools.bench_overlap import LATE, RUNS, SYNCS
+from tools.bench_ranks import PAGE, ratios
+from tools.bench_timed import RANKS, Row
+
+MEASURED_S = {"chimera_zb": 1.0, "chimera": 1.2, "1f1b": 1.5}
+ROWS = [
+    Row(name, {}, depth, depth, 1, MEASURED_S.get(name, 2.0), MEASURED_S.get(name, 2.0), 0.2, 0.2)
+    for depth in RANKS
+    for name in names()
+]
+
+
+def missed(text: str) -> list[str]:
+    """Return the goals of a report that are missed, with the places."""
+    return [line for line in text.replace("\n  ", " ").splitlines() if ": missed: " in line]
+
+
+def changed(schedule: str, **fields: object) -> list[Row]:
+    """Return ROWS with other fields in the first row of a schedule."""
+    first = next(row for row in ROWS if row.schedule == schedule)
+    return [replace(row, **fields) if row is first else row for row in ROWS]
+
+
+def test_all_goals_of_timed_stages_are_met() -> None:
+    text, met = bench_timed.report(25, ROWS)
+    assert met and not missed(text)
+    assert f"| gems, x=2, W=2 | {RANKS[0]} |" in bench_timed.report(25, changed("gems", own={"x": 2}, width=2))[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (changed("gems", measured_s=2.11), "within 5 % of the simulated one.*: gems at 4, 4: \\+5.5 %"),
+        (changed("gems", measured_s=1.89), "within 5 % of the simulated one.*: gems at 4, 4: -5.5 %"),
+        (changed("gems", reason="this does not hold: N >= 9"), "measured at every D: missed: gems at D = 4"),
+        (changed("chimera", predicted_s=0.99, measured_s=0.99), "at N = D: missed: D = 4, W = 1: 1.000 s, 0.990 s, 1.500 s"),
+    ],
+    ids=["longer", "shorter", "never measured", "out of order"],
+)
+def test_a_goal_of_timed_stages_is_missed(rows: list[Row], expected: str) -> None:
+    text, met = bench_timed.report(25, rows)
+    (line,) = missed(text)
+    assert not met
+    assert re.search(expected, line)
+
+
+def test_a_program_that_does_not_exist_says_why() -> None:
+    text, _ = bench_timed.report(25, changed("gems", reason="this does not hold: N >= 9"))
+    assert "| gems | 4 | 4 | this does not hold: N >= 9 |  |  |  |  |" in text
+
+
+def overlap(eager_exposed_s: float, eager_s: float) -> dict[str, list[dict[str, object]]]:
+    """Return what the ranks find if `sync at end` takes 2 s, of which 1 s is exposed."""
+    times = {LATE: (2.0, 1.0), "eager where idle": (2.0, 1.0), "eager": (eager_s, eager_exposed_s)}
+    rows = [
+        {"sync": sync, "gigabits": gigabits, "iteration_s": [times[sync][0]] * 3, "exposed_s": [times[sync][1]] * 3}
+        for gigabits in bench_overlap.GIGABITS
+        for sync in SYNCS
+    ]
+    return dict.fromkeys(RUNS, rows)
+
+
+def test_the_goals_of_overlap() -> None:
+    text, met = bench_overlap.report(overlap(0.3, 1.3))
+    assert met and "| 4 Gbit/s | `sync eager` | 1300 ms | 300 ms | 0.650 | 0.650 to 0.650 | 0.300 | 0.300 to 0.300 |" in text
+    for exposed_s, iteration_s, count in ((0.9, 1.9, 1), (1.1, 1.9, 2), (0.3, 2.1, 1), (1.1, 2.1, 3)):
+        text, met = bench_overlap.report(overlap(exposed_s, iteration_s))
+        assert not met and len(missed(text)) == count
+
+
+def test_each_sync_of_the_overlap_places_the_all_reduces_elsewhere() -> None:
+    run = RUNS["chimera, D=4, N=4"]
+    programs = [run.program(sync) for sync in SYNCS]
+    assert len({program.digest for program in programs}) == len(SYNCS)
+
+
+def test_a_ratio_is_computed_in_each_round() -> None:
+    assert ratios([1.0, 10.0, 100.0], [2.0, 10.0, 400.0]) == pytest.approx((0.375, 0.5, 0.75))
+
+
+def test_the_page_has_the_block_of_every_benchmark() -> None:
+    for name in ("runtime", "timed", "overlap"):
+        assert recorded(name, PAGE)

@@ -1,0 +1,115 @@
+"""What the benchmarks on real ranks have in common: they start gloo ranks, run rounds, compare times and record tables.
+
+A benchmark is one module. `main` starts it again as ranks (`on_ranks`), and each rank calls `run_rank`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from chimerac.interpreter.transport.gloo import join, leave
+from tests.proof.record import record, stamp
+from tools.bench_models import SEED
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+OUT = "BENCH_OUT"  # in the environment of a rank: the file for what rank 0 has found
+
+
+def on_ranks(module: str, count: int, *arguments: object) -> Any:
+    """Run a module as `count` ranks of this machine, with one thread each; return what its rank 0 has found.
+
+    Raises subprocess.CalledProcessError if a rank fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), OUT: str(out)}
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+        subprocess.run([*launcher, "-m", module, *map(str, arguments)], env=environment, cwd=ROOT, check=True)
+        return json.loads(out.read_text())
+
+
+def is_rank() -> bool:
+    """Return whether this process is a rank that `on_ranks` has started."""
+    return OUT in os.environ
+
+
+def run_rank(measure: Callable[[], Any]) -> None:
+    """Join the other ranks, measure on all of them together, and leave. Rank 0 writes what it has found, as JSON."""
+    torch.set_num_threads(1)
+    join(timeout_s=120)
+    found = measure()
+    if dist.get_rank() == 0:
+        Path(os.environ[OUT]).write_text(json.dumps(found))
+    leave()
+
+
+def progress(text: str) -> None:
+    """Print a line about what is measured, on rank 0."""
+    if dist.get_rank() == 0:
+        print(text, file=sys.stderr, flush=True)
+
+
+def timed_rounds(runners: Mapping[str, Callable[[], None]], rounds: int) -> Iterator[tuple[str, float]]:
+    """Run each of these once in every round, on all ranks together. Yield its name and how long all ranks took, in seconds.
+
+    A round before the first one warms up.
+    """
+    for number in range(rounds + 1):
+        for name, run in runners.items():
+            dist.barrier()
+            start = time.perf_counter()
+            run()
+            dist.barrier()
+            if number:
+                yield name, time.perf_counter() - start
+
+
+def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """Return the first quartile, the median and the third quartile of a / b, of all rounds; there are at least two."""
+    low, median, high = statistics.quantiles([x / y for x, y in zip(a, b, strict=True)], n=4, method="inclusive")
+    return low, median, high
+
+
+def ratio_cells(found: tuple[float, float, float]) -> tuple[str, str]:
+    """Return the cells of a table for what `ratios` has found: the median, and the quartiles."""
+    low, median, high = found
+    return f"{median:.3f}", f"{low:.3f} to {high:.3f}"
+
+
+def verdict(goal: str, failures: Sequence[str]) -> str:
+    """Return a goal as an item of a list. failures: where it is missed."""
+    text = f"- {goal}: {'missed: ' + '; '.join(failures) if failures else 'met'}."
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False) + "\n"
+
+
+def benchmark(name: str, doc: str, measured: Callable[[int], tuple[str, bool]], number: str, default: int) -> int:
+    """Run a benchmark as a command: print its tables, and record them on PAGE if asked to; return its exit status.
+
+    name: of its block on the page; measured: returns the tables and whether all goals are met, from the one number that the
+    command takes; number, default: the name and the default of that number.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("number", metavar=number, nargs="?", type=int, default=default)
+    parser.add_argument("--write", action="store_true", help=f"record the tables in docs/{PAGE.name}")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    text, met = measured(options.number)
+    print(text)
+    if options.write:
+        record(name, stamp(time.monotonic() - begin, SEED, ("torch",)) + text, PAGE)
+    return 0 if met else 1

@@ -1,0 +1,67 @@
+"""A transport whose all-reduces go over links of limited bandwidth, on any machine and without the rights of root."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from queue import SimpleQueue
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from chimerac.interpreter.transport import Pending
+from chimerac.interpreter.transport.gloo import Gloo
+
+TIMEOUT_S = 120.0
+
+
+class Sum(Future[None]):
+    """A sum on its way over a slow link."""
+
+    def wait(self) -> None:
+        """Return when it is complete. Raises what made it fail, and TimeoutError."""
+        self.result(TIMEOUT_S)
+
+
+class SlowLink(Gloo):
+    """Gloo, where the all-reduces of a rank share a link of limited bandwidth; messages between stages do not use it.
+
+    The sum of b bytes over n ranks occupies the link of each of them for 2 (n - 1) / n * b / bandwidth: what a ring all-reduce
+    sends (Thakur, Rabenseifner and Gropp, IJHPCA 2005). It begins when all of them have launched it and their links are free. A
+    rank's sums use its link one after another, in the order of their launches. They are real: a thread sums them
+    with gloo, and each is complete when the link would have carried it.
+
+    bandwidth: in bytes per second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bandwidth = float("inf")
+        self._launched: SimpleQueue[tuple[tuple[int, ...], Tensor, Sum]] = SimpleQueue()
+        threading.Thread(target=self._carry, name="link", daemon=True).start()
+
+    def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
+        """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
+        launched = Sum()
+        self._launched.put((ranks, buffer, launched))
+        return launched
+
+    def _carry(self) -> None:
+        """Complete the sums, one after another."""
+        while True:
+            ranks, buffer, launched = self._launched.get()
+            try:
+                self._sum(ranks, buffer)
+            except BaseException as error:
+                launched.set_exception(error)
+            else:
+                launched.set_result(None)
+
+    def _sum(self, ranks: tuple[int, ...], buffer: Tensor) -> None:
+        group, share = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks)
+        dist.all_reduce(torch.zeros(1), group=group)  # it ends when the link of every rank has come to this sum
+        due = time.monotonic() + share * buffer.nbytes / self.bandwidth
+        dist.all_reduce(buffer, group=group)
+        time.sleep(max(0.0, due - time.monotonic()))

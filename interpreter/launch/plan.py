@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.machines import Machine
-from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.chimera_ir.diagnostics import refuse
 
 if TYPE_CHECKING:  # numpy and pydantic take 0.25 s to import, which --help does not need
     from chimerac.chimera_ir.model import ModelDescription
     from chimerac.chimera_ir.partition import Partition
     from chimerac.chimera_ir.program import Program
     from chimerac.interpreter.runtime.times import IterationTimes
-
-TRANSPORT: Machine = "window"  # the machine on which ranks run that are processes: docs/semantics.md, "Machines"
 
 
 class RankBytes(NamedTuple):
@@ -50,15 +45,3 @@ def check_kind(program: Program) -> None:
     """Raise ChimeraError E814 where the program does not train."""
     if program.header.kind != "training":
         raise refuse("E814", f"the program is of kind {program.header.kind}: it has nothing to train with")
-
-
-def for_another_machine(program: Program, settings: RunSettings, note: str, help: str) -> ChimeraError:
-    """Return the finding E816: the program may hang on the machine of the transport."""
-    machine, window = program.header.machine, program.header.window
-    ours = f"ranks over {settings.transport} run {TRANSPORT}({window})"
-    return refuse("E816", f"{settings.schedule} is for the {machine} machine, and {ours}", notes=(note,), help=help)
-
-
-def arranging(path: Path) -> str:
-    """Return the command that arranges a program for the machine of the transport."""
-    return f"chimerac {path} --for {TRANSPORT} --emit json -o arranged.json"

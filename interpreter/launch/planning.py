@@ -11,11 +11,13 @@ from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
-from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_another_machine
+from chimerac.chimera_ir.machines import PROCESSES
+from chimerac.interpreter.launch.plan import Plan, check_kind
 from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tensorboard import check_package
 from chimerac.interpreter.launch.workloads import check_depth, check_options
+from chimerac.interpreter.pipeline.world import arranging, for_another_machine
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
 
@@ -88,5 +90,6 @@ def _unverified(settings: RunSettings, text: Source | None, reason: str, notify:
     if program.header.machine == "posted" and not settings.loopback:
         # A program that ends on any machine but `posted` also ends on `window` (docs/semantics.md, "Machines").
         note = "whether it ends there all the same, only the compiler can say"
-        raise for_another_machine(program, settings, note, f"where the compiler is: {arranging(path)}")
+        ranks, help = f"ranks over {settings.transport}", f"where the compiler is: {arranging(path)}"
+        raise for_another_machine(program, str(path), ranks, PROCESSES, note, help)
     return Plan(program, None, None)

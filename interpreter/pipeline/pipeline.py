@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,8 @@ from chimerac.interpreter.runtime.trace import write_trace
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import leave
 
-Schedule = str | os.PathLike[str] | Program
+if TYPE_CHECKING:
+    from chimerac.interpreter.pipeline.programs import Schedule
 
 
 class Pipeline:
@@ -93,13 +94,14 @@ class Pipeline:
         transport: Transport | None = None,
     ) -> None:
         # Where a compiled program is run by `of`, the compiler may not be installed. Its import takes 0.2 s.
-        from chimerac.interpreter.pipeline.programs import program_for
+        from chimerac.interpreter.pipeline.programs import check_machine, path_of, program_for
 
         self._joined, transport = (False, transport) if transport else joined(torch.device(device), timeout_s)
 
         def compiled(tied: Sequence[Tied] = ()) -> Program:
             found = program_for(schedule, parameters or {}, width, transport.world, tied)
             check_world(found, transport.world)
+            check_machine(found, transport.machine, found.header.schedule, "the ranks of this pipeline", path_of(schedule))
             return found if split is None else replace(found, partition=partition_of(name, split, len(whole.layers), found))
 
         example = tensors_of(inputs)

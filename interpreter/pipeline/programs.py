@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
+from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.compiler import (
     compile_text,
@@ -17,15 +19,19 @@ from chimerac.compiler import (
     verify,
 )
 from chimerac.compiler.library import find
+from chimerac.compiler.lower.relower import arranged
+from chimerac.compiler.verify import findings
+from chimerac.interpreter.pipeline.world import arranging, for_another_machine
 from chimerac.interpreter.runtime.times import IterationTimes
 
-__all__ = ["evaluation_of", "predicted_times", "program_for", "with_depth"]
+__all__ = ["check_machine", "evaluation_of", "path_of", "predicted_times", "program_for", "with_depth"]
 
+Schedule = str | os.PathLike[str] | Program  # a name of the library, a path, a text with a line break, or a compiled program
 Compile = Callable[[Mapping[str, int]], Program]
 
 
 def program_for(
-    schedule: str | os.PathLike[str] | Program,
+    schedule: Schedule,
     parameters: Mapping[str, int],
     width: int,
     world: int | None,
@@ -33,12 +39,12 @@ def program_for(
 ) -> Program:
     """Return the verified program of a schedule, whose parameter D, where it is not given, is world / width.
 
-    schedule: a name of the library, a path, a text, or a compiled program as a value or a text; world: the number of ranks;
-    tied: sets of tied parameters besides those of the schedule; a compiled program is returned without them.
+    schedule: a compiled program may also be a text or a file; world: the number of ranks; tied: sets of tied parameters besides
+    those of the schedule; a compiled program is returned without them.
     """
     if isinstance(schedule, Program):
         return _compiled_before(verify(schedule), schedule.header.schedule, parameters, width)
-    source = Source("<schedule>", schedule) if isinstance(schedule, str) and "\n" in schedule else find(schedule)
+    source = Source("<schedule>", schedule) if _is_text(schedule) else find(schedule)
     if is_program(source):
         return _compiled_before(verify(read_program(source)), source.name, parameters, width)
     return with_depth(lambda p: compile_text(source.text, p, width, source.name, tied).program, parameters, width, world)
@@ -60,6 +66,31 @@ def with_depth(compiled: Compile, parameters: Mapping[str, int], width: int, wor
     return compiled(parameters)
 
 
+def check_machine(
+    program: Program, machine: Machine, name: str, ranks: str, path: object, otherwise: str = "give another schedule"
+) -> None:
+    """Raise ChimeraError E816 if a verified program hangs on the machine of the ranks that run it.
+
+    name: of the program in the message; ranks: such as `ranks over gloo`; path: of the program in the command that arranges it
+    for that machine; otherwise: the help if arranging it does not help.
+    """
+    if program.header.machine == machine:
+        return  # verified there
+    there = program.with_header(machine=machine)
+    try:
+        verify(there)
+        return
+    except ChimeraError as error:
+        found = error.diagnostics
+    result = arranged(there, machine)
+    left = found if result is None else findings(result)
+    help = f"{arranging(path, machine)} was tried: it then ends there"
+    if left:
+        tried = f"comes to {left[0].code}" if result is not None else "finds no one order for all replicas"
+        help = f"{otherwise}, as --for {machine} was tried and {tried}"
+    raise for_another_machine(program, name, ranks, machine, found[0].message, help)
+
+
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:
     """Return the times of an iteration by the simulator, in units of the program's costs.
 
@@ -68,6 +99,16 @@ def predicted_times(program: Program, costs: Mapping[str, int] | None = None) ->
     simulated = simulate(program, costs)
     idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
     return IterationTimes(simulated.makespan / simulated.scale, idle)
+
+
+def path_of(schedule: Schedule) -> str:
+    """Return the path of a schedule for a command in a message; PROGRAM if it was not given as a path."""
+    return "PROGRAM" if isinstance(schedule, Program) or _is_text(schedule) else os.fspath(schedule)
+
+
+def _is_text(schedule: str | os.PathLike[str]) -> TypeGuard[str]:
+    """Return whether this is the text of a schedule, and not its name or path."""
+    return isinstance(schedule, str) and "\n" in schedule
 
 
 def _compiled_before(program: Program, name: str, parameters: Mapping[str, int], width: int) -> Program:

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.transport.progress import Progress
 
 
@@ -31,12 +31,14 @@ class Pending(Protocol):
 class Transport(Protocol):
     """How one rank communicates with the others.
 
-    device: where the tensors of messages are. waited_ns: how long this rank has waited for other ranks in the calls of its
-    stream, in total since the start. progress: what this rank is doing; the executor writes its position.
+    machine: the one of docs/semantics.md that it is. device: where the tensors of messages are. waited_ns: how long this rank
+    has waited for other ranks in the calls of its stream, in total since the start. progress: what this rank is doing; the
+    executor writes its position.
     """
 
     rank: int
     world: int
+    machine: Machine
     device: torch.device
     waited_ns: int
     progress: Progress

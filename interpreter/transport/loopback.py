@@ -44,7 +44,8 @@ class Loopback:
     """One rank of a world."""
 
     def __init__(self, rank: int, world: World, device: torch.device) -> None:
-        self.rank, self.world, self.device, self.waited_ns = rank, world.size, device, 0
+        self.rank, self.world, self.machine = rank, world.size, world.machine
+        self.device, self.waited_ns = device, 0
         self._world, self.progress = world, Progress()
         self._to: dict[int, Channel] = {}
         self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that have not been waited for

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.machines import max_incomplete_sends
+from chimerac.chimera_ir.machines import PROCESSES, max_incomplete_sends
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport import Pending, ranks_text
 from chimerac.interpreter.transport.progress import NUMBER, Awaited
@@ -87,6 +87,8 @@ class Processes:
     for messages on a GPU.
     """
 
+    machine = PROCESSES
+
     def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device, self.waited_ns, self.rendezvous = device, 0, rendezvous()
@@ -103,7 +105,7 @@ class Processes:
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs."""
         self.progress.add(program)
-        self._window = max_incomplete_sends(program.header.machine, program.header.window)
+        self._window = max_incomplete_sends(self.machine, program.header.window)
         sends = program.table.op == Op.SEND
         ends = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
         channels = [(a, b) for a, b in ends.tolist() if (a, b) not in self._channels]

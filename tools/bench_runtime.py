@@ -29,7 +29,7 @@ from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZB
 
 from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import compile_schedule
-from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
@@ -72,7 +72,7 @@ def ours(name: str, z: Sizes, micro_batches: int, transport: Gloo) -> tuple[Call
     """Return a function that runs one iteration with our runtime, and the number of its instructions on this rank."""
     program = compile_schedule(name, {"D": RANKS, "N": micro_batches, **OURS[name]}).program
     model, tokens = model_of(z), tokens_of(z, micro_batches)
-    pipe = Pipeline.of(program, partitioned(program, model, describe(model, SAMPLES)), transport, SEED)
+    pipe = BoundPipeline(program, partitioned(program, model, describe(model, SAMPLES)), transport, SEED)
     draws = [Draws(SEED, 0, ())] * micro_batches
 
     def iterate() -> None:

@@ -18,6 +18,7 @@ from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tensorboard import check_package
 from chimerac.interpreter.launch.workloads import check_depth, check_options
 from chimerac.interpreter.pipeline.world import arranging, for_another_machine
+from chimerac.interpreter.training.export_file import check_export
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
 
@@ -36,10 +37,12 @@ def planned(settings: RunSettings, notify: Callable[[str], None] = lambda text: 
 
 
 def check_outputs(settings: RunSettings) -> None:
-    """Raise ChimeraError: E811 for a file or a folder to which the run cannot write, E840 without the package tensorboard."""
+    """Raise ChimeraError: E811 and E835 for files and folders to which the run cannot write, E840 without tensorboard."""
     for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace")):
         if path is not None:
             check_output(path, option)
+    if settings.export is not None:
+        check_export(settings.export)
     if settings.tensorboard is not None:
         check_package()
         check_folder(settings.tensorboard, "--tensorboard")

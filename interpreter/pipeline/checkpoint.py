@@ -24,6 +24,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.pipeline import checkpoint_files as files
 from chimerac.interpreter.pipeline.background import Background, RanksFailedError
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_state import (
     MisfitError,
     Names,
@@ -36,13 +37,12 @@ from chimerac.interpreter.pipeline.checkpoint_state import (
     state_of,
 )
 from chimerac.interpreter.pipeline.checkpoint_tensors import TensorReader, TensorWriter
-from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.transport import Transport
 
 PathLike = str | os.PathLike[str]
 
 
-def save_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | None = None, **state: Any) -> None:
+def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any) -> None:
     """Write a checkpoint to the folder `path`; called by all ranks together, between two iterations.
 
     optimizer: of this rank's parameters, with a state for each of them, as AdamW and SGD have; None on ranks without
@@ -55,7 +55,9 @@ def save_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | N
     start_save(path, pipeline, optimizer, state).finish()
 
 
-def load_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | None = None, **state: Any) -> dict[str, Any]:
+def load_checkpoint(
+    path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any
+) -> dict[str, Any]:
     """Load a checkpoint into the pipeline and the optimizer, and return the other state; called by all ranks together.
 
     state: objects with a `load_state_dict`, by the names with which they were saved; they are not in the result. The optimizer
@@ -77,7 +79,9 @@ def load_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | N
 class PendingSave:
     """A save that has been started; `finish` completes it. path: of the checkpoint."""
 
-    def __init__(self, path: Path, pipeline: Pipeline, writer: TensorWriter, info: Mapping[str, Any], work: Background) -> None:
+    def __init__(
+        self, path: Path, pipeline: BoundPipeline, writer: TensorWriter, info: Mapping[str, Any], work: Background
+    ) -> None:
         self.path = path
         self._pipeline, self._writer, self._info, self._work = pipeline, writer, info, work
 
@@ -108,7 +112,7 @@ class PendingSave:
 
 def start_save(
     path: PathLike,
-    pipeline: Pipeline,
+    pipeline: BoundPipeline,
     optimizer: Optimizer | None,
     state: Mapping[str, Any],
     info: Mapping[str, Any] | None = None,
@@ -149,7 +153,7 @@ def start_save(
 
     header = pipeline.program.header
     found = {
-        "model": pipeline.model.name,
+        "model": pipeline.name,
         "parameters": _parameters(pipeline),
         "schedule": header.schedule,
         "schedule_parameters": dict(header.parameters),
@@ -171,7 +175,7 @@ class OpenedCheckpoint:
         self.path, self.info = path, info
         self._reader = reader
 
-    def load(self, pipeline: Pipeline, optimizer: Optimizer | None, with_settings: bool = True) -> dict[str, Any]:
+    def load(self, pipeline: BoundPipeline, optimizer: Optimizer | None, with_settings: bool = True) -> dict[str, Any]:
         """Load it, and return the state that was saved besides; called by all ranks together.
 
         with_settings: whether the optimizer gets its settings, such as the learning rate, too.
@@ -201,7 +205,7 @@ class OpenedCheckpoint:
         pipeline.iteration = info["iteration"]
         return state
 
-    def _check_model(self, pipeline: Pipeline) -> None:
+    def _check_model(self, pipeline: BoundPipeline) -> None:
         """Raise ChimeraError E831 on all ranks unless the names and shapes are those of the whole model."""
         expected: dict[str, list[int]] = {}
         for text in pipeline.transport.all_gather(json.dumps(shapes(pipeline))):
@@ -212,7 +216,7 @@ class OpenedCheckpoint:
         notes = [f"{name} has the shape {saved[name]}, and here {s}" for name, s in expected.items() if saved.get(name, s) != s]
         notes += [f"it has no {name}" for name in expected if name not in saved]
         notes += [f"this model has no {name}" for name in saved if name not in expected]
-        here = f"{pipeline.model.name} with {_parameters(pipeline):,} parameters"
+        here = f"{pipeline.name} with {_parameters(pipeline):,} parameters"
         raise misfits(
             self.path,
             f"it has the model {self.info['model']} with {self.info['parameters']:,} parameters, and this run {here}",
@@ -220,7 +224,7 @@ class OpenedCheckpoint:
         )
 
 
-def open_checkpoint(path: PathLike, pipeline: Pipeline) -> OpenedCheckpoint:
+def open_checkpoint(path: PathLike, pipeline: BoundPipeline) -> OpenedCheckpoint:
     """Return a checkpoint; called by all ranks together. Raises ChimeraError E832 on all ranks if it cannot be read."""
     folder = files.complete(Path(os.path.abspath(path)))
     found: list[OpenedCheckpoint] = []
@@ -241,7 +245,7 @@ def misfits(path: Path, what: str, code: str = "E831", notes: tuple[str, ...] = 
     return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {what}", notes=notes, help=help)
 
 
-def _read(path: Path, work: Background, pipeline: Pipeline) -> None:
+def _read(path: Path, work: Background, pipeline: BoundPipeline) -> None:
     """Wait until all ranks have read. Raises ChimeraError E832 on all ranks if one could not."""
     try:
         work.results(pipeline.transport)
@@ -271,9 +275,9 @@ def _not_written(path: Path, error: RanksFailedError, transport: Transport) -> C
     )
 
 
-def _parameters(pipeline: Pipeline) -> int:
+def _parameters(pipeline: BoundPipeline) -> int:
     """Return the number of parameters of the whole model, each once; called by all ranks together."""
-    count = torch.tensor([sum(p.numel() for p in pipeline.counted_parameters())])
+    count = torch.tensor([sum(p.numel() for p in pipeline.gradient.counted_parameters())])
     pipeline.transport.all_reduce(count)
     return int(count[0])
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader
-from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.generators import Generators
 
 _NOT_SETTINGS = {"params", "param_names"}  # of a group of an optimizer
@@ -29,24 +29,10 @@ class MisfitError(Exception):
 
 
 class Names:
-    """The names of a rank's parameters in the full model, each under its first one; made by all ranks together."""
+    """The names of a rank's parameters in the full model, each under its first one."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        own = {id(p): name for name, p in pipeline.named_parameters()}
-        layers = {name: k for k, (name, _) in enumerate(pipeline.model.layers)}
-        shared: dict[str, tuple[int, str]] = {}  # by set of tied parameters, the first layer of this rank that has it
-        sets: dict[int, str] = {}
-        for stage in pipeline.stages.values():
-            for layer, layer_name, ties in zip(stage.layers, stage.names, stage.ties, strict=True):
-                for tied, path in ties.items():
-                    parameter = layer.get_parameter(path)
-                    sets[id(parameter)] = tied
-                    shared[tied] = min(shared.get(tied, (len(layers), "")), (layers[layer_name], own[id(parameter)]))
-        first = dict(shared)
-        for found in map(json.loads, pipeline.transport.all_gather(json.dumps(shared))):
-            for tied, (layer, name) in found.items():
-                first[tied] = min(first.get(tied, (len(layers), "")), (layer, name))
-        self._names = {key: first[sets[key]][1] if key in sets else name for key, name in own.items()}
+    def __init__(self, pipeline: BoundPipeline) -> None:
+        self._names = {id(p): name for name, p in pipeline.named_parameters()}
 
     def of(self, parameter: Tensor) -> str:
         """Return the name of a parameter. Raises ValueError if it is no parameter of this rank."""
@@ -58,7 +44,7 @@ class Names:
         return self._names[id(parameter)]
 
 
-def state_of(pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
+def state_of(pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
     """Return this rank's values, as nested mappings."""
     random = {"random": {_rank(pipeline.rank): Generators.of(pipeline.transport.device).states}}
     state: dict[str, Any] = {"model": pipeline.state_dict()} | random
@@ -87,12 +73,12 @@ def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, An
     return {"kind": kind, "groups": [[list(names), values] for values, names in found.values()]} if found else None
 
 
-def shapes(pipeline: Pipeline) -> dict[str, list[int]]:
+def shapes(pipeline: BoundPipeline) -> dict[str, list[int]]:
     """Return the shapes of this rank's parameters and buffers."""
     return {name: list(t.shape) for name, t in pipeline.state_dict().items()}
 
 
-def places(reader: TensorReader, pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
+def places(reader: TensorReader, pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
     """Return the places of the values that this rank needs."""
     found: list[Place] = [("model", name) for name in pipeline.state_dict()]
     found += reader.places("random", _rank(pipeline.rank))
@@ -104,7 +90,7 @@ def places(reader: TensorReader, pipeline: Pipeline, optimizer: Optimizer | None
 
 def restoration(
     values: Mapping[Place, Any],
-    pipeline: Pipeline,
+    pipeline: BoundPipeline,
     optimizer: Optimizer | None,
     names: Names,
     settings: Mapping[str, Any] | None,
@@ -124,7 +110,7 @@ def restoration(
     return restore
 
 
-def restore_random(values: Mapping[Place, Any], pipeline: Pipeline) -> None:
+def restore_random(values: Mapping[Place, Any], pipeline: BoundPipeline) -> None:
     """Let torch's generators go on from where those of this rank were, if they were saved for the same type of device."""
     device = pipeline.transport.device
     found = {place[2]: value for place, value in values.items() if place[0] == "random"}

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.pipeline.background import Background, RanksFailedError
-from chimerac.interpreter.pipeline.pipeline import Pipeline
-
-SAFETENSORS, TORCH = ".safetensors", ".pt"
-
-
-def check_export(path: Path) -> None:
-    """Raise ChimeraError E835 if `export_weights` could not write this file: checked before a run starts."""
-    if path.suffix not in (SAFETENSORS, TORCH):
-        raise _refused(path, "its name says no format", f"give a name that ends in {SAFETENSORS} or {TORCH}")
-    if path.suffix == SAFETENSORS and importlib.util.find_spec("safetensors") is None:
-        help = f"pip install safetensors, or give a name that ends in {TORCH}"
-        raise _refused(path, "safetensors is not installed", help)
-    if path.is_dir():
-        raise _refused(path, "it is a folder", "give the name of a file")
-    if not path.absolute().parent.is_dir():
-        raise _refused(
-            path, f"there is no folder {short_path(path.absolute().parent)}", "make the folder, or give another path"
-        )
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise _refused(path, "its folder may not be written to", "give another path")
+from chimerac.interpreter.pipeline.bound import BoundPipeline
+from chimerac.interpreter.training.export_file import SAFETENSORS, refused
 
 
-def export_weights(path: Path, pipeline: Pipeline) -> None:
+def export_weights(path: Path, pipeline: BoundPipeline) -> None:
     """Write parameters and buffers of the whole model, under their names in it; called by all ranks together.
 
     A file that is there already is replaced when the new one is complete. Raises ChimeraError E835 on all ranks if it cannot be
@@ -50,7 +29,7 @@ def export_weights(path: Path, pipeline: Pipeline) -> None:
     try:
         Background(write).results(pipeline.transport)
     except RanksFailedError as error:
-        raise _refused(path, error.reason, "give another path") from None
+        raise refused(path, error.reason, "give another path") from None
 
 
 def _write(path: Path, weights: dict[str, Tensor]) -> None:
@@ -67,7 +46,3 @@ def _write(path: Path, weights: dict[str, Tensor]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _refused(path: Path, reason: str, help: str) -> ChimeraError:
-    return refuse("E835", f"the weights cannot be written to {short_path(path)}: {reason}", help=help)

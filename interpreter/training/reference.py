@@ -25,7 +25,7 @@ def whole_model(model: Model, seed: int) -> Stage:
 
 def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
     """Add the gradients of one iteration, micro-batch after micro-batch, and return its loss."""
-    total, device, model = 0.0, trainer.transport.device, trainer.pipeline.model
+    total, device, model = 0.0, trainer.transport.device, trainer.model.model
     for replica in range(trainer.program.header.width):
         for batch in trainer.batches(iteration, replica):
             for m in range(batch.micro_batches):
@@ -39,9 +39,9 @@ def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
 
 def largest_difference(trainer: Trainer) -> float:
     """Return the largest relative difference, over all ranks, of the gradients of iteration 0 from one process's."""
-    whole = whole_model(trainer.pipeline.model, trainer.settings.seed).to(trainer.transport.device)
+    whole = whole_model(trainer.model.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
-    stages, layers = trainer.pipeline.stages, trainer.pipeline.partition.layers
+    stages, layers = trainer.pipeline.stages, trainer.model.partition.layers
     mine = [_difference(stage, [whole.layers[k] for k in layers[s]]) for s, stage in stages.items()]
     return max(map(float, trainer.transport.all_gather(repr(max(mine, default=0.0)))))
 

@@ -38,11 +38,11 @@ class RankError(InterpreterError):
     """One instruction of one rank failed.
 
     number: of the instruction in the rank's stream, None in the epilogue; text: of the instruction; place: all three as text;
-    cause: the error, which decides whether a traceback helps.
+    cause: the error, which decides whether a traceback helps. name: of the rank in the message.
     """
 
-    def __init__(self, rank: int, number: int | None, text: str, cause: Exception) -> None:
+    def __init__(self, rank: int, number: int | None, text: str, cause: Exception, name: str = "") -> None:
         self.rank, self.number, self.text, self.cause = rank, number, text, cause
-        self.place = f"rank {rank}, {text if number is None else f'instruction {number}: {text}'}"
+        self.place = f"{name or f'rank {rank}'}, {text if number is None else f'instruction {number}: {text}'}"
         only_text = len(cause.args) == 1 and isinstance(cause.args[0], str)
         super().__init__(f"{self.place}: {cause.args[0] if only_text else repr(cause)}")

@@ -14,8 +14,9 @@ from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.timed_job import TimedJob
 from chimerac.interpreter.launch.workloads import data_of, model_of
-from chimerac.interpreter.transport import Transport, gloo, nccl
+from chimerac.interpreter.transport import gloo, nccl
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.interpreter.transport.processes import Processes
 from chimerac.interpreter.transport.rendezvous import rendezvous
 
 
@@ -44,8 +45,10 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
         )
     job = prepared(plan, settings, ranks_here)
     try:
-        code = job.run(_joined(settings, local_rank))
+        transport = _joined(settings, local_rank)
+        code = job.run(transport)
         gloo.leave()
+        transport.close()
     except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         end_silently("the output was closed", rendezvous().liveness)
     except Exception as error:
@@ -55,7 +58,7 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
     return code
 
 
-def _joined(settings: RunSettings, local_rank: int) -> Transport:
+def _joined(settings: RunSettings, local_rank: int) -> Processes:
     """Return the transport of this rank, after all ranks have met."""
     match settings.transport:
         case "nccl":

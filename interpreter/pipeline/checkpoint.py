@@ -253,7 +253,7 @@ def _read(path: Path, work: Background, pipeline: BoundPipeline) -> None:
         reason = error.reason.removeprefix(f"{files.UnreadableError.__name__}: ")
         raise refuse(
             "E832",
-            f"rank {error.rank} cannot read the checkpoint {short_path(path)}: {reason}",
+            f"{pipeline.transport.named([error.rank])} cannot read the checkpoint {short_path(path)}: {reason}",
             help="give another checkpoint",
         ) from None
 
@@ -270,7 +270,7 @@ def _not_written(path: Path, error: RanksFailedError, transport: Transport) -> C
     Background(remove).results(transport)
     return refuse(
         "E830",
-        f"rank {error.rank} cannot write the checkpoint {short_path(path)}: {error.reason}",
+        f"{transport.named([error.rank])} cannot write the checkpoint {short_path(path)}: {error.reason}",
         help="give a folder that all machines see and may write to, on a disk with enough space",
     )
 

@@ -12,13 +12,14 @@ Every rank runs the same script. docs/runtime.md is the guide.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from chimerac.interpreter.pipeline.arguments import Tensors, check_inputs, checked_autocast, tensors_of
 from chimerac.interpreter.pipeline.bound import BoundPipeline
@@ -27,7 +28,6 @@ from chimerac.interpreter.pipeline.ranks import joined
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.transport import Transport
-from chimerac.interpreter.transport.gloo import leave
 
 if TYPE_CHECKING:
     from chimerac.interpreter.pipeline.programs import Schedule
@@ -38,18 +38,19 @@ class Pipeline(BoundPipeline):
 
     layers: the whole model as a list of modules, or of functions that build them, of which each rank calls its own. The
     tensors that a layer returns are the arguments of the next one. Layers may share parameters: their gradients are summed over
-    all stages that have them. A layer may be (name, layer); `model` is the module that
-    contains the layers and gives them their names. schedule: a name of the library, a path, a text, or a compiled program;
-    parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
-    with the output of the last layer and the targets of one micro-batch. inputs: of one micro-batch, with the shapes and
-    dtypes of all of them; targets: the same, only to know what the loss keeps in memory. split: how many layers each stage
-    has; by default stages of about equal computation. autocast: torch.bfloat16 computes under torch.autocast; weights,
-    gradients and the optimizer keep the types of the parameters. compile_stages: compile each stage with torch.compile, with
-    these options of it; only for schedules with full backwards.
+    all stages that have them. A layer may be (name, layer); `model` is the module that contains the layers and gives them their
+    names. schedule: a name of the library, a path, a text, or a compiled program; parameters: its parameters by name, where D
+    follows from the number of ranks. width: data-parallel replicas. loss: called with the output of the last layer and the
+    targets of one micro-batch. inputs: of one micro-batch, with the shapes and dtypes of all of them; targets: the same, only
+    to know what the loss keeps in memory. split: how many layers each stage has; by default stages of about equal computation.
+    autocast: torch.bfloat16 computes under torch.autocast; weights, gradients and the optimizer keep the types of the
+    parameters. compile_stages: compile each stage with torch.compile, with these options of it; only for schedules with full
+    backwards.
 
-    Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
-    device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.
-    profile_ranges: whether each instruction is a range for torch.profiler, named by its text.
+    process_group: of the ranks of this pipeline, which have their numbers in this group; by default all ranks of the default
+    process group, which is created from torchrun's environment if there is none. device: where the stages are. timeout_s: how
+    long a rank waits for another one before it raises PeerLostError. profile_ranges: whether each instruction is a range for
+    torch.profiler, named by its text.
 
     Raises ChimeraError for a schedule that does not compile, for a number of ranks that does not fit, and where ranks differ;
     TypeError and ValueError for other wrong arguments.
@@ -72,11 +73,14 @@ class Pipeline(BoundPipeline):
         device: torch.device | str = "cpu",
         timeout_s: float = 300.0,
         profile_ranges: bool = False,
+        process_group: ProcessGroup | None = None,
         transport: Transport | None = None,
     ) -> None:
         from chimerac.interpreter.pipeline.cut import cut  # with the compiler, whose import takes 0.2 s
 
-        self._joined, transport = (False, transport) if transport else joined(torch.device(device), timeout_s)
+        self._leave: Callable[[], None] | None = None
+        if transport is None:
+            transport, self._leave = joined(torch.device(device), timeout_s, process_group)
         self._example = tensors_of(inputs)
         name = type(model or layers).__name__
         whole = model_of(layers, loss, self._example, None if targets is None else tensors_of(targets), model, name)
@@ -112,10 +116,13 @@ class Pipeline(BoundPipeline):
         return self._total(self.evaluate_batch(self._batch(inputs, targets, divisor)))
 
     def close(self) -> None:
-        """Leave the process group if this pipeline has created it; called by all ranks together."""
-        if self._joined:
-            leave()
-            self._joined = False
+        """Close the connections to the other ranks; called by all ranks together.
+
+        A default process group that a pipeline has created is destroyed with the last pipeline that uses it.
+        """
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
 
     def __enter__(self) -> Self:
         return self
@@ -130,9 +137,9 @@ class Pipeline(BoundPipeline):
         header = self.program.header
         count = header.micro_batches
         if inputs is None and self.reads_inputs:
-            raise ValueError(f"rank {self.rank} has the first stage: give it the inputs of its replica")
+            raise ValueError(f"{self.transport.named([self.rank])} has the first stage: give it the inputs of its replica")
         if targets is None and self.reads_targets:
-            raise ValueError(f"rank {self.rank} has the last stage: give it the targets of its replica")
+            raise ValueError(f"{self.transport.named([self.rank])} has the last stage: give it the targets of its replica")
         given = None if inputs is None else tensors_of(inputs)
         if given is not None:
             check_inputs(given, self._example, count)

@@ -145,9 +145,10 @@ class Executor:
 
     def _failure(self, number: int, cause: Exception) -> RankError:
         """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""
+        rank, name = self.transport.rank, self.transport.named([self.transport.rank])
         if number == len(self.stream):
-            return RankError(self.transport.rank, None, "epilogue", cause)
-        return RankError(self.transport.rank, number, instruction_text(self.stream[number], self.pipes), cause)
+            return RankError(rank, None, "epilogue", cause, name)
+        return RankError(rank, number, instruction_text(self.stream[number], self.pipes), cause, name)
 
     def _finish(self) -> None:
         """Wait for sends and collectives."""

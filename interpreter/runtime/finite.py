@@ -25,18 +25,19 @@ SHOWN = 4  # names of parameters in a message
 class Cause:
     """The first value that is not finite. number, text: of the instruction that made it, on `rank`.
 
-    what: the value in words; weights: the names of the stage's weights that are not finite.
+    name: of the rank in messages; what: the value in words; weights: the names of the stage's weights that are not finite.
     """
 
     is_sum: bool
     number: int
     rank: int
+    name: str
     text: str
     what: str
     weights: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"rank {self.rank}, instruction {self.number}: {self.text}: {self.what}"
+        return f"{self.name}, instruction {self.number}: {self.text}: {self.what}"
 
     @property
     def note(self) -> str:
@@ -118,7 +119,8 @@ class FiniteCheck:
         weights = [] if stage is None else [p for p in self._executor.stages[stage].parameters() if not _is_finite((p,))]
         text = instruction_text(self._executor.stream[number], self._executor.pipes)
         names = tuple(dict.fromkeys(self._names[id(p)] for p in weights))
-        self.causes.append(Cause(is_sum, number, self._executor.transport.rank, text, what, names))
+        transport = self._executor.transport
+        self.causes.append(Cause(is_sum, number, transport.rank, transport.named([transport.rank]), text, what, names))
 
 
 def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:

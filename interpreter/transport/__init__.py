@@ -43,6 +43,9 @@ class Transport(Protocol):
     waited_ns: int
     progress: Progress
 
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks for a message: `rank 1`, `ranks 0, 2`, with their numbers in the world if those are others."""
+
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs.
 

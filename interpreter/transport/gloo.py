@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from chimerac.interpreter.transport.processes import HOST, Processes
-from chimerac.interpreter.transport.rendezvous import initialize, shutdown
+from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize, shutdown
 
 
 def join(timeout_s: float) -> None:
@@ -25,8 +25,9 @@ def leave() -> None:
 class Gloo(Processes):
     """One rank's channels and collectives. The ranks must have joined.
 
-    device: where messages are; staged: whether they pass through host memory; by default if the device is not the host.
+    device: where messages are; staged: whether they pass through host memory; by default if the device is not the host. ranks:
+    by default those of the job.
     """
 
-    def __init__(self, device: torch.device = HOST, staged: bool | None = None) -> None:
-        super().__init__("gloo", device, device != HOST if staged is None else staged)
+    def __init__(self, device: torch.device = HOST, staged: bool | None = None, ranks: Rendezvous | None = None) -> None:
+        super().__init__("gloo", device, device != HOST if staged is None else staged, ranks)

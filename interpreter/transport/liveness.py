@@ -30,7 +30,8 @@ class LivenessCheck:
     """Finds out through the store which ranks answer, and which one reports.
 
     hosted: rank 0 hosts the store; otherwise torchrun does. claim: a file that does not exist yet, the same one for all ranks
-    of this machine: they claim the report with it if the store does not answer; None if there is none. end: ends this process.
+    of this machine: they claim the report with it if the store does not answer; None if there is none. end: ends this process;
+    None: it goes on, as in a user's own process group.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class LivenessCheck:
         world: int,
         hosted: bool,
         progress: Progress,
-        end: Callable[[int], object] = os._exit,
+        end: Callable[[int], object] | None = os._exit,
         claim: Path | None = None,
     ) -> None:
         self.store, self.rank, self.world, self.hosted, self.progress = store, rank, world, hosted, progress
@@ -132,11 +133,13 @@ class LivenessCheck:
                 if aborts:
                     aborted = True
                     self.store.set(f"rank {self.rank}", self.progress.status().to_json())
+                    if self._end is None:
+                        return
                     self._wait_for_report(REPORT_S)
                     break
         except RuntimeError:
             pass  # the store is gone, as at the end of rank 0, which may host it
-        if aborted:
+        if aborted and self._end is not None:
             self._terminated.wait(LINGER_S)
             if not self._failed.is_set() and not self._stopped.is_set():
                 self._end(1)
@@ -144,7 +147,7 @@ class LivenessCheck:
     def _end_without_store(self) -> None:
         while not self._stopped.wait(EVERY_S):
             if time.monotonic() - self._answered_s > LOST_S:
-                if not self._failed.is_set():
+                if not self._failed.is_set() and self._end is not None:
                     self._end(1)
                 return
 

@@ -9,7 +9,7 @@ that reads it too early or too late gets NaN, or an error of autograd.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import TypeVar
@@ -51,6 +51,10 @@ class Loopback:
         self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that have not been waited for
         self._launched: dict[tuple[int, ...], int] = {}
         self._gathered = 0
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks for a message."""
+        return ranks_text(ranks)
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
         """Return when `ready()` is true; other ranks run meanwhile."""

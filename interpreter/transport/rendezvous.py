@@ -1,8 +1,8 @@
 """Rendezvous and shutdown of the processes, and the error of a wait for other ranks that fails.
 
-Ranks connect to a key-value store: torchrun's, or one that rank 0 hosts. If a wait fails, the store says which ranks answer and
-what they are doing (liveness.py). So the error names the rank that is missing, even where the rank that timed out was waiting
-for another rank that waits for it.
+Ranks connect to a key-value store: torchrun's, one that rank 0 hosts, or that of a process group of a user. If a wait fails,
+the store says which ranks answer and what they are doing (liveness.py). So the error names the rank that is missing, even where
+the rank that timed out was waiting for another rank that waits for it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class Host(NamedTuple):
 
 
 class Rendezvous:
-    """The waits of this process for other ranks.
+    """The waits of this process for the other ranks of a job, or of a process group of a user.
 
     limit: the timeout of one wait; None before the rendezvous. liveness: finds out which ranks answer. progress: what this
-    process is doing. hosts: the host of each rank; empty if all ranks are on this one.
+    process is doing. hosts: the host of each rank; empty if all ranks are on this one. store: with keys of these ranks alone.
+    global_ranks: the number of each rank in the world; None for the ranks of a job, which are the world.
     """
 
     def __init__(
@@ -51,9 +52,40 @@ class Rendezvous:
         liveness: LivenessCheck | None = None,
         progress: Progress | None = None,
         hosts: Sequence[Host] = (),
+        store: Store | None = None,
+        global_ranks: Sequence[int] | None = None,
     ) -> None:
-        self.limit, self.liveness, self.hosts = limit, liveness, hosts
+        self.limit, self.liveness, self.hosts, self.global_ranks = limit, liveness, hosts, global_ranks
+        self._store, self._transports = store, 0
         self.progress = Progress() if progress is None else progress
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this rank."""
+        return 0 if self.liveness is None else self.liveness.rank
+
+    @property
+    def world(self) -> int:
+        """Return the number of ranks."""
+        return 1 if self.liveness is None else self.liveness.world
+
+    def keys(self) -> Store:
+        """Return a store with keys of its own for a transport; called by all ranks together."""
+        assert self._store is not None, "the ranks have not joined"
+        self._transports += 1
+        return PrefixStore(f"transport {self._transports}", self._store)
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks for a message, with their hosts and their numbers in the world: `rank 1 (global rank 3)`."""
+        text = ranks_of_hosts(ranks, self.hosts)
+        if self.global_ranks is None or list(self.global_ranks) == list(range(self.world)):
+            return text
+        return f"{text} (global {ranks_text([self.global_ranks[r] for r in ranks])})"
+
+    def close(self) -> None:
+        """Stop answering the other ranks."""
+        if self.liveness is not None:
+            self.liveness.stop()
 
     def terminate(self) -> None:
         """Record that this process was asked to end: it does so as soon as it knows of a failure."""
@@ -61,11 +93,12 @@ class Rendezvous:
             self.liveness.terminate()
 
     @contextmanager
-    def wait(self, what: str, kind: Kind = "all") -> Iterator[None]:
-        """Record that the calls inside wait for all ranks. Raises PeerLostError if torch reports an error."""
-        others: tuple[int, ...] = ()
-        if self.liveness is not None:
-            others = tuple(r for r in range(self.liveness.world) if r != self.liveness.rank)
+    def wait(self, what: str, kind: Kind = "all", ranks: Sequence[int] | None = None) -> Iterator[None]:
+        """Record that the calls inside wait for these ranks, by default for all.
+
+        Raises PeerLostError if torch reports an error.
+        """
+        others = tuple(r for r in (range(self.world) if ranks is None else ranks) if r != self.rank)
         if kind == "all":
             self.progress.collectives += 1
         awaited = Awaited(what, kind, others)
@@ -90,25 +123,25 @@ class Rendezvous:
         """Return the error for a wait that has timed out. what: the wait, and its timeout."""
         statuses = liveness.answers(GRACE_S)
         if statuses is None:
-            return PeerLostError(f"{what}: {self._store(liveness)} does not answer")
+            return PeerLostError(f"{what}: {self._store_text(liveness)} does not answer")
         if silent := [r for r in range(liveness.world) if r not in statuses]:
-            positions = _positions_here(silent)
+            positions = self._positions(silent)
             verb = "does" if len(silent) == 1 else "do"
-            message = f"{what}: {ranks_of_hosts(silent, self.hosts)} {verb} not answer{self._places(positions)}"
+            message = f"{what}: {self.named(silent)} {verb} not answer{self._places(positions)}"
             return PeerLostError(message, hanging=[p.pid for p in positions.values() if p.pid > 0])
-        return PeerLostError(f"{what}: {Stall(self.progress, statuses).reason(liveness.rank)}")
+        return PeerLostError(f"{what}: {Stall(self.progress, statuses, self.named).reason(liveness.rank)}")
 
     def _closed_by(self, liveness: LivenessCheck, awaited: Awaited, reason: str) -> str:
         """Return which rank has ended, after a connection was closed."""
         statuses = liveness.answers(CLOSED_S)
         if statuses is None:
-            return f"{self._store(liveness)} has ended"
+            return f"{self._store_text(liveness)} has ended"
         silent = [r for r in awaited.ranks if r not in statuses] or [r for r in range(liveness.world) if r not in statuses]
         if not silent:
             return f"{reason}; every rank answers"
         silent = self._with_lost_hosts(silent, statuses)
         verb = "has" if len(silent) == 1 else "have"
-        return f"{ranks_of_hosts(silent, self.hosts)} {verb} ended{self._places(_positions_here(silent))}"
+        return f"{self.named(silent)} {verb} ended{self._places(self._positions(silent))}"
 
     def _with_lost_hosts(self, silent: Sequence[int], statuses: Mapping[int, Status]) -> list[int]:
         """Return these ranks, and all ranks of their hosts, where no rank of the host answers."""
@@ -117,8 +150,14 @@ class Rendezvous:
         lost = {self.hosts[r] for r in silent} - {self.hosts[r] for r in statuses}
         return [r for r, host in enumerate(self.hosts) if r in silent or host in lost]
 
-    def _store(self, liveness: LivenessCheck) -> str:
+    def _positions(self, ranks: Sequence[int]) -> dict[int, Position]:
+        """Return the positions of those of these ranks that are on this machine. Only the ranks of a job have files of them."""
+        return _positions_here(ranks) if self.global_ranks is None else {}
+
+    def _store_text(self, liveness: LivenessCheck) -> str:
         """Return where the store is, as text: with the ranks of its host if that is another one."""
+        if self.global_ranks is not None:
+            return "the store of the process group"
         text = "rank 0" if liveness.hosted else "the store of torchrun"
         if not self.hosts or self.hosts[0] == self.hosts[liveness.rank]:
             return text
@@ -163,11 +202,11 @@ def initialize(timeout_s: float) -> None:
     own = own_progress_file()
     claim = None if own is None else own.parent.parent / f"report{_count}"
     liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress, claim=claim)
-    _rendezvous = Rendezvous(limit, liveness, progress)
+    group_store = PrefixStore(f"chimerac/{attempt}", store)
+    _rendezvous = Rendezvous(limit, liveness, progress, store=group_store)
     liveness.start()
     with _rendezvous.wait("the rendezvous of all ranks", "setup"):
-        group_store = PrefixStore(f"chimerac/{attempt}", store)
-        _rendezvous.hosts = _hosts(group_store, rank, world)
+        _rendezvous.hosts = hosts_of(group_store, rank, world)
         if _rendezvous.hosts:
             check_own_address()
         dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=limit)
@@ -178,8 +217,7 @@ def shutdown() -> None:
     global _rendezvous
     with _rendezvous.wait("the shutdown barrier"):
         dist.barrier()
-    if _rendezvous.liveness is not None:
-        _rendezvous.liveness.stop()
+    _rendezvous.close()
     dist.destroy_process_group()
     _rendezvous = Rendezvous()
 
@@ -195,9 +233,9 @@ def ranks_of_hosts(ranks: Sequence[int], hosts: Sequence[Host]) -> str:
     return ", ".join(shown) + (", ..." if len(by_host) > SHOWN else "")
 
 
-def _hosts(store: Store, rank: int, world: int) -> list[Host]:
+def hosts_of(store: Store, rank: int, world: int) -> list[Host]:
     """Return the host of each rank; empty if all ranks are on this one. Called by all ranks together."""
-    if int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == world:
+    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
         return []
     name = socket.gethostname()
     store.set(f"host {rank}", json.dumps([os.environ.get("GROUP_RANK", name), name]))

@@ -6,23 +6,29 @@ of its ranks. A rank that is past the awaited instruction, or has never to run i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.transport import ranks_text
 from chimerac.interpreter.transport.progress import NONE, Progress, Status
 
 SHOWN = 8  # how many ranks a message lists
 
 
 class Stall:
-    """The ranks of a job in which a wait has taken too long. statuses: by rank, of those that answered."""
+    """The ranks of a job in which a wait has taken too long.
 
-    def __init__(self, progress: Progress, statuses: Mapping[int, Status]) -> None:
-        self.progress, self.statuses = progress, statuses
+    statuses: by rank, of those that answered; named: returns ranks for a message.
+    """
+
+    def __init__(
+        self, progress: Progress, statuses: Mapping[int, Status], named: Callable[[Sequence[int]], str] = ranks_text
+    ) -> None:
+        self.progress, self.statuses, self._named = progress, statuses, named
 
     def reason(self, rank: int) -> str:
         """Return why the wait of `rank` takes so long, and what the other ranks are doing, as lines."""
@@ -30,7 +36,7 @@ class Stall:
         if lost:
             headline = f"never sent: {self._lost(*lost[0])}"
         elif late:
-            headline = f"late: rank {late[0]} still computes, {self._place(late[0])}"
+            headline = f"late: {self._named(late[:1])} still computes, {self._place(late[0])}"
         elif cycle := _cycle(rank, edges):
             headline = f"cycle: {len(cycle)} ranks wait for each other"
             return "\n".join([headline, *self._lines(cycle)])
@@ -71,7 +77,7 @@ class Stall:
         mine, its = self.statuses[rank], self.statuses[other]
         assert mine.awaited is not None
         if mine.awaited.kind == "setup":
-            return its.awaited != mine.awaited
+            return its.awaited is None or its.awaited.what != mine.awaited.what
         if mine.awaited.kind == "all":
             return its.collectives < mine.posted
         part = self._part(rank, other)
@@ -99,10 +105,10 @@ class Stall:
         """Return that `other` is past the SEND for which `rank` waits."""
         number = self._part(rank, other)
         send = self.progress.instruction(other, replace(self.statuses[rank].position, number=number))
-        return f"rank {other} is past {'its SEND' if number == NONE else send}, but no message came"
+        return f"{self._named([other])} is past {'its SEND' if number == NONE else send}, but no message came"
 
     def _lines(self, ranks: Sequence[int]) -> list[str]:
-        lines = [f"  rank {r}, {self._place(r)}: {self._doing(r)}" for r in ranks[:SHOWN]]
+        lines = [f"  {self._named([r])}, {self._place(r)}: {self._doing(r)}" for r in ranks[:SHOWN]]
         return lines + ([f"  and {len(ranks) - SHOWN} more ranks"] if len(ranks) > SHOWN else [])
 
     def _place(self, rank: int) -> str:

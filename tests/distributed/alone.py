@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.program import Machine, Program
-from chimerac.interpreter.transport import Pending
+from chimerac.interpreter.transport import Pending, ranks_text
 from chimerac.interpreter.transport.progress import Progress
 
 
@@ -18,6 +18,10 @@ class Alone:
 
     def __init__(self, *gathered: str) -> None:
         self.gathered, self.progress = gathered, Progress()
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks for a message."""
+        return ranks_text(ranks)
 
     def connect(self, program: Program) -> None:
         """Do nothing, because there are no channels."""

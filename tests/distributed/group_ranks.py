@@ -102,7 +102,7 @@ def over_the_same_ranks(column: Any) -> dict[str, Any]:
     second.close()
     wide.close()
     threads, descriptors = [], []
-    for _ in range(4):
+    for _ in range(3):
         with pipeline("chimera", column) as pipe:
             pipe.step(*batch(1, N))
         threads.append(threading.active_count())

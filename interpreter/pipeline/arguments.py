@@ -36,6 +36,13 @@ def check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
             )
 
 
+def check_alone(**others: object) -> None:
+    """Raise ValueError if an argument is given that does not go together with stages that each rank builds alone."""
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} is for the layers of a whole model: leave it out where the stages of this rank are given")
+
+
 def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
     """Return the type. Raises ValueError for one in which gradients need to be scaled, or that autocast does not take."""
     if dtype not in (None, torch.bfloat16):

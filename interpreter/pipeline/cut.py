@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.interpreter.pipeline.programs import Schedule, check_machine, path_of, program_for
+from chimerac.interpreter.pipeline.stages import OwnStage, OwnStages, Ties, own_stages
 from chimerac.interpreter.pipeline.world import check_world
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.runtime.model import Model, Objective, Values
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_ties, partitioned
 from chimerac.interpreter.transport import Transport
 
@@ -42,6 +43,39 @@ def cut(
     if tied := missing_ties(program, description):
         program = compiled(tied)
     return program, partitioned(program, model, description, ties_by_stage=True)
+
+
+def with_own_stages(
+    given: Mapping[int, OwnStage],
+    objective: Objective,
+    inputs: Values,
+    schedule: Schedule,
+    parameters: Mapping[str, int],
+    width: int,
+    tied: Ties,
+    transport: Transport,
+) -> tuple[Program, OwnStages]:
+    """Return the program of a schedule for these ranks, and the stages that this rank was given.
+
+    inputs: of one micro-batch. The other arguments are those of `Pipeline`, and so are the errors.
+    """
+    if alone := [name for name, paths in tied.items() if len(paths) < 2]:
+        raise ValueError(f"tied: {alone[0]} is on one stage alone, where autograd adds up its gradients")
+    program = program_on(transport, schedule, parameters, width)
+    known = {its.name for its in program.header.tied}
+    if missing := [Tied(name, tuple(paths)) for name, paths in tied.items() if name not in known]:
+        program = program_on(transport, schedule, parameters, width, missing)
+    in_program = {its.name: its.stages for its in program.header.tied}
+    if in_program != {name: tuple(sorted(paths)) for name, paths in tied.items()}:
+        raise ValueError(
+            f"the program ties {_sets(in_program)}, and tied={_sets(tied)}: give the path of the parameter in each stage of "
+            "every set, and the schedule instead of a compiled program"
+        )
+    return program, own_stages(given, program.header, objective, inputs, tied, transport)
+
+
+def _sets(tied: Mapping[str, Iterable[int]]) -> str:
+    return ", ".join(f"{name} on stages {', '.join(map(str, sorted(stages)))}" for name, stages in tied.items()) or "nothing"
 
 
 def program_on(

@@ -21,15 +21,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from chimerac.interpreter.pipeline.arguments import Tensors, check_inputs, checked_autocast, tensors_of
-from chimerac.interpreter.pipeline.bound import BoundPipeline
-from chimerac.interpreter.pipeline.layers import Layers, model_of
+from chimerac.interpreter.pipeline.arguments import Tensors, check_alone, check_inputs, checked_autocast, tensors_of
+from chimerac.interpreter.pipeline.bound import BoundPipeline, StagedModel
+from chimerac.interpreter.pipeline.layers import Layers, model_of, objective_of
 from chimerac.interpreter.pipeline.ranks import joined
+from chimerac.interpreter.pipeline.stages import OwnStage, Ties
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.transport import Transport
 
 if TYPE_CHECKING:
+    from chimerac.chimera_ir.program import Program
     from chimerac.interpreter.pipeline.programs import Schedule
 
 
@@ -47,6 +49,10 @@ class Pipeline(BoundPipeline):
     parameters. compile_stages: compile each stage with torch.compile, with these options of it; only for schedules with full
     backwards.
 
+    layers may also be this rank's stages by number, as modules or (prefix, module) that each rank builds alone; `held_stages`
+    says which. `model`, `split` and `targets` are not given then. tied: the parameters that stages share, by a name for each
+    set: the path of the parameter in each of its stages; all ranks give all of them.
+
     process_group: of the ranks of this pipeline, which have their numbers in this group; by default all ranks of the default
     process group, which is created from torchrun's environment if there is none. device: where the stages are. timeout_s: how
     long a rank waits for another one before it raises PeerLostError. profile_ranges: whether each instruction is a range for
@@ -58,7 +64,7 @@ class Pipeline(BoundPipeline):
 
     def __init__(
         self,
-        layers: Layers,
+        layers: Layers | Mapping[int, OwnStage],
         schedule: Schedule,
         parameters: Mapping[str, int] | None = None,
         *,
@@ -68,6 +74,7 @@ class Pipeline(BoundPipeline):
         model: nn.Module | None = None,
         width: int = 1,
         split: Sequence[int] | None = None,
+        tied: Ties | None = None,
         autocast: torch.dtype | None = None,
         compile_stages: bool | Mapping[str, Any] = False,
         device: torch.device | str = "cpu",
@@ -76,16 +83,26 @@ class Pipeline(BoundPipeline):
         process_group: ProcessGroup | None = None,
         transport: Transport | None = None,
     ) -> None:
-        from chimerac.interpreter.pipeline.cut import cut  # with the compiler, whose import takes 0.2 s
+        from chimerac.interpreter.pipeline.cut import cut, with_own_stages  # with the compiler, whose import takes 0.2 s
 
         self._leave: Callable[[], None] | None = None
         if transport is None:
             transport, self._leave = joined(torch.device(device), timeout_s, process_group)
         self._example = tensors_of(inputs)
-        name = type(model or layers).__name__
-        whole = model_of(layers, loss, self._example, None if targets is None else tensors_of(targets), model, name)
-        whole = replace(whole, autocast=checked_autocast(autocast))
-        program, parts = cut(whole, len(self._example[0]), schedule, parameters or {}, width, split, transport)
+        precision, sizes = checked_autocast(autocast), parameters or {}
+        program: Program
+        parts: StagedModel
+        if isinstance(layers, Mapping):
+            check_alone(model=model, split=split, targets=targets)
+            objective = objective_of(loss, precision)
+            program, parts = with_own_stages(layers, objective, self._example, schedule, sizes, width, tied or {}, transport)
+        else:
+            if tied is not None:
+                raise ValueError("tied is for stages: parameters that layers share are found")
+            name = type(model or layers).__name__
+            whole = model_of(layers, loss, self._example, None if targets is None else tensors_of(targets), model, name)
+            whole = replace(whole, autocast=precision)
+            program, parts = cut(whole, len(self._example[0]), schedule, sizes, width, split, transport)
         super().__init__(program, parts, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
 
     def step(

@@ -13,6 +13,11 @@ from chimerac.interpreter.runtime.model import Stage
 from chimerac.interpreter.transport import Transport
 
 
+def full_name(layer: str, path: str) -> str:
+    """Return the name in the full model of what a layer calls `path`. layer: its name, or empty if it has the full names."""
+    return f"{layer}.{path}" if layer else path
+
+
 class Weights:
     """Names and values of a rank's weights."""
 
@@ -36,7 +41,7 @@ class Weights:
         for s, stage in self._stages.items():
             for k, (name, layer, ties) in enumerate(zip(stage.names, stage.layers, stage.ties, strict=True)):
                 for set_name, path in ties.items():
-                    uses.setdefault(set_name, []).append((s, k, f"{name}.{path}"))
+                    uses.setdefault(set_name, []).append((s, k, full_name(name, path)))
                     shared[set_name] = id(layer.get_parameter(path))
         by_rank = [json.loads(text) for text in self._transport.all_gather(json.dumps(uses))]
         first = {name: min(use for found in by_rank for use in found.get(name, [])) for name in shared}
@@ -46,7 +51,7 @@ class Weights:
         """Return parameters and persistent buffers. A parameter that several layers share is in it under each name."""
         found: dict[str, Tensor] = {}
         for name, layer in self._layers():
-            layer.state_dict(destination=found, prefix=f"{name}.")
+            layer.state_dict(destination=found, prefix=full_name(name, ""))
         return {name: t for name, t in found.items() if isinstance(t, Tensor)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -74,7 +79,7 @@ class Weights:
         own: dict[str, Tensor] = {}
         if self._transport.rank == holder:
             for name, layer in self._layers(stage):
-                layer.state_dict(destination=own, prefix=f"{name}.")
+                layer.state_dict(destination=own, prefix=full_name(name, ""))
         specs = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in own.items()}
         found = {}
         for name, (shape, dtype) in json.loads(self._transport.all_gather(json.dumps(specs))[holder]).items():

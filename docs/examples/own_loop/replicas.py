@@ -27,7 +27,8 @@ pipe = Pipeline(
 optimizer = torch.optim.AdamW(pipe.parameters(), lr=3e-3)
 
 for iteration, (images, labels) in enumerate(batches(4, samples=64)):
-    loss = torch.tensor(pipe.step(images.chunk(2)[replica], labels.chunk(2)[replica]))
+    mine = slice(32 * replica, 32 * replica + 32)
+    loss = torch.tensor(pipe.step(images[mine], labels[mine]))
     for mean in (loss, *(p.grad for p in pipe.parameters())):
         dist.all_reduce(mean.div_(2), group=mesh.get_group("dp"))
     optimizer.step()

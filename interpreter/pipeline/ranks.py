@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.transport import Transport, gloo, nccl
-from chimerac.interpreter.transport.group import meet
+from chimerac.interpreter.transport.group import meet, part
 from chimerac.interpreter.transport.rendezvous import Rendezvous
 
 _users = 0  # pipelines that use the default process group which the first of them has created
@@ -58,7 +58,7 @@ def _with_end(transport: gloo.Gloo | nccl.Nccl, ranks: Rendezvous) -> tuple[Tran
     def leave() -> None:
         transport.all_reduce(torch.zeros(1))  # no connection closes before the last message has arrived
         transport.close()
-        ranks.close()
+        part(ranks)
 
     return transport, leave
 

@@ -40,6 +40,12 @@ def meet(group: ProcessGroup, timeout_s: float) -> Rendezvous:
     return found
 
 
+def part(ranks: Rendezvous) -> None:
+    """Leave the others of a group: stop answering them, and keep no connection to their store."""
+    ranks.close()
+    atexit.unregister(ranks.close)
+
+
 def _connection(group: ProcessGroup) -> Store:
     """Return a connection of its own to the store of a group."""
     store: Store = group.get_group_store().clone()  # type: ignore[attr-defined]  # not in torch's types yet

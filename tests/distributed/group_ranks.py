@@ -4,6 +4,7 @@ Usage: torchrun --nproc-per-node 4 tests/distributed/group_ranks.py, in a folder
 """
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -105,6 +106,8 @@ def over_the_same_ranks(column: Any) -> dict[str, Any]:
     for _ in range(3):
         with pipeline("chimera", column) as pipe:
             pipe.step(*batch(1, N))
+        del pipe
+        gc.collect()
         threads.append(threading.active_count())
         descriptors.append(len(os.listdir("/proc/self/fd")))
     return {"wrong": wrong, "threads": threads, "descriptors": descriptors}

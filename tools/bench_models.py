@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
@@ -118,10 +118,10 @@ def tokens_of(z: Sizes, micro_batches: int) -> Tensor:
     return torch.randint(0, z.vocabulary, (micro_batches * SAMPLES, z.length), generator=generator)
 
 
-def pipeline_of(program: Program, z: Sizes, transport: Transport) -> Pipeline:
+def pipeline_of(program: Program, z: Sizes, transport: Transport) -> BoundPipeline:
     """Return this rank's pipeline of a program for a model."""
     model = model_of(z)
-    return Pipeline.of(program, partitioned(program, model, description_of(z)), transport, SEED)
+    return BoundPipeline(program, partitioned(program, model, description_of(z)), transport, SEED)
 
 
 @cache
@@ -130,7 +130,7 @@ def description_of(z: Sizes) -> ModelDescription:
     return describe(model_of(z), SAMPLES)
 
 
-def iteration_of(pipe: Pipeline, z: Sizes) -> Callable[[], None]:
+def iteration_of(pipe: BoundPipeline, z: Sizes) -> Callable[[], None]:
     """Return a function that runs one iteration of a pipeline and clears the gradients."""
     count = pipe.program.header.micro_batches
     tokens, draws = tokens_of(z, count), [Draws(SEED, 0, ())] * count

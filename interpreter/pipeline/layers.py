@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Model, Objective, Values
 
 Builder = Callable[[], nn.Module]
 Layer = nn.Module | Builder
@@ -38,6 +38,11 @@ def model_of(
         seen[layer_name] = k
     builders = tuple((layer_name, _builder(layer)) for layer_name, layer in named)
     return Model(name, builders, _loss_of(loss), _example_of(inputs, targets), _ties(named))
+
+
+def objective_of(loss: Callable[..., Tensor], autocast: torch.dtype | None) -> Objective:
+    """Return the loss and the precision of stages, without their layers."""
+    return Model("", (), _loss_of(loss), _example_of((), None), autocast=autocast)
 
 
 def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer]]:

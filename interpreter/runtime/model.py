@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,21 @@ from torch import Tensor, nn
 IGNORED = -100  # a target that does not count, neither in the loss nor in the number of valid targets
 
 Values = tuple[Tensor, ...]
+
+
+class Objective(Protocol):
+    """What stages are run with: the loss of their last output, and the precision in which they compute."""
+
+    @property
+    def loss(self) -> Callable[[Values, Tensor], Tensor]:
+        """Return the function from the output of the last layer and the targets to the loss."""
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """Return the type in which torch.autocast computes; None: without it."""
+
+    def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context in which stages and loss compute on this device; backwards run outside it."""
 
 
 @dataclass(frozen=True)

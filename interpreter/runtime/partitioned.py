@@ -24,6 +24,16 @@ class PartitionedModel:
     partition: Partition
 
     @property
+    def name(self) -> str:
+        """Return the name of the model."""
+        return self.model.name
+
+    @property
+    def objective(self) -> Model:
+        """Return the loss, and the precision in which stages compute: the model has both."""
+        return self.model
+
+    @property
     def table(self) -> tuple[Specs, ...]:
         """Return the tensors that each stage passes to the next."""
         return boundary_table(self.description, self.partition)

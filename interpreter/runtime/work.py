@@ -19,7 +19,7 @@ from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.draws import set_draws
 from chimerac.interpreter.runtime.generators import Generators
 from chimerac.interpreter.runtime.memory import in_own_memory, is_alone
-from chimerac.interpreter.runtime.model import Model, Stage, Values
+from chimerac.interpreter.runtime.model import Objective, Stage, Values
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.runtime.store import Slot
 
@@ -30,8 +30,8 @@ class Iteration:
     losses: of this rank's last stages so far, by micro-batch, on the device. one: the gradient of a loss.
     """
 
-    def __init__(self, model: Model, device: torch.device) -> None:
-        self.loss_of, self.model, self.device = model.loss, model, device
+    def __init__(self, objective: Objective, device: torch.device) -> None:
+        self.loss_of, self.objective, self.device = objective.loss, objective, device
         self.losses: dict[int, Tensor] = {}
         self.one = torch.ones((), device=device)
         self.batch: MicroBatches
@@ -171,8 +171,8 @@ class Work:
         """Run the stage; the last one's output is its share of the iteration's loss."""
         iteration, split = self.iteration, self.split
         set_draws((iteration.draws, self.m))
-        if iteration.model.autocast is not None:
-            with iteration.model.autocasting(iteration.device), split or nullcontext():
+        if iteration.objective.autocast is not None:
+            with iteration.objective.autocasting(iteration.device), split or nullcontext():
                 return self._apply(inputs)
         if split is not None:
             with split:

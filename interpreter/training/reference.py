@@ -26,7 +26,7 @@ def whole_model(model: Model, seed: int) -> Stage:
 
 def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
     """Add the gradients of one iteration to those of `whole`, micro-batch after micro-batch, and return the loss."""
-    device, model = trainer.transport.device, trainer.pipeline.model
+    device, model = trainer.transport.device, trainer.model.model
     total = 0.0
     for replica in range(trainer.program.header.width):
         for batch in trainer.batches(iteration, replica):
@@ -44,9 +44,9 @@ def largest_difference(trainer: Trainer) -> float:
 
     Called by all ranks together, when they have the gradients of iteration 0.
     """
-    whole = whole_model(trainer.pipeline.model, trainer.settings.seed).to(trainer.transport.device)
+    whole = whole_model(trainer.model.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
-    stages, layers = trainer.pipeline.stages, trainer.pipeline.partition.layers
+    stages, layers = trainer.pipeline.stages, trainer.model.partition.layers
     mine = [_difference(stage, [whole.layers[k] for k in layers[s]]) for s, stage in stages.items()]
     return max(map(float, trainer.transport.all_gather(repr(max(mine, default=0.0)))))
 

@@ -428,6 +428,7 @@ def test_mistakes_are_found_in_the_order_of_their_cost_and_without_torch(
     (tmp_path / "short").write_text("short")
     for words, code in (
         (["--log-file", "/nowhere/log", "--model", "gpt-smal"], "E811"),
+        (["--export", "/nowhere/w.pt", "--model", "gpt-smal"], "E835"),
         (["--model", "gpt-smal", "-p", "N=3"], "E801"),
         (["--model", "gpt-small/0"], "E801"),
         (["--model", "gpt-small/-1"], "E801"),
@@ -448,7 +449,7 @@ def test_planning_imports_no_torch() -> None:
 import sys
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
-make_plan(parse_options(["--data", "LICENSE", "--loopback"]))
+make_plan(parse_options(["--data", "LICENSE", "--loopback", "--export", "w.safetensors"]))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

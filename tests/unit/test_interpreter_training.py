@@ -9,8 +9,10 @@ from torch import nn
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Tied
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.pipeline.gradient import ModelGradient
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import IGNORED
+from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.evaluation import Evaluator, FirstSamples
 from chimerac.interpreter.training.optimizer import learning_rate
@@ -50,11 +52,13 @@ def norm_of(trainer: Trainer) -> float:
 def test_a_tied_group_counts_once_at_its_first_holder() -> None:
     trainer = trainer_of()
     trainer.gradients(0)
-    before = trainer.pipeline.counted_parameters()
+    executor = trainer.pipeline.executor
+    before = trainer.pipeline.gradient.counted_parameters()
     shared = nn.Parameter(torch.zeros(1))
-    trainer.pipeline.executor.groups["embedding"] = [shared]
-    trainer.pipeline.program = ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),))
-    assert [id(p) for p in trainer.pipeline.counted_parameters()] == [*map(id, before), id(shared)]
+    executor.groups["embedding"] = [shared]
+    holders = holders_by_group(ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),)).header)
+    gradient = ModelGradient(executor, holders, trainer.transport)
+    assert [id(p) for p in gradient.counted_parameters()] == [*map(id, before), id(shared)]
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), [("chimera", {"D": 2}, 2), ("gpipe", {"D": 2, "N": 2}, 1)])
@@ -63,7 +67,7 @@ def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[
 
     def counted(transport: Transport) -> int:
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
-        return sum(p.numel() for p in trainer.pipeline.counted_parameters())
+        return sum(p.numel() for p in trainer.pipeline.gradient.counted_parameters())
 
     assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, 3).parameters())
 

@@ -1,6 +1,7 @@
 """One stage's work on one micro-batch: the values that each task reads and makes, and what it keeps or frees.
 
 FWD          act[s, m]  -> act[s + 1, m], or the loss          keeps its graph; with recompute, nothing
+RECOMPUTE    act[s, m]                                         keeps its graph
 BWD          grad[s, m] -> grad[s - 1, m], weight gradients    frees act[s, m], grad[s, m] and the graph
 BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      frees grad[s, m] and the graph
 BWD_WEIGHT   weight gradients                                  frees act[s, m] and what the BWD_INPUT left for it
@@ -107,7 +108,7 @@ class Work:
         self.ran = False  # whether the forward has run and its last backward has not
         self.leaves: Values = ()  # the input's tensors that have a gradient
         # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors may be freed earlier.
-        self.edges: list[GradientEdge] | None = None  # None: the backward runs the forward again
+        self.edges: list[GradientEdge] | None = None  # None: the forward has to be run again
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
@@ -115,11 +116,17 @@ class Work:
         self.ran = True
 
     def forward_to_recompute(self) -> None:
-        """Run the stage without a graph: the backward runs it again, with the same random numbers."""
+        """Run the stage without a graph: it is run again before its backward, with the same random numbers."""
         before = Generators.of(self.iteration.device)
         self._without_graph()
         self.generators = before if before.have_advanced() else None
         self.ran = True
+
+    def recompute(self) -> None:
+        """Run a forward that kept nothing again, and keep its graph. Its output and its loss are there already."""
+        if not self.ran or self.edges is not None:
+            raise KeyError("no forward that kept nothing has run, or it was run again before")
+        self._build_again()
 
     def forward_only(self) -> None:
         """Run the stage and keep nothing: there is no backward."""

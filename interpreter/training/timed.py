@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import Layer, ModelDescription
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import RECOMPUTE, Program
 from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.measured import MeasuredTimes
 from chimerac.interpreter.runtime.model import Model, Values
@@ -50,6 +52,7 @@ class TaskCosts:
     """The costs of a stage's tasks for one micro-batch, in units."""
 
     forward: int
+    recompute: int
     backward: int
     input: int
     weight: int
@@ -91,21 +94,34 @@ register(with_sleeping_backward, _split)
 
 
 class TimedStage(nn.Module):
-    """A stage that sleeps for the program's costs. shape: of its output; size: samples of a micro-batch."""
+    """A stage that sleeps for the program's costs. shape: of its output; size: samples of a micro-batch.
+
+    recomputed: the micro-batches whose forward keeps nothing here. Their graph is built when it is run again.
+    """
 
     def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
         super().__init__()
-        costs = program.costs
-        self.costs = TaskCosts(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
+        tasks = (Op.FWD, Op.RECOMPUTE, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT)
+        self.costs = TaskCosts(*(program.costs.of(op)[stage] for op in tasks))
+        self.micro_batches, self.recomputed = program.header.micro_batches, _recomputed(program, stage)
         self.size, self.first, self.shape, self.sleeper = size, stage == 0, shape, sleeper
         # The first stage has no input gradient. Without this parameter autograd would not run its backward.
         self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
-        self.sleeper.sleep(self.costs.forward * (len(current_draws().samples) // self.size))
+        samples = current_draws().samples
+        again = torch.is_grad_enabled() and samples[0] // self.size % self.micro_batches in self.recomputed
+        self.sleeper.sleep((self.costs.recompute if again else self.costs.forward) * (len(samples) // self.size))
         x = torch.zeros(self.shape) + self.parameter if self.first else x + self.parameter
         return with_sleeping_backward(x, self.sleeper, self.costs)
+
+
+def _recomputed(program: Program, stage: int) -> frozenset[int]:
+    """Return the micro-batches of which the forward of a stage is run again."""
+    t = program.table
+    rows = np.flatnonzero((t.op == Op.FWD) & (t.stage == stage) & ((t.flags & RECOMPUTE) != 0))
+    return frozenset(m for k in t.operand[rows].tolist() for m in program.micro_batch_lists[k])
 
 
 def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:

@@ -20,7 +20,7 @@ StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], 
 class Costs:
     """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit.
 
-    RECOMPUTE: of running a forward again, by a task or in a backward; None if it costs what the forward costs.
+    RECOMPUTE: of running a forward again, by a task or in a backward; () if it costs what the forward costs.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -28,7 +28,7 @@ class Costs:
     BWD: StageCosts
     BWD_INPUT: StageCosts
     BWD_WEIGHT: StageCosts
-    RECOMPUTE: StageCosts | None = field(default=None, kw_only=True)
+    RECOMPUTE: StageCosts = field(default=(), kw_only=True)
     hop: Annotated[int, Field(ge=0, le=limits.COST)] = 0
 
     @staticmethod
@@ -38,12 +38,12 @@ class Costs:
 
     def of(self, op: Op) -> tuple[int, ...]:
         """Return what a task of this operation costs, by stage."""
-        costs: tuple[int, ...] | None = getattr(self, op.name)
-        return self.FWD if costs is None else costs
+        costs: tuple[int, ...] = getattr(self, op.name)
+        return self.FWD if op == Op.RECOMPUTE and not costs else costs
 
     def given(self) -> dict[str, Any]:
-        """Return the costs by name, without those that follow from others."""
-        return {f.name: cost for f in fields(self) if (cost := getattr(self, f.name)) is not None}
+        """Return the costs by name, without RECOMPUTE where it follows from FWD."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "RECOMPUTE" or self.RECOMPUTE}
 
     def total(self, micro_batches: int) -> int:
         """Return an upper bound of a run's time: all tasks and transfers one after another, every forward run again."""

@@ -63,7 +63,7 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Cos
     inputs, weights = values.get("I", ones), values.get("W", ones)
     sums = tuple(i + w for i, w in zip(inputs, weights, strict=True))
     hop = values.get("hop", (0,))[0]
-    return Costs(values.get("F", ones), values.get("B", sums), inputs, weights, hop, RECOMPUTE=values.get("R"))
+    return Costs(values.get("F", ones), values.get("B", sums), inputs, weights, hop, RECOMPUTE=values.get("R", ()))
 
 
 def all_costs(schedule: n.Schedule) -> Iterator[n.Cost]:

@@ -104,7 +104,7 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
                 message = f"the limit counts {not_ordered[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
                 found.append(Diagnostic("E202", message, limit.span))
             if {"F", "R"} <= set(limit_weights(e.left) or ()):
-                message = "the limit counts F and R, and an R has no effect on the number of forwards"
+                message = "a limit counts F or R, not both: with R it counts only micro-batches that have an R"
                 help = "write two limits: limit F - B <= D for activations, limit R - B <= 1 for what R keeps"
                 found.append(Diagnostic("E202", message, limit.span, help=help))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]

@@ -33,10 +33,9 @@ def test_recomputation_changes_no_order_if_prefer_does_not_name_it() -> None:
 
 def test_the_scheduler_counts_recomputation_if_prefer_names_it() -> None:
     early, late = (compile_text(example("again.sched"), {"early": k}) for k in (1, 0))
-    not_counted = compile_text(example("again.sched").replace("prefer B, F, R", "prefer B, F").replace("limit R", "# "))
     assert not (late.program.table.op == Op.RECOMPUTE).any() and (early.program.table.op == Op.RECOMPUTE).any()
     makespans = [simulate(compiled.program).makespan for compiled in (early, late)]
-    assert makespans == sorted(set(makespans)), "each of these knows less than the one before it"
+    assert makespans[0] < makespans[1]
     for compiled in (early, late):
         assert int(compiled.timing.end.max()) == simulate(compiled.program).makespan
 

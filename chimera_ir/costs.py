@@ -20,7 +20,7 @@ StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], 
 class Costs:
     """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit.
 
-    RECOMPUTE: of running a forward again, by a task or in a backward; () if it costs what the forward costs.
+    RECOMPUTE: of running a forward again, by a task or in a backward; left out if it costs what the forward costs.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

@@ -102,7 +102,8 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
             not_ordered = [k for k in limit_weights(e.left) or () if names and k not in names]
             if not_ordered and set(names) <= set(KINDS):
                 message = f"the limit counts {not_ordered[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
-                found.append(Diagnostic("E202", message, limit.span))
+                help = f"write: prefer {', '.join(names)}, R" if not_ordered[0] == "R" else ""
+                found.append(Diagnostic("E202", message, limit.span, help=help))
             if {"F", "R"} <= set(limit_weights(e.left) or ()):
                 message = "a limit counts F or R, not both: with R it counts only micro-batches that have an R"
                 help = "write two limits: limit F - B <= D for activations, limit R - B <= 1 for what R keeps"

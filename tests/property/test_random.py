@@ -31,7 +31,7 @@ from tests.helpers_reference import find_error
 def check_exactly_once(p: Program) -> None:
     """Check that tasks are on the rank of their stage, and that each cell has one forward, and one backward or its halves."""
     h = p.header
-    counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT")}
+    counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT", "RECOMPUTE")}
     for g in range(p.world):
         for i in tasks(p.stream(g)):
             assert h.pipes[i.pipe].placement[i.stage] == g % h.ranks
@@ -42,6 +42,7 @@ def check_exactly_once(p: Program) -> None:
     assert counted["FWD"] == Counter(expected)
     assert counted["BWD"] + counted["BWD_INPUT"] == Counter(expected)
     assert counted["BWD_INPUT"] == counted["BWD_WEIGHT"]
+    assert counted["RECOMPUTE"] <= Counter(expected)
 
 
 @given(trees)

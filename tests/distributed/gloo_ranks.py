@@ -22,6 +22,7 @@ CASES = {
     "dualpipe": ("dualpipe", {"D": 4, "N": 8}, 1, False),
     "chimera_doubling": ("chimera_doubling", {"D": 4, "N": 7}, 1, False),
     "chimera_doubling, recomputing": ("chimera_doubling", {"D": 4, "N": 8, "again": 1}, 1, False),
+    "chimera_recompute": ("chimera_recompute", {"D": 4, "N": 8}, 1, False),
     "two replicas of chimera": ("chimera", {"D": 2, "N": 4}, 2, False),
     "chimera, staged": ("chimera", {"D": 4, "N": 4}, 1, True),
     "dualpipe, staged": ("dualpipe", {"D": 4, "N": 8}, 1, True),

@@ -150,7 +150,7 @@ class Work:
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""
-        self._begin_backward()
+        self._check_forward()
         assert self.split is not None
         self.split.weights()
         self._end()
@@ -213,12 +213,15 @@ class Work:
             self.generators = None
 
     def _run_backward(self) -> None:
-        """Compute the gradients, and store the input gradient."""
-        edges = self._begin_backward()
+        """Wait for the output gradient, run the forward again if it kept nothing, compute the gradients, and store the
+        input gradient. A RECOMPUTE runs the forward again before the wait."""
+        self._check_forward()
         # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
         grads = None if self.output_gradient is None else self.output_gradient.take()
-        if edges:  # empty for a first stage without parameters
-            torch.autograd.backward(edges, grads)
+        if self.edges is None:
+            self._build_again()
+        if self.edges:  # empty for a first stage without parameters
+            torch.autograd.backward(self.edges, grads)
         if self.input_gradient is None:
             return
         if self.is_simple and (gradient := self.leaves[0].grad) is not None and is_alone(gradient, grads or ()):
@@ -227,16 +230,12 @@ class Work:
             gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
             self.input_gradient.set(in_own_memory(gradients, [False] * len(gradients), grads or ()))
 
-    def _begin_backward(self) -> list[GradientEdge]:
-        """Return where in the graph the backward begins."""
+    def _check_forward(self) -> None:
+        """Raise KeyError if the forward has not run, or its input was freed."""
         if not self.ran:
             raise KeyError("its forward has not run, or its last backward has")
         if self.input is not None:
             self.input.read()  # fails where the input was freed too early
-        if self.edges is None:
-            self._build_again()
-        assert self.edges is not None
-        return self.edges
 
     def _end(self) -> None:
         self.close()

@@ -80,24 +80,28 @@ class Lifetimes:
 
 
 def activations(program: Program) -> Lifetimes:
-    """Return the activations of a verified program. A FWD with recompute keeps none: its backward runs it again."""
+    """Return the activations of a verified program. A FWD with recompute keeps none: a RECOMPUTE or its backward runs it
+    again."""
     h, t, by_key = program.header, program.table, _RowsByKey(program)
     rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))
     stage = t.stage[rows]
     if h.kind == "evaluation":
         return Lifetimes.of(Kind.ALIVE, stage, rows, rows)
     first, last = by_key.input_gradient[keys], by_key.weight_gradient[keys]
-    recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool), first != last
+    early = by_key.recomputation[keys]
+    # Which forwards the backward runs again, and the row that makes what the backward reads if it does not.
+    recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool) & (early < 0), first != last
+    made = np.where(early < 0, rows, early)
     lives = [Lifetimes.of(Kind.ALIVE, stage, rows, last)]
     for kind, which, allocated, freed in (
-        (Kind.KEPT, ~recomputed & ~split, rows, first),
-        (Kind.FOR_INPUT, ~recomputed & split, rows, first),
-        (Kind.FOR_BOTH, ~recomputed & split, rows, last),
+        (Kind.KEPT, ~recomputed & ~split, made, first),
+        (Kind.FOR_INPUT, ~recomputed & split, made, first),
+        (Kind.FOR_BOTH, ~recomputed & split, made, last),
         (Kind.FOR_WEIGHT, ~recomputed & split, first, last),
         (Kind.FOR_WEIGHT_RECOMPUTED, recomputed & split, first, last),
     ):
         lives.append(Lifetimes.of(kind, stage[which], allocated[which], freed[which]))
-    # The forwards of a group are run again one micro-batch after the other.
+    # A backward runs the forwards of a group again one micro-batch after the other.
     for kind, which in ((Kind.KEPT, recomputed & ~split), (Kind.FOR_INPUT, recomputed & split)):
         backwards = np.unique(first[which])
         lives.append(Lifetimes.of(kind, t.stage[backwards], backwards, backwards))
@@ -226,6 +230,7 @@ class _RowsByKey:
         self.forward = self._rows(t.op == Op.FWD)
         self.input_gradient = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_INPUT))
         self.weight_gradient = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
+        self.recomputation = self._rows(t.op == Op.RECOMPUTE)
 
     def count(self, rows: Ints) -> Ints:
         """Return the number of micro-batches of each row."""

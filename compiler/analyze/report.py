@@ -72,7 +72,7 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
 def _costs(s: Simulation) -> str:
     c = s.costs
     used = [form for form in FORMS if form.letter and (s.program.table.op == form.op).any()]
-    parts = [f"{form.letter}={_span(s, getattr(c, form.op.name))}" for form in used]
+    parts = [f"{form.letter}={_span(s, c.of(form.op))}" for form in used]
     return "  ".join([*parts, f"hop={s.time(c.hop)}"])
 
 

@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
     p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
-                   help="use this cost of F, B, I, W or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
+                   help="use this cost of F, B, I, W, R or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
     p.add_argument("--model", metavar="PATH",
                    help="a model description (JSON): bytes per rank in the report, a partition in the program")  # fmt: skip
     p.add_argument("--memory", metavar="BYTES",

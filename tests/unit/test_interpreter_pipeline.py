@@ -207,14 +207,15 @@ def test_an_evaluation_leaves_no_gradients_and_draws_no_dropout() -> None:
     run_in_loopback(program, lambda transport: run(pipeline(program, transport, net(drop=0.5))))
 
 
-def test_a_recomputed_forward_drops_the_same_activations() -> None:
+@pytest.mark.parametrize("early", ["", "R(s, m) at 4 + m", "R(s, m) when m == 1 at 4"])
+def test_a_recomputed_forward_drops_the_same_activations(early: str) -> None:
     """nn.Dropout draws from torch's generator, which has moved on when the forward runs again."""
-    text = """
+    text = f"""
         schedule recomputed
         ranks 1
         stages 1
-        pipe p { stage s on rank 0 recompute   micro_batches 2 }
-        order ticks { F(s, m) at m  B(s, m) at 9 - m }
+        pipe p {{ stage s on rank 0 recompute   micro_batches 2 }}
+        order ticks {{ F(s, m) at m  B(s, m) at 9 - m  {early} }}
     """
     model, (x, y) = net(drop=0.5), batch(SAMPLES * 2)
     torch.manual_seed(5)

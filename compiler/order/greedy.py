@@ -60,6 +60,8 @@ class Scheduler:
     order: GreedyOrder
     budget: Budget
     ops: tuple[Op, ...]  # by kind
+    last: int  # the kind of the last backward of a micro-batch, B or W
+    again: int  # the kind R, -1 if there is none
     keys: int
     rank: list[int]  # by key
     cell: list[int]  # by key: pipe x stages + stage
@@ -145,6 +147,8 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
         order,
         budget,
         ops,
+        2 if split else 1,
+        len(ops) - 1 if recomputes else -1,
         keys,
         rank.tolist(),
         cell.tolist(),
@@ -186,16 +190,16 @@ def blocking_limit(state: Scheduler, task: int, kind: int, cell: int) -> Counter
     size = state.size[task % len(state.size)] if kind == F else 1
     for c in state.counters[cell]:
         weight = c.weights[kind]
-        if weight > 0 and _counts(state, c, task, kind):
+        if weight > 0 and (not c.only_recomputed or _has_r(state, task, kind)):
             free = c.reserved - state.reserved[cell] if kind == F else 0
             if c.value + weight * (size + free) > c.bound:
                 return c
     return None
 
 
-def _counts(state: Scheduler, counter: Counter, task: int, kind: int) -> bool:
-    """Return whether a limit counts a task that starts now."""
-    return not counter.only_recomputed or state.ops[kind] == Op.RECOMPUTE or state.recomputed[task % state.keys]
+def _has_r(state: Scheduler, task: int, kind: int) -> bool:
+    """Return whether the task that starts now is an R, or of a micro-batch that an R has run again."""
+    return kind == state.again or state.recomputed[task % state.keys]
 
 
 def _pick(state: Scheduler, rank: int) -> int | None:
@@ -205,7 +209,7 @@ def _pick(state: Scheduler, rank: int) -> int | None:
     cells = len(state.counters)
     state.budget.spend(len(state.heaps[rank]) // 8, state.order.span)
     for index, heap in state.heaps[rank].items():
-        if state.ops[index // cells] == Op.RECOMPUTE:
+        if state.again >= 0 and index // cells == state.again:
             while heap and not state.to_recompute[heap[0][1] % state.keys]:  # its backward has started before it
                 heapq.heappop(heap)
         if heap and (best is None or heap[0] < best) and not blocking_limit(state, heap[0][1], index // cells, index % cells):
@@ -218,8 +222,8 @@ def _pick(state: Scheduler, rank: int) -> int | None:
 
 def _start(state: Scheduler, task: int, kind: int, cell: int) -> None:
     """Update the counts for a task that starts."""
-    size, op, key = 1, state.ops[kind], task % state.keys
-    if op == Op.RECOMPUTE:
+    size, key = 1, task % state.keys
+    if kind == state.again:
         state.recomputed[key], state.to_recompute[key] = True, False
     else:
         state.left -= 1
@@ -227,11 +231,12 @@ def _start(state: Scheduler, task: int, kind: int, cell: int) -> None:
         size = state.size[task % len(state.size)]
         state.forwards_left[cell] -= size
         state.alive[cell] += size
-    elif op in (Op.BWD, Op.BWD_WEIGHT):
+    elif kind == state.last:
         state.alive[cell] -= 1
     reserved = max(state.order.group - state.alive[cell], 0) if state.forwards_left[cell] else 0
     for c in state.counters[cell]:
-        c.value += c.weights[kind] * size * _counts(state, c, task, kind)
+        if not c.only_recomputed or _has_r(state, task, kind):
+            c.value += c.weights[kind] * size
         c.reserved += reserved - state.reserved[cell]
     state.reserved[cell] = reserved
 
@@ -240,7 +245,7 @@ def run(state: Scheduler) -> list[list[int]]:
     """Run the scheduler; return every rank's tasks in the order of their starts. Tasks are missing if it gets stuck."""
     h, keys, n = state.spec.header, state.keys, state.spec.header.micro_batches
     split = Op.BWD_WEIGHT in state.ops
-    recompute = state.ops.index(Op.RECOMPUTE) * keys if Op.RECOMPUTE in state.ops else -1  # what makes a key an R
+    recompute = state.again * keys  # the number of an R is this and its key; negative if there is none
     first_ids = [m for m in range(n) if state.size[m]]  # of the forwards
     last_stage = keys - n  # keys from here on are of the last stage
     missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys * (len(state.ops) - 2))

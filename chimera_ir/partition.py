@@ -51,6 +51,16 @@ class Partition:
         """Return the layers of each stage."""
         return tuple(range(first, end) for first, end in self.stages)
 
+    @property
+    def cuts(self) -> list[int]:
+        """Return the first layer of each stage, and the number of layers."""
+        return [0, *(end for _, end in self.stages)]
+
+    @staticmethod
+    def of_cuts(model: str, cuts: Sequence[int]) -> Partition:
+        """Return the partition with these cuts, as `cuts` returns them."""
+        return Partition(model, tuple(pairwise(cuts)))
+
     def stage_of(self, layer: int) -> int:
         """Return the stage that has this layer."""
         return bisect_right(self.stages, layer, key=lambda stage: stage[0]) - 1
@@ -60,13 +70,13 @@ class Partition:
         return asdict(self)
 
 
-def balanced(description: ModelDescription, stages: int) -> Partition:
+def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:
     """Return the partition into `stages` stages that `cut` finds for the costs of the layers.
 
-    Raises ChimeraError E705 for more stages than layers.
+    costs: in the place of the description's. Raises ChimeraError E705 for more stages than layers.
     """
     check_layers(description.name, len(description.layers), stages)
-    ranges = cut([layer.cost for layer in description.layers], stages)
+    ranges = cut([layer.cost for layer in description.layers] if costs is None else costs, stages)
     return Partition(description.name, tuple((ids.start, ids.stop) for ids in ranges))
 
 

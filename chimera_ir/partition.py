@@ -3,23 +3,33 @@
 A program may carry its partition. Its JSON form gives, for each stage, the first layer and the one after the last:
 
     {"model": "gpt-nano", "stages": [[0, 2], [2, 4]]}
+
+A file of its own has these fields after `"format": "chimera-partition", "version": 1`.
 """
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, FailFast, Field
+from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
+from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.json_checks import Kind
 from chimerac.chimera_ir.model import MAX_LAYERS, LayerId, LayerName, ModelDescription
+from chimerac.chimera_ir.reading import VersionOne, read_json
+
+FORMAT = "chimera-partition"
+VERSION = 1
 
 IntArray = NDArray[np.int64]
 LayerEnd = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
@@ -68,6 +78,51 @@ class Partition:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form as a value."""
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionFile(Partition):
+    """A partition as a JSON file."""
+
+    format: Literal["chimera-partition"]
+    version: VersionOne
+
+
+_KIND = Kind(
+    "chimera partition", FORMAT, VERSION, ("E707", "E707", "E707"), "write one with: chimerac partition SCHEDULE --model NAME"
+)
+
+
+@cache
+def _adapter() -> TypeAdapter[PartitionFile]:
+    return TypeAdapter(PartitionFile)
+
+
+def partition_to_json(partition: Partition) -> str:
+    """Return the JSON text of a partition's file."""
+    return json.dumps({"format": FORMAT, "version": VERSION, **partition.to_json()}) + "\n"
+
+
+def partition_from_json(text: str, name: str = "<json>") -> Partition:
+    """Return the partition that a JSON text holds. name: of the text in messages. Raises ChimeraError E707."""
+    if len(text) > limits.HEADER:
+        raise refuse("E707", f"{name} has {len(text)} characters, a partition at most {limits.HEADER}")
+    file = read_json(_adapter(), _KIND, text, name)
+    return Partition(file.model, file.stages)
+
+
+def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int) -> Partition:
+    """Return the partition whose stages have these numbers of layers. Raises ChimeraError E708 if they do not fit."""
+    given = ",".join(map(str, counts))
+    if len(counts) != stages:
+        fact = f"split {given} is for {len(counts)} stages, and the program has {stages}"
+    elif min(counts) < 1:
+        fact = f"split {given} gives stage {list(counts).index(min(counts))} no layer"
+    elif sum(counts) != layers:
+        fact = f"split {given} has {sum(counts)} layers, and {model} has {layers}"
+    else:
+        return Partition.of_cuts(model, [0, *accumulate(counts)])
+    raise refuse("E708", fact, help=f"give the number of layers of each of the {stages} stages, {layers} in all")
 
 
 def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:

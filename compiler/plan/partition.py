@@ -37,7 +37,7 @@ TRIED = 20_000  # ranges that one search in depth tries
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A partition. bound: no partition within the limit has a slowest stage of less. The partition is optimal if it has that."""
+    """A partition. bound: no partition within the limit has a slowest stage of less; the optimum has that."""
 
     partition: Partition
     slowest: int
@@ -70,11 +70,11 @@ def best_partition(
     needs = Needs(program, model, state)
     if needs.most(first.cuts) <= limit_bytes:
         return Found(first, slowest, slowest)
-    allowed_slowest = slowest
-    cuts: Cuts | None = None
-    while cuts is None and allowed_slowest <= 2 * sum(times):  # longer ranges are looked at only if they are needed
-        cuts, bound = _Search(needs, times, limit_bytes, allowed_slowest).best()
-        allowed_slowest *= 2
+    longest = slowest
+    cuts, bound = _Search(needs, times, limit_bytes, longest).best()
+    while cuts is None and longest < sum(times):  # longer ranges are looked at only if they are needed
+        longest = min(2 * longest, sum(times))
+        cuts, bound = _Search(needs, times, limit_bytes, longest).best()
     if cuts is None:
         raise _nothing_fits(needs, times, limit_bytes, first.cuts, recomputing)
     return Found(Partition.of_cuts(model.name, cuts), _slowest(times, cuts), bound)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.partition import Partition
-from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.runtime.model import Values
 
 Tensors = Tensor | Sequence[Tensor]
@@ -45,10 +43,3 @@ def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
     return dtype
 
 
-def partition_of(name: str, split: Sequence[int], layers: int, program: Program) -> Partition:
-    """Return the partition with these numbers of layers. Raises ValueError where they do not fit."""
-    stages = program.header.stages
-    if len(split) != stages or sum(split) != layers or min(split) < 1:
-        raise ValueError(f"split={list(split)}: the {layers} layers go to {stages} stages, at least one to each")
-    ends = [sum(split[: k + 1]) for k in range(stages)]
-    return Partition(name, tuple((end - count, end) for end, count in zip(ends, split, strict=True)))

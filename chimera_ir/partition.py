@@ -149,19 +149,29 @@ def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper m
 def partition_for(given: Partition | None, description: ModelDescription, stages: int) -> Partition:
     """Return the partition that a program carries, or the balanced one where it carries none.
 
-    Raises ChimeraError: E705 more stages than layers, E706 a partition of another model.
+    Raises ChimeraError: E705 more stages than layers, E706 a partition of another model or for another number of stages.
     """
     if given is None:
         return balanced(description, stages)
-    layers = given.stages[-1][1]
-    if (given.model, layers) != (description.name, len(description.layers)):
+    check_fits(given, description.name, len(description.layers), stages)
+    return given
+
+
+def check_fits(given: Partition, model: str, layers: int, stages: int) -> None:
+    """Raise ChimeraError E706 unless a partition has these stages, and is for a model with this name and so many layers."""
+    its = given.stages[-1][1]
+    if (given.model, its) != (model, layers):
         raise refuse(
             "E706",
-            f"the program is cut for {given.model} with {layers} layers, "
-            f"and the model is {description.name} with {len(description.layers)}",
-            help="take that model, or compile the schedule again with --model",
+            f"the program is cut for {given.model} with {its} layers, and the model is {model} with {layers}",
+            help="take that model, or make a partition for this one: chimerac partition SCHEDULE --model NAME",
         )
-    return given
+    if len(given.stages) != stages:
+        raise refuse(
+            "E706",
+            f"the partition has {len(given.stages)} stages, and the program has {stages}",
+            help="make a partition for this program: chimerac partition SCHEDULE --model NAME",
+        )
 
 
 def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:

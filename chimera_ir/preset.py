@@ -31,9 +31,9 @@ KEEPS = ("kept", "split_kept", "weight_kept")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The descriptions of a model. samples, seq_len: the sizes that are used by default; seq_len: None for other data than text.
+    """The descriptions of a model. layers, tied: as in the file.
 
-    layers, tied: as in the file.
+    samples, seq_len: the sizes that are used by default; seq_len is None for other data than text.
     """
 
     name: str

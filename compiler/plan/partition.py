@@ -111,7 +111,7 @@ def _nothing_fits(
         with suppress(ChimeraError):
             best_partition(recomputing(), model, limit, costs, needs.state)
             help = "write 'recompute' after every 'stage ... on rank ...'; tried: every rank then fits"
-    return refuse("E709", f"{subject}, and has {limit:,}", notes=tuple(notes), help=help)
+    return refuse("E709", f"{subject}, and a rank has {limit:,}", notes=tuple(notes), help=help)
 
 
 def _least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:

@@ -23,8 +23,10 @@ COMPARED_AS_PRODUCTS = {
     "schedule",
     "parameters",
     "width",
+    "split",
+    "partition",
     "data",
-}  # the program and the data that result from them are compared
+}  # the program, its partition and the data that result from them are compared
 HELP = "start every rank with the same files, options and versions"
 
 # Something made from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.

@@ -16,12 +16,13 @@ from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
 from chimerac.interpreter.launch.plan import TRANSPORT, Plan, RankBytes, arranging, check_kind, for_another_machine
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.workloads import with_partition
 from chimerac.interpreter.pipeline.programs import predicted_times, with_depth
 
 
 def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again."""
-    program = load_program(settings.schedule) if is_compiled else _compiled(settings)
+    program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compiled(settings))
     check_kind(program)
     if settings.loopback:
         return plan_of(program, timed=False, machine=settings.machine)

@@ -95,7 +95,7 @@ def _argument(field: Field[Any]) -> dict[str, Any]:
         return words | {"nargs": "?"}
     if get_origin(kind) is Literal:
         return words | {"choices": get_args(kind)}
-    if get_origin(kind) is tuple:
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
         return words | {"nargs": len(get_args(kind))}
     return words
 
@@ -103,6 +103,8 @@ def _argument(field: Field[Any]) -> dict[str, Any]:
 def _from_words(name: str, value: Any) -> Any:
     """Return the value of a field from the words of the command line. Raises ValueError with the option's name."""
     try:
+        if name == "split":  # one word, unlike the other tuples
+            value = value.split(",")
         return typed(name, _pairs(value) if name == "parameters" else value, strict=False)
     except ValueError as error:
         raise ValueError(f"argument {option_names()[name]}: {error}") from None
@@ -134,6 +136,10 @@ def _check_together(settings: RunSettings) -> None:
         "--trace and --log-file are the same file: give one of them another path": s.trace is not None
         and s.log_file is not None
         and s.trace.absolute() == s.log_file.absolute(),
+        "--split and --partition both fix the layers of each stage: give one of them": s.split is not None
+        and s.partition is not None,
+        "--timed has stages that sleep, and no layers: leave out --split and --partition": s.timed is not None
+        and (s.split is not None or s.partition is not None),
         "--save-every needs --save-dir": s.save_every is not None and s.save_dir is None,
         "--keep needs --save-dir": s.keep is not None and s.save_dir is None,
         "--async-save needs --save-dir": s.async_save and s.save_dir is None,

@@ -41,5 +41,3 @@ def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
     if dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
     return dtype
-
-

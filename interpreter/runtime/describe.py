@@ -35,9 +35,7 @@ _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_group_norm.default: 1}
 
 
-def describe(
-    model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT
-) -> ModelDescription:
+def describe(model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT) -> ModelDescription:
     """Return the description of a model for micro-batches of `samples` samples.
 
     device: where the layers are, by default the CPU. It matters with autocast: torch autocasts other functions on a GPU.

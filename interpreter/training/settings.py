@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from chimerac.chimera_ir.diagnostics import refuse
-
 if TYPE_CHECKING:
     from chimerac.chimera_ir.program import Program
 
@@ -44,12 +42,4 @@ class Settings:
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
     """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
-    part, whole = program.header.micro_batch_size
-    if micro_batch * part % whole:
-        raise refuse(
-            "E804",
-            f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
-            notes=(f"{program.header.schedule} runs micro-batches of size {part}/{whole}",),
-            help=f"give --micro-batch a multiple of {whole}",
-        )
-    return micro_batch * part // whole
+    return program.header.samples(micro_batch)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import partial
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_schedule, evaluation_of, load_program
-from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
@@ -43,9 +44,11 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     return Plan(program, None, predicted_times(running, {"hop": 0}))
 
 
-def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
+def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[RankBytes, ...]:
     """Return the bytes of each rank. Raises ChimeraError E705, E706 as `partition_for`."""
-    return tuple(RankBytes(r.weights, r.gradients, r.peak - r.weights - r.gradients) for r in memory(program, model))
+    ranks = memory(program, model, OptimizerState(Fraction(OPTIMIZERS["adamw"]), zero))
+    held = ((r.weights, r.gradients, r.optimizer) for r in ranks)
+    return tuple(RankBytes(*x, r.peak - sum(x)) for x, r in zip(held, ranks, strict=True))
 
 
 def _compiled(settings: RunSettings) -> Program:

@@ -25,6 +25,7 @@ class RankBytes(NamedTuple):
 
     weights: int
     gradients: int
+    optimizer: int
     others: int
 
 
@@ -32,13 +33,14 @@ class RankBytes(NamedTuple):
 class Plan:
     """A program to train with. evaluation, predicted, memory: None if not needed, or if the compiler is not installed.
 
-    predicted: the simulator's times, in units of cost. memory: returns the bytes of each rank for a model.
+    predicted: the simulator's times, in units of cost. memory: returns the bytes of each rank for a model that is trained with
+    AdamW, from the model and whether the holders of a stage share the optimizer's state.
     """
 
     program: Program
     evaluation: Program | None
     predicted: IterationTimes | None
-    memory: Callable[[ModelDescription], tuple[RankBytes, ...]] | None = None
+    memory: Callable[[ModelDescription, bool], tuple[RankBytes, ...]] | None = None
 
     @property
     def partition(self) -> Partition | None:

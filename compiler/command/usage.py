@@ -36,7 +36,7 @@ examples:
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
-  chimerac partition chimera --model gpt-small --memory 4MiB   which layers form which stage, and the memory of each rank
+  chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
 

@@ -105,12 +105,12 @@ def _nothing_fits(
     else:
         which = "needs least" if is_least else "was found to need least"
         subject = f"in the partition of {model.name} that {which}, rank {rank} needs {least:,} bytes"
-    help = f"give a rank {least:,} bytes{', the least that is enough' if is_least else ''}; or take more stages or smaller "
-    help += "micro-batches"
+    enough = f"give a rank {least:,} bytes{', the least that is enough' if is_least else ''}"
+    help = f"{enough}; or take more stages or smaller micro-batches"
     if recomputing is not None:
         with suppress(ChimeraError):
             best_partition(recomputing(), model, limit, costs, needs.state)
-            help = "write 'recompute' after every 'stage ... on rank ...'; tried: every rank then fits"
+            help = f"{enough}; or write 'recompute' after every 'stage ... on rank ...': tried, every rank then fits"
     return refuse("E709", f"{subject}, and a rank has {limit:,}", notes=tuple(notes), help=help)
 
 

@@ -7,7 +7,7 @@ Without a limit, or where the balanced partition is within it, that one is the o
                steps. Where each rank has one stage, it is the optimum.
     coupled    where ranks have several stages: of the paths whose slowest stage is within a bound, multipliers of the ranks'
                needs find one that fits every rank, or prove that there is none (Lagrange relaxation); a search in depth
-               decides what they leave open, within TRIED steps. A binary search finds the least bound.
+               decides what they leave open, within the steps of _Effort. A binary search finds the least bound.
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ from chimerac.compiler.plan.ranges import Floats, sums_of
 
 Cuts = list[int]  # the first layer of each stage, and the number of layers
 Mask = npt.NDArray[np.bool_]
-ROUNDS = 60  # of changes of the multipliers
-TRIED = 20_000  # ranges that one search in depth tries
+ROUNDS = 60  # of changes of the multipliers, for one bound
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What is left of the work on one question: changes of the multipliers, and ranges that searches in depth try."""
+
+    rounds: int = 300
+    ranges: int = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +77,11 @@ def best_partition(
     needs = Needs(program, model, state)
     if needs.most(first.cuts) <= limit_bytes:
         return Found(first, slowest, slowest)
-    longest = slowest
-    cuts, bound = _Search(needs, times, limit_bytes, longest).best()
+    longest, effort = slowest, _Effort()
+    cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
     while cuts is None and longest < sum(times):  # longer ranges are looked at only if they are needed
         longest = min(2 * longest, sum(times))
-        cuts, bound = _Search(needs, times, limit_bytes, longest).best()
+        cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
     if cuts is None:
         raise _nothing_fits(needs, times, limit_bytes, first.cuts, recomputing)
     return Found(Partition.of_cuts(model.name, cuts), _slowest(times, cuts), bound)
@@ -116,10 +123,10 @@ def _nothing_fits(
 
 def _least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
     """Return the cuts in which the rank that needs most needs least, and whether that is proved. cuts: some cuts."""
-    low, high, is_proved = limit + 1, needs.most(cuts), True
-    while low < high:
+    low, high, is_proved, effort = limit + 1, needs.most(cuts), True, _Effort()
+    while low < high and is_proved:
         tried = (low + high) // 2
-        found, is_proof = _Search(needs, costs, tried).within(np.inf)
+        found, is_proof = _Search(needs, costs, tried, effort).within(np.inf)
         if found is not None:
             cuts, high = found, needs.most(found)
         else:
@@ -146,8 +153,8 @@ class _Search:
     Tables by [first layer, number of layers - 1] of a stage; `longest` bounds the number.
     """
 
-    def __init__(self, needs: Needs, costs: Sequence[int], limit: int, slowest: float = np.inf) -> None:
-        self.needs, self.limit = needs, limit
+    def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: _Effort, slowest: float = np.inf) -> None:
+        self.needs, self.limit, self.effort = needs, limit, effort
         self.stages, self.layers = needs.program.header.stages, len(costs)
         self.costs = sums_of(costs)
         self.is_coupled = any(len(g.stages) > 1 for g in needs.groups)
@@ -198,6 +205,9 @@ class _Search:
             violated = self._violated(cuts)
             if not violated:
                 return cuts, True
+            self.effort.rounds -= 1
+            if self.effort.rounds < 0:
+                return None, False
             for constraint in self.constraints.values():
                 load = sum(part[self._at(cuts, s)] for s, part in constraint.parts.items())
                 constraint.multiplier = max(0.0, constraint.multiplier + step * (load - 1))
@@ -233,7 +243,8 @@ class _Search:
                     yield int(a + 1 + lengths[n]), after, weight + float(own[n])
 
         cuts, open_ranges = [0], [ranges(0, 0, [sum(x.values()) for x in least], 0.0)]
-        for _ in range(TRIED):
+        while self.effort.ranges > 0:
+            self.effort.ranges -= 1
             step = next(open_ranges[-1], None)
             if step is None:
                 open_ranges.pop()

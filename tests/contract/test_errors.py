@@ -20,6 +20,8 @@ FILES_OF_CODES = {
         "compiler/given.py",
         "compiler/explain/",
         "compiler/library.py",
+        "compiler/descriptions.py",
+        "compiler/plan/partition.py",
         "compiler/analyze/simulate.py",
     ),
     "E1": ("compiler/syntax/parse.py", "compiler/syntax/build.py", "compiler/diagnose/unexpected.py"),

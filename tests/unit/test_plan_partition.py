@@ -110,3 +110,26 @@ def test_the_partition_is_the_best_of_all_that_fit(name: str, parameters: dict[s
     found = best_partition(p, model, limit, state=state)
     assert needed(p, model, found.partition, state) <= limit
     assert (found.slowest, found.bound) == (min(fitting), min(fitting)) and slowest(model, found.partition) == found.slowest
+
+
+def test_measured_costs_take_the_place_of_the_description_s() -> None:
+    p, model = program("1f1b", D=3, N=4), random_model(random.Random(1), 6, extras=False)
+    assert best_partition(p, model, costs=[9, 1, 1, 1, 1, 1]).partition.cuts == [0, 1, 3, 6]
+    most = needed(p, model, best_partition(p, model).partition, NO_STATE)
+    assert best_partition(p, model, most * 10, costs=[0] * 6).slowest == 0
+    with pytest.raises(ChimeraError, match="E709"):
+        best_partition(p, model, 1, costs=[0] * 6)
+    with pytest.raises(ChimeraError, match="5 costs for the 6 layers"):
+        best_partition(p, model, costs=[1] * 5)
+
+
+def test_the_state_of_an_optimizer_is_shared_by_the_holders_of_a_stage() -> None:
+    model = random_model(random.Random(2), 6, extras=False)
+    for width in (1, 2):
+        p = program("chimera", width, D=4, N=4)
+        plain, whole, shared = (memory(p, model, state) for state in (NO_STATE, ADAMW, SHARED))
+        for a, b, c in zip(plain, whole, shared, strict=True):
+            assert b.optimizer == 2 * a.gradients and b.peak == a.peak + b.optimizer
+            assert c.peak == a.peak + c.optimizer
+        one_copy = 2 * sum(k.gradient_bytes or 0 for k in model.layers)
+        assert one_copy <= sum(c.optimizer for c in shared) <= one_copy + 4 * p.world

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.partition import Partition
-from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.runtime.model import Values
 
 Tensors = Tensor | Sequence[Tensor]
@@ -43,15 +41,3 @@ def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
     if dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
     return dtype
-
-
-def partition_of(name: str, split: Sequence[int], layers: int, program: Program) -> Partition:
-    """Return the partition of the model `name` whose stages have these numbers of layers.
-
-    layers: of the whole model. Raises ValueError unless `split` has a positive number for each stage, `layers` in all.
-    """
-    stages = program.header.stages
-    if len(split) != stages or sum(split) != layers or min(split) < 1:
-        raise ValueError(f"split={list(split)}: give {stages} numbers of layers, at least 1 each and {layers} in all")
-    ends = [sum(split[: k + 1]) for k in range(stages)]
-    return Partition(name, tuple((end - count, end) for end, count in zip(ends, split, strict=True)))

@@ -26,8 +26,9 @@ from torch.optim import Optimizer
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.partition import split_by_counts
 from chimerac.chimera_ir.program import Program, Tied
-from chimerac.interpreter.pipeline.arguments import Tensors, check_inputs, checked_autocast, partition_of, tensors_of
+from chimerac.interpreter.pipeline.arguments import Tensors, check_inputs, checked_autocast, tensors_of
 from chimerac.interpreter.pipeline.history import History
 from chimerac.interpreter.pipeline.layers import Layers, model_of
 from chimerac.interpreter.pipeline.ranks import check_equal, joined
@@ -100,7 +101,9 @@ class Pipeline:
         def compiled(tied: Sequence[Tied] = ()) -> Program:
             found = program_for(schedule, parameters or {}, width, transport.world, tied)
             check_world(found, transport.world)
-            return found if split is None else replace(found, partition=partition_of(name, split, len(whole.layers), found))
+            if split is None:
+                return found
+            return replace(found, partition=split_by_counts(name, len(whole.layers), split, found.header.stages))
 
         example = tensors_of(inputs)
         name = type(model or layers).__name__

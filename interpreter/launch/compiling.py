@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import partial
 
 from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_schedule, evaluation_of, load_program
-from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
 from chimerac.interpreter.launch.plan import Plan, RankBytes, check_kind
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.workloads import with_partition
 from chimerac.interpreter.pipeline.programs import check_machine, predicted_times, with_depth
 
 
 def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again."""
-    program = load_program(settings.schedule) if is_compiled else _compile(settings)
+    program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings))
     check_kind(program)
     if settings.loopback:
         return plan_of(program, timed=False, machine=settings.machine)
@@ -40,9 +42,14 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     return Plan(program, None, predicted_times(on_machine, {"hop": 0}))
 
 
-def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
-    """Return the bytes of each rank for a model. Raises ChimeraError E705, E706 if the program cannot be cut for it."""
-    return tuple(RankBytes(r.weights, r.gradients, r.peak - r.weights - r.gradients) for r in memory(program, model))
+def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[RankBytes, ...]:
+    """Return the bytes of each rank for a model. Raises ChimeraError E705, E706 if the program cannot be cut for it.
+
+    zero: whether the ranks with copies of a stage share the optimizer's state.
+    """
+    ranks = memory(program, model, OptimizerState(Fraction(OPTIMIZERS["adamw"]), zero))
+    held = ((r.weights, r.gradients, r.optimizer) for r in ranks)
+    return tuple(RankBytes(*x, r.peak - sum(x)) for x, r in zip(held, ranks, strict=True))
 
 
 def _compile(settings: RunSettings) -> Program:

@@ -19,6 +19,7 @@ class RankBytes(NamedTuple):
 
     weights: int
     gradients: int
+    optimizer: int
     others: int
 
 
@@ -27,13 +28,13 @@ class Plan:
     """The program of a run, and what the compiler derives from it: None if not needed, or if the compiler is not installed.
 
     evaluation: the program of evaluations. predicted: the simulator's times, in units of cost. memory: returns the bytes of
-    each rank for a model.
+    each rank for a model that is trained with AdamW, and for whether the holders of a stage share the optimizer's state.
     """
 
     program: Program
     evaluation: Program | None
     predicted: IterationTimes | None
-    memory: Callable[[ModelDescription], tuple[RankBytes, ...]] | None = None
+    memory: Callable[[ModelDescription, bool], tuple[RankBytes, ...]] | None = None
 
 
 def check_kind(program: Program) -> None:

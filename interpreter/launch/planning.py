@@ -16,7 +16,7 @@ from chimerac.interpreter.launch.plan import Plan, check_kind
 from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tensorboard import check_package
-from chimerac.interpreter.launch.workloads import check_depth, check_options
+from chimerac.interpreter.launch.workloads import check_depth, check_options, with_partition
 from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
 from chimerac.interpreter.training.export_file import check_export
 from chimerac.interpreter.training.settings import samples_per_micro_batch
@@ -92,7 +92,7 @@ def _unverified(settings: RunSettings, text: Source | None, reason: str, notify:
             help="compile it where the compiler is: chimerac SCHEDULE --emit json -o p.json",
         )
     notify(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated")
-    program = read_program(text)
+    program = with_partition(settings, read_program(text))
     check_kind(program)
     if program.header.machine == "posted" and not settings.loopback:
         # A program that terminates on any machine but `posted` also terminates on `window` (docs/semantics.md, "Machines").

@@ -51,6 +51,11 @@ class RunSettings:
         None, PROGRAM, "a model of the table below, or NAME/BLOCKS for another number of blocks "
         "(default: gpt-small, with more blocks if the schedule has more than 6 stages)", "NAME",
     )  # fmt: skip
+    split: tuple[Count, ...] | None = option(
+        None, PROGRAM, "the number of layers of each stage (default: the program's partition, else stages of about equal cost)",
+        "n,n,...",
+    )  # fmt: skip
+    partition: Path | None = option(None, PROGRAM, "the layers of each stage: a file of chimerac partition -o", "PATH")
     data: Path | None = option(None, PROGRAM, "a text file or a folder of them (default: Python's standard library)", "PATH")
     transport: TransportName = option(
         "gloo", PROGRAM, "gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chimerac.chimera_ir.files import read
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.models.presets import default_for, is_known, sizes_of, table
 
@@ -56,6 +57,29 @@ def check_depth(settings: RunSettings, program: Program) -> None:
     name, stages = _name(settings, program), program.header.stages
     if settings.timed is None:
         check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")
+
+
+def with_partition(settings: RunSettings, program: Program) -> Program:
+    """Return the program with the partition of --split or --partition, if one is given.
+
+    Raises ChimeraError: E706 a partition of another model, E707 no partition, E708 a split that does not fit.
+    """
+    if settings.split is None and settings.partition is None:
+        return program
+    # It imports pydantic, which takes 0.1 s that --help does not need.
+    from chimerac.chimera_ir.partition import check_fits, partition_from_json, split_by_counts
+
+    stages = program.header.stages
+    if settings.partition is not None:
+        given = partition_from_json(read(settings.partition), str(settings.partition))
+        name = settings.model or given.model
+    else:
+        name = _name(settings, program)
+    layers = sizes_of(name).layers
+    if settings.split is not None:
+        given = split_by_counts(name, layers, settings.split, stages)
+    check_fits(given, name, layers, stages)
+    return program.with_partition(given)
 
 
 def _name(settings: RunSettings, program: Program) -> str:

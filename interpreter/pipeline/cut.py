@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-from chimerac.chimera_ir.partition import Partition
+from chimerac.chimera_ir.partition import split_by_counts
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.interpreter.pipeline.programs import Schedule, check_machine, path_of, program_for
 from chimerac.interpreter.pipeline.stages import OwnStage, OwnStages, Ties, own_stages
@@ -16,7 +15,7 @@ from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_t
 from chimerac.interpreter.transport import Transport
 
 
-def cut(
+def cut_model(
     model: Model,
     samples: int,
     schedule: Schedule,
@@ -35,7 +34,7 @@ def cut(
         program = program_on(transport, schedule, parameters, width, tied)
         if split is None:
             return program
-        return replace(program, partition=_partition(model.name, split, len(model.layers), program))
+        return program.with_partition(split_by_counts(model.name, len(model.layers), split, program.header.stages))
 
     program = compile_with()
     # Which functions autocast computes in lower precision depends on the device.
@@ -93,15 +92,3 @@ def program_on(
     name, ranks = program.header.schedule, "the ranks of this pipeline"
     check_machine(program, transport.machine, name, ranks, path_of(schedule))
     return program
-
-
-def _partition(name: str, split: Sequence[int], layers: int, program: Program) -> Partition:
-    """Return the partition of the model `name` whose stages have these numbers of layers.
-
-    layers: of the whole model. Raises ValueError unless `split` has a positive number for each stage, `layers` in all.
-    """
-    stages = program.header.stages
-    if len(split) != stages or sum(split) != layers or min(split) < 1:
-        raise ValueError(f"split={list(split)}: give each of the {stages} stages at least one layer, and all together {layers}")
-    ends = [sum(split[: k + 1]) for k in range(stages)]
-    return Partition(name, tuple((end - count, end) for end, count in zip(ends, split, strict=True)))

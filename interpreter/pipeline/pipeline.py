@@ -89,7 +89,7 @@ class Pipeline(BoundPipeline):
         process_group: ProcessGroup | None = None,
         transport: Transport | None = None,
     ) -> None:
-        from chimerac.interpreter.pipeline.cut import cut, with_own_stages  # with the compiler, whose import takes 0.2 s
+        from chimerac.interpreter.pipeline.cut import cut_model, with_own_stages  # with the compiler, whose import takes 0.2 s
 
         self._leave: Callable[[], None] | None = None
         if transport is None:
@@ -108,7 +108,7 @@ class Pipeline(BoundPipeline):
             name = type(model or layers).__name__
             full_model = model_of(layers, loss, self._example, None if targets is None else tensors_of(targets), model, name)
             full_model = replace(full_model, autocast=dtype)
-            program, staged = cut(full_model, len(self._example[0]), schedule, sizes, width, split, transport)
+            program, staged = cut_model(full_model, len(self._example[0]), schedule, sizes, width, split, transport)
         super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
 
     def step(

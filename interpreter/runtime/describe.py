@@ -29,6 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayers
+from chimerac.chimera_ir.preset import COST_UNIT
 from chimerac.interpreter.runtime.draws import Draws, drawing
 from chimerac.interpreter.runtime.model import Model, Values, apply_layer, build_layer
 from chimerac.interpreter.runtime.split import Splitting
@@ -40,7 +41,7 @@ _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_group_norm.default: 1}
 
 
-def describe(model: Model, samples: int, device: torch.device | None = None) -> ModelDescription:
+def describe(model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT) -> ModelDescription:
     """Return the description of a model for micro-batches of `samples` samples.
 
     device: where the layers are; by default the CPU. It matters with autocast, because torch autocasts other functions on GPUs
@@ -52,7 +53,7 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
     - split_kept_bytes: the same where the backward is split.
     - weight_kept_bytes: the storages that the split backward leaves for BWD_WEIGHT.
     - cost: the multiplications and additions of the forward in matrix products and attention, and one operation for each
-      number of the output; in thousands, rounded up.
+      number of the output; in units of `cost_unit`, rounded up.
     Storages that several layers keep, or a layer that did not make them, are counted in `shared` instead. An output that no
     later layer reads is counted as if one did.
 
@@ -81,7 +82,7 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
                     kept_bytes=kept[k],
                     weight_kept_bytes=weight_kept[k],
                     boundary=tuple(_boundary(k, number, full, split) for number in range(len(full.outputs[k]))),
-                    cost=-(-(full.operations[k] + sum(t.numel() for t in full.outputs[k])) // 1000),
+                    cost=-(-(full.operations[k] + sum(t.numel() for t in full.outputs[k])) // cost_unit),
                     gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
                     split_kept_bytes=split_kept[k],
                 )

@@ -32,6 +32,7 @@ from chimerac.chimera_ir.instructions import (
     Free,
     Fwd,
     Instruction,
+    Recompute,
     Recv,
     Send,
     Task,
@@ -175,6 +176,8 @@ class Executor:
                 return self._each(i, Work.backward_input)
             case BwdWeight():
                 return self._each(i, Work.backward_weight)
+            case Recompute():
+                return self._each(i, Work.recompute)
             case Send():
                 slots, specs = self._message(i)
                 layout = Layout(specs * len(slots))

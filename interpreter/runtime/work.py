@@ -1,6 +1,7 @@
 """One stage's work on one micro-batch: the values that each task reads and makes, and what it keeps or frees.
 
 FWD          act[s, m]  -> act[s + 1, m], or the loss          keeps its graph; with recompute, nothing
+RECOMPUTE    act[s, m]                                         keeps its graph
 BWD          grad[s, m] -> grad[s - 1, m], weight gradients    frees act[s, m], grad[s, m] and the graph
 BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      frees grad[s, m] and the graph
 BWD_WEIGHT   weight gradients                                  frees act[s, m] and what the BWD_INPUT left for it
@@ -111,7 +112,7 @@ class Work:
         self.ran = False  # whether the forward has run and its last backward has not
         self.leaves: Values = ()  # the input's tensors that have a gradient
         # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors may be freed earlier.
-        self.edges: tuple[GradientEdge, ...] | None = None  # None: the backward runs the forward again
+        self.edges: tuple[GradientEdge, ...] | None = None  # None: the forward has to be run again
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
@@ -120,11 +121,17 @@ class Work:
         self.ran = True
 
     def forward_to_recompute(self) -> None:
-        """Run the stage without a graph: the backward runs it again, with the same random numbers."""
+        """Run the stage without a graph: it is run again before its backward, with the same random numbers."""
         before = Generators.of(self.iteration.device)
         self._without_graph()
         self.generators = before if before.have_advanced() else None
         self.ran = True
+
+    def recompute(self) -> None:
+        """Run a forward that kept nothing again, and keep its graph. Its output and its loss are there already."""
+        if not self.ran or self.edges is not None:
+            raise KeyError("no forward that kept nothing has run, or it was run again before")
+        self._build_again()
 
     def forward_only(self) -> None:
         """Run the stage and keep nothing: there is no backward."""
@@ -148,7 +155,7 @@ class Work:
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""
-        self._begin_backward()
+        self._check_forward()
         assert self.split is not None
         self.split.weights()
         self._end()
@@ -211,12 +218,14 @@ class Work:
 
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""
+        self._check_forward()
         # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
         # They are waited for first: a backward that recomputes its forward begins when its gradient is there.
         grads = None if self.output_gradient is None else self.output_gradient.take()
-        edges = self._begin_backward()
-        if edges:  # empty for a first stage without parameters
-            _backward(edges, (self.iteration.one,) if grads is None else grads)
+        if self.edges is None:
+            self._build_again()
+        if self.edges:  # empty for a first stage without parameters
+            _backward(self.edges, (self.iteration.one,) if grads is None else grads)
         if self.input_gradient is None:
             return
         if self.is_simple and (gradient := self.leaves[0].grad) is not None and is_alone(gradient, grads or ()):
@@ -225,16 +234,12 @@ class Work:
             gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
             self.input_gradient.set(in_own_memory(gradients, [False] * len(gradients), grads or ()))
 
-    def _begin_backward(self) -> tuple[GradientEdge, ...]:
-        """Return where in the graph the backward begins."""
+    def _check_forward(self) -> None:
+        """Raise KeyError if the forward has not run, or its input was freed."""
         if not self.ran:
             raise KeyError("its forward has not run, or its last backward has")
         if self.input is not None:
             self.input.read()  # fails where the input was freed too early
-        if self.edges is None:
-            self._build_again()
-        assert self.edges is not None
-        return self.edges
 
     def _end(self) -> None:
         self.close()

@@ -59,6 +59,7 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("chimera_doubling", {"D": 4, "N": 4}, 1),
     ("chimera_doubling", {"D": 4, "N": 4, "again": 1}, 1),
     ("chimera_halving", {"D": 4, "N": 8}, 1),
+    ("chimera_recompute", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 2}, 2),
     ("zb_h1", {"D": 4, "N": 4}, 1),
@@ -112,6 +113,7 @@ SPLIT = "I(s, m) at 3*m + 3*D - 2*s - 2   W(s, m) at 3*m + 3*D + s - 1"
 VERSIONS: dict[str, tuple[Program, Program]] = {
     "chimera_doubling": tuple(program("chimera_doubling", D=4, N=6, again=k) for k in (0, 1)),
     "chimera_halving": tuple(program("chimera_halving", D=4, N=8, again=k) for k in (0, 1)),
+    "early": (program("chimera_any", D=4, N=6), program("chimera_recompute", D=4, N=6, early=2)),
     "some stages": tuple(small({"D": 4, "N": 4}, pipe=PIPE % clause) for clause in ("", " recompute when s > 0")),
     "some stages, split": tuple(
         small({"D": 4, "N": 4}, pipe=PIPE % clause, F="F(s, m) at s + 3*m", B=SPLIT) for clause in ("", " recompute when s > 0")

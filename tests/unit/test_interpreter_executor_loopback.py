@@ -19,6 +19,7 @@ from chimerac.chimera_ir.instructions import AllReduce
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.chimera_ir.streams import program_of
+from chimerac.compiler import compile_text
 from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.model import Model, Stage, Values, build_stage
@@ -123,6 +124,28 @@ def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Work, "forward_to_recompute", forward_and_free)
     assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_backward_waits_for_its_gradient_before_it_runs_the_forward_again(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the simulator assumes. Only a RECOMPUTE runs the forward again before the gradient has arrived."""
+    p = compile_text(
+        "schedule wait  ranks 2  stages 2  pipe main { stage s on rank s recompute when s == 0   micro_batches 1 }"
+        f" order listing for rank r {{ if r == 0 {{ F {'R' * early} B }} else {{ F B }} }}"
+    ).program
+    waited: list[bool] = []
+    again = Work._build_again
+
+    def run_again(work: Work) -> None:
+        assert work.output_gradient is not None and work.output_gradient.message is not None
+        waited.append(work.output_gradient.message.pending is None)
+        again(work)
+
+    monkeypatch.setattr(Work, "_build_again", run_again)
+    run_and_compare(p, deep_model(3), 0)
+    assert set(waited) == {not early}
 
 
 class UnequalCopies(First):

@@ -38,17 +38,16 @@ def data_of(settings: RunSettings, program: Program) -> Data:
     Raises ChimeraError: E802 the data cannot be read, E803 a text that is too short.
     """
     sizes = sizes_of(_name(settings, program))
-    # With torch, 2 s.
     if isinstance(sizes, Cnn):
-        from chimerac.interpreter.training.images import image_data
+        from chimerac.interpreter.training.images import image_data  # with torch, 2 s
 
         _check_no_text(settings)
         return image_data(sizes.side, sizes.channels, settings.seed)
     if sizes.data == "pairs":
-        from chimerac.interpreter.training.pairs import pair_data
+        from chimerac.interpreter.training.pairs import pair_data  # with torch, 2 s
 
         return pair_data(_text(settings.data), settings.seq_len, settings.seed)
-    from chimerac.interpreter.training.data import text_data
+    from chimerac.interpreter.training.data import text_data  # with torch, 2 s
 
     return text_data(_text(settings.data), settings.seq_len, settings.seed)
 

@@ -51,7 +51,7 @@ def image_data(side: int, channels: int, seed: int) -> Data:
         message = f"there is no data set with images of {side} x {side} x {channels}"
         raise refuse("E802", message, help="take --model cnn-digits, for the digits of scikit-learn")
     try:
-        from sklearn.datasets import load_digits  # optional: an extra of this project
+        from sklearn.datasets import load_digits  # optional: an extra of this project; 2 s
     except ImportError:
         message = "the digits come with scikit-learn, which is not installed"
         raise refuse("E802", message, help="pip install 'chimerac[images]'") from None

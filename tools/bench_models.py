@@ -17,7 +17,7 @@ from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 
@@ -95,21 +95,22 @@ def mean_loss(output: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, 1), targets.flatten())
 
 
-def sum_loss(outputs: Values, targets: Tensor) -> Tensor:
+def sum_loss(outputs: Values, targets: Values) -> Values:
     """Return the summed cross-entropy of a micro-batch."""
-    return F.cross_entropy(outputs[0].flatten(0, 1), targets.flatten(), reduction="sum")
+    return (F.cross_entropy(outputs[0].flatten(0, 1), targets[0].flatten(), reduction="sum"),)
 
 
-def model_of(z: Sizes) -> Model:
+def model_of(z: Sizes) -> LayeredModel:
     """Return the model as a list of layers."""
     block = TinyLayer if z is TINY else Block
     makers: list[Any] = [partial(Embedding, z), *[partial(block, z)] * z.blocks, partial(Head, z)]
 
-    def example(samples: int) -> tuple[Values, Tensor]:
+    def example(samples: int) -> Example:
         tokens = torch.zeros(samples, z.length, dtype=torch.int64)
-        return (tokens,), tokens
+        return Example((tokens,), (tokens,))
 
-    return Model("bench", tuple((f"layer {k}", make) for k, make in enumerate(makers)), sum_loss, example)
+    layers = tuple((f"layer {k}", make) for k, make in enumerate(makers))
+    return LayeredModel(name="bench", layers=layers, loss=sum_loss, example=example)
 
 
 def tokens_of(z: Sizes, micro_batches: int) -> Tensor:
@@ -136,7 +137,7 @@ def iteration_of(pipe: BoundPipeline, z: Sizes) -> Callable[[], None]:
     tokens, draws = tokens_of(z, count), [Draws(SEED, 0, ())] * count
 
     def iterate() -> None:
-        pipe.run(TensorBatch((tokens,), tokens, count, tokens.numel(), draws))
+        pipe.run(TensorBatch((tokens,), (tokens,), {}, count, (tokens.numel(),), draws))
         for stage in pipe.stages.values():
             stage.zero_grad()
 

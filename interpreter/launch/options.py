@@ -17,7 +17,7 @@ from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.workloads import model_table
 
 EPILOG = """\
-models (NAME/BLOCKS chooses another number of blocks; the layers are an embedding, the blocks, and a head):
+models (NAME/BLOCKS chooses another number of blocks; one layer is before the blocks and one after them):
 {models}
 
 examples:
@@ -65,7 +65,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="torchrun --nproc-per-node RANKS interpreter/run.py",
         usage="%(prog)s [SCHEDULE] [-p NAME=VALUE ...] [options]",
-        description="Compile a pipeline schedule and train a GPT with it, one process per rank.",
+        description="Compile a pipeline schedule and train a model with it, one process per rank.",
         epilog=EPILOG.format(models=model_table()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # only what was given overrides the config file

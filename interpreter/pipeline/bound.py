@@ -25,6 +25,7 @@ from chimerac.interpreter.pipeline.sharded import Ownership, Parameters, Sharded
 from chimerac.interpreter.pipeline.stages import local_stages
 from chimerac.interpreter.pipeline.weights import Weights
 from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.buffers import average_buffers, has_buffers
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
 from chimerac.interpreter.runtime.messages import Specs, table_digest
@@ -89,6 +90,7 @@ class BoundPipeline:
         self.weights = Weights(header, self.stages, transport)
         self.gradient = ModelGradient(self.executor, holders_by_group(header), transport)
         self._history = History(self.executor)
+        self._has_buffers = has_buffers(self.stages, transport)
         if compile_stages:
             _compile(program, self.stages, {} if compile_stages is True else compile_stages)
         self._evaluation_program = evaluation
@@ -118,12 +120,21 @@ class BoundPipeline:
         """Return whether `step` needs the targets on this rank: it has the last stage."""
         return self.program.header.stages - 1 in self.stages
 
+    @property
+    def reads_fields(self) -> tuple[str, ...]:
+        """Return the names of the fields that `step` needs on this rank: its stages read them."""
+        return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.reads))
+
     def run(self, batch: MicroBatches, sync: bool = True) -> float:
         """Run one iteration and return this rank's share of the loss. sync: as in `Pipeline.step`."""
         return self._history.run(batch, sync)
 
     def evaluate_batch(self, batch: MicroBatches) -> float:
-        """Return this rank's share of the loss of a batch, without gradients and with all modules in evaluation mode."""
+        """Return this rank's share of the loss of a batch, without gradients and with all modules in evaluation mode.
+
+        Called by all ranks together.
+        """
+        self.average_buffers()
         if self._evaluation is None:
             program = self._evaluation_program
             if program is None:
@@ -150,6 +161,7 @@ class BoundPipeline:
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Return the parameters and buffers of the whole model, on the CPU of every rank; called by all ranks together."""
+        self.average_buffers()
         return self.weights.full_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -158,6 +170,14 @@ class BoundPipeline:
         Raises KeyError for a missing name and ValueError for another shape; nothing is loaded then.
         """
         self.weights.load_state_dict(state)
+
+    def average_buffers(self) -> None:
+        """Set buffers that differ between copies of a stage to their mean, such as running statistics of batch normalization.
+
+        Called by all ranks together. `evaluate`, `full_state_dict` and checkpoints do this.
+        """
+        if self._has_buffers:
+            average_buffers(self.stages, self.transport)
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks if copies of a parameter differ in any bit; called by all ranks together."""

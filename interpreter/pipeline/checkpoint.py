@@ -120,6 +120,7 @@ def start_save(
     """
     path, rank, transport = Path(os.path.abspath(path)), pipeline.rank, pipeline.transport
     state_file = _serialized(state)
+    pipeline.average_buffers()
     names = Names(pipeline)
     tensors, settings = local_state(pipeline, optimizer, names), optimizer_settings(optimizer, names)
     folder = files.partial_folder(path)

@@ -10,7 +10,7 @@ from chimerac.interpreter.pipeline.programs import Schedule, check_machine, path
 from chimerac.interpreter.pipeline.stages import OwnStage, OwnStages, Ties, own_stages
 from chimerac.interpreter.pipeline.world import check_world
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import Model, Objective, Values
+from chimerac.interpreter.runtime.model import Example, Model, Objective
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_ties, partitioned
 from chimerac.interpreter.transport import Transport
 
@@ -34,7 +34,7 @@ def cut_model(
         program = program_on(transport, schedule, parameters, width, tied)
         if split is None:
             return program
-        return program.with_partition(split_by_counts(model.name, len(model.layers), split, program.header.stages))
+        return program.with_partition(split_by_counts(model.name, len(model.layer_names), split, program.header.stages))
 
     program = compile_with()
     # Which functions autocast computes in lower precision depends on the device.
@@ -47,7 +47,7 @@ def cut_model(
 def with_own_stages(
     stages: Mapping[int, OwnStage],
     objective: Objective,
-    inputs: Values,
+    example: Example,
     schedule: Schedule,
     parameters: Mapping[str, int],
     width: int,
@@ -56,7 +56,7 @@ def with_own_stages(
 ) -> tuple[Program, OwnStages]:
     """Return the program of a schedule for these ranks, and the model of which this rank has its own stages.
 
-    stages: of this rank, by number. objective: the loss and the precision. inputs: of one micro-batch. The other arguments and
+    stages: of this rank, by number. objective: the loss and the precision. example: of one micro-batch. The other arguments and
     the errors are those of `Pipeline`.
     """
     if single := [name for name, paths in tied.items() if len(paths) < 2]:
@@ -71,7 +71,7 @@ def with_own_stages(
             f"the program ties {_sets(in_program)}, and tied={_sets(tied)}: give the path of the parameter in each stage of "
             "every set, and the schedule instead of a compiled program"
         )
-    return program, own_stages(stages, program.header, objective, inputs, tied, transport)
+    return program, own_stages(stages, program.header, objective, example, tied, transport)
 
 
 def _sets(tied: Mapping[str, Iterable[int]]) -> str:

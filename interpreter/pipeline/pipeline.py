@@ -22,10 +22,13 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from chimerac.interpreter.pipeline.arguments import (
+    Divisor,
     Tensors,
     check_inputs,
     check_own_stages_arguments,
     checked_autocast,
+    fields_of,
+    read_fields,
     tensors_of,
 )
 from chimerac.interpreter.pipeline.bound import BoundPipeline, StagedModel
@@ -34,6 +37,7 @@ from chimerac.interpreter.pipeline.ranks import join_ranks
 from chimerac.interpreter.pipeline.stages import OwnStage, Ties
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.draws import Draws
+from chimerac.interpreter.runtime.model import Example
 from chimerac.interpreter.transport import Transport
 
 if TYPE_CHECKING:
@@ -49,15 +53,17 @@ class Pipeline(BoundPipeline):
     gradients are summed over all stages that have them. A layer may be (name, layer). model: the module that contains the
     layers and gives them their names. schedule: a name in the library, a path, a text, or a compiled program. parameters: of
     the schedule, by name; by default D follows from the number of ranks. width: the number of data-parallel replicas. loss:
-    called with the output of the last layer and the targets of one micro-batch. inputs: of one micro-batch, with the shapes and
-    dtypes of all of them. targets: the same; they only show what the loss keeps in memory. split: how many layers each stage
-    has; by default stages of about equal computation. autocast: with torch.bfloat16, layers compute under torch.autocast;
+    called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of several.
+    inputs: of one micro-batch, with the shapes and dtypes of all of them. targets: the same; they only show what the loss keeps
+    in memory. fields: the same for tensors that layers read directly from the batch, such as an attention mask, by name; a
+    layer reads those that are parameters of its `forward`. split: how many layers each stage has; by default stages of about
+    equal computation. autocast: with torch.bfloat16, layers compute under torch.autocast;
     weights, gradients and the optimizer keep their dtypes. compile_stages: compile each stage with torch.compile: True, or its
     options; not for schedules that split backwards.
 
     layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages` returns
     their numbers. Then `model`, `split` and `targets` are not given. tied: the parameters that stages share. For each set, by
-    a name of your choice, it has the path of the parameter in each of the stages. All ranks give all sets.
+    a name of your choice, it has the path of the parameter in each of the stages. All ranks give all sets, and all fields.
 
     process_group: the ranks of this pipeline, which have the same numbers as in the group; by default all ranks of the default
     process group, which is created from torchrun's environment if there is none. device: of the stages. timeout_s: seconds that
@@ -77,6 +83,7 @@ class Pipeline(BoundPipeline):
         loss: Any,
         inputs: Tensors,
         targets: Tensors | None = None,
+        fields: Mapping[str, Tensor] | None = None,
         model: nn.Module | None = None,
         width: int = 1,
         split: Sequence[int] | None = None,
@@ -94,7 +101,7 @@ class Pipeline(BoundPipeline):
         self._leave: Callable[[], None] | None = None
         if transport is None:
             transport, self._leave = join_ranks(torch.device(device), timeout_s, process_group)
-        self._example = tensors_of(inputs)
+        self._example = Example(tensors_of(inputs), None if targets is None else tensors_of(targets), fields_of(fields))
         dtype, sizes = checked_autocast(autocast), parameters or {}
         program: Program
         staged: StagedModel
@@ -106,37 +113,44 @@ class Pipeline(BoundPipeline):
             if tied is not None:
                 raise ValueError("tied is for stages: leave it out, parameters that layers share are found without it")
             name = type(model or layers).__name__
-            full_model = model_of(layers, loss, self._example, None if targets is None else tensors_of(targets), model, name)
-            full_model = replace(full_model, autocast=dtype)
-            program, staged = cut_model(full_model, len(self._example[0]), schedule, sizes, width, split, transport)
+            full_model = replace(model_of(layers, loss, self._example, model, name), autocast=dtype)
+            program, staged = cut_model(full_model, len(self._example.inputs[0]), schedule, sizes, width, split, transport)
         super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
 
     def step(
         self,
         inputs: Tensors | None = None,
-        targets: Tensor | None = None,
+        targets: Tensors | None = None,
         *,
-        divisor: float | None = None,
+        divisor: Divisor | None = None,
         sync: bool = True,
+        **fields: Tensor,
     ) -> float:
         """Run one iteration and return its loss, the same on all ranks; called by all ranks together.
 
-        inputs, targets: of this rank's replica, all micro-batches one after the other along the first dimension; a rank that
-        does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas, divided
-        by `divisor`; by default by their number, which gives the mean. Afterwards every parameter has its complete gradient,
-        added to the one that it had.
+        inputs, targets, fields: of this rank's replica, all micro-batches one after the other along the first dimension; a rank
+        that does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas,
+        divided by `divisor`; by default by their number, which gives the mean. If there are several losses, `divisor` may have
+        one number for each. Afterwards every parameter has its complete gradient, added to the one that it had.
 
         sync: False leaves the gradients of the ranks unsummed. A later step with sync sums those of all these steps, so a
         weight update over several batches needs one all-reduce. Raises RankError, which names the instruction that failed, and
         ValueError for tensors that do not fit.
         """
-        own_loss = self.run(self._batch(inputs, targets, divisor), sync)
+        own_loss = self.run(self._batch(inputs, targets, divisor, fields), sync)
         self.iteration += 1
         return self._sum_of_ranks(own_loss)
 
-    def evaluate(self, inputs: Tensors | None = None, targets: Tensor | None = None, *, divisor: float | None = None) -> float:
+    def evaluate(
+        self,
+        inputs: Tensors | None = None,
+        targets: Tensors | None = None,
+        *,
+        divisor: Divisor | None = None,
+        **fields: Tensor,
+    ) -> float:
         """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode."""
-        return self._sum_of_ranks(self.evaluate_batch(self._batch(inputs, targets, divisor)))
+        return self._sum_of_ranks(self.evaluate_batch(self._batch(inputs, targets, divisor, fields)))
 
     def close(self) -> None:
         """Close the connections to the other ranks; called by all ranks together.
@@ -154,21 +168,26 @@ class Pipeline(BoundPipeline):
         if error is None:  # after an error the other ranks may never come to the barrier
             self.close()
 
-    def _batch(self, inputs: Tensors | None, targets: Tensor | None, divisor: float | None) -> TensorBatch:
+    def _batch(
+        self, inputs: Tensors | None, targets: Tensors | None, divisor: Divisor | None, fields: Mapping[str, Tensor]
+    ) -> TensorBatch:
         if torch.is_autocast_enabled(self.transport.device.type):
             raise RuntimeError("leave torch.autocast before a step, and create the pipeline with autocast=torch.bfloat16")
         header = self.program.header
-        count = header.micro_batches
+        count, own_name = header.micro_batches, self.transport.named([self.rank])
         if inputs is None and self.reads_inputs:
-            raise ValueError(f"{self.transport.named([self.rank])} has the first stage: give it the inputs of its replica")
+            raise ValueError(f"{own_name} has the first stage: give it the inputs of its replica")
         if targets is None and self.reads_targets:
-            raise ValueError(f"{self.transport.named([self.rank])} has the last stage: give it the targets of its replica")
+            raise ValueError(f"{own_name} has the last stage: give it the targets of its replica")
         input_tensors = None if inputs is None else tensors_of(inputs)
         if input_tensors is not None:
-            check_inputs(input_tensors, self._example, count)
-        if targets is not None and len(targets) % count:
-            raise ValueError(f"{len(targets)} targets cannot be cut into {count} micro-batches")
+            check_inputs(input_tensors, self._example.inputs, count)
+        target_tensors = None if targets is None else tensors_of(targets)
+        if odd := next((len(t) for t in target_tensors or () if len(t) % count), None):
+            raise ValueError(f"{odd} targets cannot be cut into {count} micro-batches")
+        own_fields = read_fields(fields, self._example.fields, self.reads_fields, count, own_name)
         size = len(input_tensors[0]) // count if input_tensors else 1
         first = (self.iteration * header.width + self.replica) * count
         draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
-        return TensorBatch(input_tensors, targets, count, divisor or count * header.width, draws)
+        divisors = divisor if isinstance(divisor, Sequence) else (divisor or count * header.width,)
+        return TensorBatch(input_tensors, target_tensors, own_fields, count, divisors, draws)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +26,7 @@ from chimerac.chimera_ir.program import Header
 from chimerac.interpreter.pipeline.weights import full_name
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.messages import Specs
-from chimerac.interpreter.runtime.model import Model, Objective, Stage, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Stage, fields_read
 from chimerac.interpreter.transport import Transport
 
 if TYPE_CHECKING:
@@ -89,21 +89,26 @@ class OwnStages:
 
 
 def own_stages(
-    given: Mapping[int, OwnStage], header: Header, objective: Objective, inputs: Values, ties: Ties, transport: Transport
+    given: Mapping[int, OwnStage], header: Header, objective: Objective, example: Example, ties: Ties, transport: Transport
 ) -> OwnStages:
     """Return the model of which this rank was given its own stages; called by all ranks together.
 
-    inputs: of one micro-batch. ties: the same on all ranks.
+    example: of one micro-batch; a stage reads those of its fields that are parameters of its `forward`. ties: the same on all
+    ranks.
 
     Raises on all ranks: ValueError if a rank was given other stages than it holds, if two stages have a parameter or a buffer
-    of the same name, and if a stage cannot run on the output of the stage before it; ChimeraError E807 if copies of a stage
-    return different tensors.
+    of the same name, if no stage reads a field, and if a stage cannot run on the output of the stage before it; ChimeraError
+    E807 if copies of a stage return different tensors.
     """
     _check_on_all_ranks(transport, lambda: _check_given(given, local_stages(header, transport.rank), transport))
-    stages = {s: _stage(given[s], {name: paths[s] for name, paths in ties.items() if s in paths}) for s in sorted(given)}
+    stages = {
+        s: _stage(given[s], {name: paths[s] for name, paths in ties.items() if s in paths}, example.fields)
+        for s in sorted(given)
+    }
     _check_on_all_ranks(transport, lambda: _check_shared(stages))
     _check_names(stages, transport)
-    return OwnStages(f"{header.stages} stages", _table(stages, header, objective, inputs, transport), objective, stages)
+    _check_fields(stages, example.fields, transport)
+    return OwnStages(f"{header.stages} stages", _table(stages, header, objective, example, transport), objective, stages)
 
 
 def local_stages(header: Header, rank: int) -> tuple[int, ...]:
@@ -111,9 +116,9 @@ def local_stages(header: Header, rank: int) -> tuple[int, ...]:
     return tuple(s for s in range(header.stages) if rank in header.holders([s]))
 
 
-def _stage(given: OwnStage, ties: Mapping[str, str]) -> Stage:
+def _stage(given: OwnStage, ties: Mapping[str, str], fields: Collection[str]) -> Stage:
     prefix, module = given if isinstance(given, tuple) else ("", given)
-    return Stage([module], [prefix], [ties])
+    return Stage([module], [prefix], [ties], [fields_read(module, fields)])
 
 
 def _check_on_all_ranks(transport: Transport, check: Callable[[], None]) -> None:
@@ -166,17 +171,26 @@ def _check_names(stages: Mapping[int, Stage], transport: Transport) -> None:
                     raise ValueError(f"stages {other} and {s} both have {name}: give one of them as (prefix, module)")
 
 
+def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transport: Transport) -> None:
+    """Raise ValueError on all ranks if no stage of any rank reads one of the fields."""
+    own = sorted({name for stage in stages.values() for name in stage.reads})
+    read = {name for text in transport.all_gather(json.dumps(own)) for name in json.loads(text)}
+    if unread := next((name for name in fields if name not in read), None):
+        raise ValueError(f"no stage reads the field {unread}: a stage reads the fields that its forward names as parameters")
+
+
 def _table(
-    stages: Mapping[int, Stage], header: Header, objective: Objective, inputs: Values, transport: Transport
+    stages: Mapping[int, Stage], header: Header, objective: Objective, example: Example, transport: Transport
 ) -> tuple[Specs, ...]:
-    """Return the tensors that each stage passes to the next; called by all ranks together. inputs: of the first stage."""
+    """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch."""
     table: list[Specs] = []
     for s in range(header.stages):
         outputs, failure, cause = "", "", None
         if s in stages:
-            stage_inputs = tuple(_spec_of(t) for t in inputs) if s == 0 else table[-1]
+            stage_inputs = tuple(_spec_of(t) for t in example.inputs) if s == 0 else table[-1]
             try:
-                outputs = json.dumps([asdict(t) for t in _outputs(stages[s], stage_inputs, objective, transport.device)])
+                made = _outputs(stages[s], stage_inputs, example, objective, transport.device)
+                outputs = json.dumps([asdict(t) for t in made])
             except Exception as error:
                 received = ", ".join(f"{t.dtype}{list(t.shape)}" for t in stage_inputs)
                 failure, cause = f"stage {s} cannot run on {received} ({transport.named([transport.rank])}): {error}", error
@@ -196,14 +210,25 @@ def _spec_of(tensor: torch.Tensor) -> Spec:
     return Spec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), False)  # type: ignore[arg-type]
 
 
-def _outputs(stage: Stage, inputs: Specs, objective: Objective, device: torch.device) -> Specs:
-    """Return the tensors that a stage returns for these. It runs on fake tensors, which have no memory."""
+def _outputs(stage: Stage, inputs: Specs, example: Example, objective: Objective, device: torch.device) -> Specs:
+    """Return the tensors that a stage returns for these, and for the fields of the example.
 
-    def example(samples: int) -> tuple[Values, None]:
-        return tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype), requires_grad=t.gradient) for t in inputs), None
+    It runs on fake tensors, which have no memory.
+    """
+
+    def stage_example(samples: int) -> Example:
+        values = tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype), requires_grad=t.gradient) for t in inputs)
+        return Example(values, None, {name: torch.zeros_like(example.fields[name]) for name in stage.reads})
 
     module = stage.layers[0]
-    model = Model("stage", (("stage", lambda: module),), objective.loss, example, autocast=objective.autocast)
+    model = LayeredModel(
+        name="stage",
+        layers=(("stage", lambda: module),),
+        loss=objective.loss,
+        example=stage_example,
+        fields=stage.reads,
+        autocast=objective.autocast,
+    )
     samples = inputs[0].shape[0] if inputs and inputs[0].shape else 1
     return describe(model, samples, None if objective.autocast is None else device).layers[0].boundary
 

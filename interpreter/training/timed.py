@@ -23,9 +23,10 @@ from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import RECOMPUTE, Program
+from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.measured import MeasuredTimes
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 from chimerac.interpreter.runtime.split import register
 from chimerac.interpreter.runtime.split_functions import Product
 from chimerac.interpreter.runtime.times import IterationTimes
@@ -148,28 +149,32 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
     stages = program.header.stages
     builders = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
 
-    def loss(outputs: Values, targets: Tensor) -> Tensor:
-        return outputs[0].sum()
+    def loss(outputs: Values, targets: Values) -> Values:
+        return (outputs[0].sum(),)
 
-    def example(samples: int) -> tuple[Values, Tensor]:
-        return (torch.zeros(samples, 1),), torch.zeros(samples, 1)
+    def example(samples: int) -> Example:
+        return Example((torch.zeros(samples, 1),), (torch.zeros(samples, 1),))
 
     names = [f"timed {s}" for s in range(stages)]
     layers = tuple(Layer(name, 1, 4, 0, 0, (boundary,), 1) for name in names)
-    return Model("timed", tuple(zip(names, builders, strict=True)), loss, example), ModelDescription("timed", size, layers)
+    model = LayeredModel(name="timed", layers=tuple(zip(names, builders, strict=True)), loss=loss, example=example)
+    return model, ModelDescription("timed", size, layers)
 
 
-class ZeroSamples:
+class ZeroSamples(Samples):
     """Samples of zeros."""
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return zeros of shape (samples, 1) as inputs and as targets."""
-        zeros = torch.zeros(len(numbers), 1)
-        return (zeros,), zeros
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return zeros of shape (samples, 1)."""
+        return (torch.zeros(len(numbers), 1),)
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return zeros of shape (samples, 1)."""
+        return (torch.zeros(len(numbers), 1),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return the number of targets, one per sample."""
-        return len(numbers)
+        return (len(numbers),)
 
 
 def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> IterationTimes:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.draws import Dropout
-from chimerac.interpreter.runtime.model import IGNORED, Model, Values
+from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
 from chimerac.models.presets import VOCABULARY, Sizes, sizes_of
 
 
@@ -75,13 +75,13 @@ class Head(nn.Module):
         return self.logits(self.norm(x))  # type: ignore[no-any-return]  # (b, L, 256)
 
 
-def next_byte_loss(outputs: Values, targets: Tensor) -> Tensor:
+def next_byte_loss(outputs: Values, targets: Values) -> Values:
     """Return the sum of the cross-entropies of all valid targets, in nats."""
-    (logits,) = outputs  # (b, L, 256)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    (logits,), (next_bytes,) = outputs, targets  # (b, L, 256) and (b, L)
+    return (F.cross_entropy(logits.flatten(0, 1), next_bytes.flatten(), ignore_index=IGNORED, reduction="sum"),)
 
 
-def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> Model:
+def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
     """Return the GPT of a name of models/presets.py for sequences of at most `sequence_length` bytes.
 
     Raises ChimeraError E801 for an unknown name.
@@ -92,10 +92,10 @@ def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> Model:
     def embedding() -> nn.Module:
         return Embedding(sizes.width, sequence_length, Dropout(dropout, 0, 0))
 
-    def example(samples: int) -> tuple[Values, Tensor]:
+    def example(samples: int) -> Example:
         tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)  # (b, L)
-        return (tokens,), torch.zeros_like(tokens)
+        return Example((tokens,), (torch.zeros_like(tokens),))
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
     layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes.width)))
-    return Model(name, layers, next_byte_loss, example)
+    return LayeredModel(name=name, layers=layers, loss=next_byte_loss, example=example)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 
 SAMPLES, SEED = 2, 0  # samples of a micro-batch
 
@@ -86,21 +86,22 @@ def mean_loss(output: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, 1), targets.flatten())
 
 
-def sum_loss(outputs: Values, targets: Tensor) -> Tensor:
+def sum_loss(outputs: Values, targets: Values) -> Values:
     """Return the summed cross-entropy of a micro-batch."""
-    return F.cross_entropy(outputs[0].flatten(0, 1), targets.flatten(), reduction="sum")
+    return (F.cross_entropy(outputs[0].flatten(0, 1), targets[0].flatten(), reduction="sum"),)
 
 
-def model_of(z: Sizes) -> Model:
+def model_of(z: Sizes) -> LayeredModel:
     """Return the model as a list of layers."""
     block = TinyLayer if z is TINY else Block
     makers: list[Any] = [partial(Embedding, z), *[partial(block, z)] * z.blocks, partial(Head, z)]
 
-    def example(samples: int) -> tuple[Values, Tensor]:
+    def example(samples: int) -> Example:
         tokens = torch.zeros(samples, z.length, dtype=torch.int64)
-        return (tokens,), tokens
+        return Example((tokens,), (tokens,))
 
-    return Model("bench", tuple((f"layer {k}", make) for k, make in enumerate(makers)), sum_loss, example)
+    layers = tuple((f"layer {k}", make) for k, make in enumerate(makers))
+    return LayeredModel(name="bench", layers=layers, loss=sum_loss, example=example)
 
 
 def tokens_of(z: Sizes, micro_batches: int) -> Tensor:

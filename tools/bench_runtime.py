@@ -33,7 +33,6 @@ from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
-from chimerac.interpreter.runtime.model import build_stage
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport.gloo import Gloo, join, leave
 from tests.proof.record import record, stamp, table
@@ -76,7 +75,7 @@ def ours(name: str, z: Sizes, micro_batches: int, transport: Gloo) -> tuple[Call
     draws = [Draws(SEED, 0, ())] * micro_batches
 
     def iterate() -> None:
-        pipe.run(TensorBatch((tokens,), tokens, micro_batches, tokens.numel(), draws))
+        pipe.run(TensorBatch((tokens,), (tokens,), {}, micro_batches, (tokens.numel(),), draws))
         for stage in pipe.stages.values():
             stage.zero_grad()
 
@@ -90,7 +89,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
     stages = RANKS * each
     cut = balanced(describe(model, SAMPLES), stages).layers
     mine = [rank, stages - 1 - rank] if name in V_SHAPED else list(range(rank, stages, RANKS))
-    modules = {s: nn.Sequential(*build_stage(model, cut[s], SEED).layers) for s in mine}
+    modules = {s: nn.Sequential(*model.build_stage(cut[s], SEED).layers) for s in mine}
     parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]
     schedule = THEIRS[name](parts if each > 1 else parts[0], micro_batches, loss_fn=mean_loss)
     first, last = 0 in mine, stages - 1 in mine
@@ -106,7 +105,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
 def by_hand(z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return the loop of tools/bench_bare.py for Chimera."""
     model = model_of(z)
-    halves = [build_stage(model, layers, SEED) for layers in balanced(describe(model, SAMPLES), 2).layers]
+    halves = [model.build_stage(layers, SEED) for layers in balanced(describe(model, SAMPLES), 2).layers]
     groups = [dist.new_group([0, 1]) for _ in range(4)]
     return bench_bare.chimera(*halves, tokens_of(z, micro_batches), groups)  # type: ignore[arg-type]
 
@@ -114,7 +113,7 @@ def by_hand(z: Sizes, micro_batches: int) -> Callable[[], None]:
 def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return a loop over the whole model. Both ranks run one at the same time, each on all micro-batches."""
     model = model_of(z)
-    return bench_bare.alone(build_stage(model, range(len(model.layers)), SEED), tokens_of(z, micro_batches))
+    return bench_bare.alone(model.build_stage(range(len(model.layers)), SEED), tokens_of(z, micro_batches))
 
 
 def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:

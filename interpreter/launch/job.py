@@ -150,7 +150,7 @@ class Training:
 
     def __init__(self, job: TrainingJob, trainer: Trainer, record: Record, checkpoints: Checkpoints) -> None:
         self.job, self.trainer, self.record, self.checkpoints = job, trainer, record, checkpoints
-        self.tokens = trainer.batches(0, 0)[0].divisor
+        self.tokens = trainer.samples_per_iteration * job.data.tokens
         self.difference: float | None = None
         self.ranks = RankSummary()
         self.evaluator = None

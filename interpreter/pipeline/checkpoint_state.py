@@ -33,20 +33,17 @@ class Names:
 
     def __init__(self, pipeline: Pipeline) -> None:
         own = {id(p): name for name, p in pipeline.named_parameters()}
-        layers = {name: k for k, (name, _) in enumerate(pipeline.model.layers)}
-        shared: dict[str, tuple[int, str]] = {}  # by set of tied parameters, the first layer of this rank that has it
+        uses: dict[str, list[tuple[int, int, str]]] = {}  # by set of tied parameters: stage, place in it, name
         sets: dict[int, str] = {}
-        for stage in pipeline.stages.values():
-            for layer, layer_name, ties in zip(stage.layers, stage.names, stage.ties, strict=True):
+        for s, stage in pipeline.stages.items():
+            for k, (layer, ties) in enumerate(zip(stage.layers, stage.ties, strict=True)):
                 for tied, path in ties.items():
                     parameter = layer.get_parameter(path)
                     sets[id(parameter)] = tied
-                    shared[tied] = min(shared.get(tied, (len(layers), "")), (layers[layer_name], own[id(parameter)]))
-        first = dict(shared)
-        for found in map(json.loads, pipeline.transport.all_gather(json.dumps(shared))):
-            for tied, (layer, name) in found.items():
-                first[tied] = min(first.get(tied, (len(layers), "")), (layer, name))
-        self._names = {key: first[sets[key]][1] if key in sets else name for key, name in own.items()}
+                    uses.setdefault(tied, []).append((s, k, own[id(parameter)]))
+        by_rank = [json.loads(text) for text in pipeline.transport.all_gather(json.dumps(uses))]
+        first = {tied: min(use for found in by_rank for use in found.get(tied, [])) for tied in uses}
+        self._names = {key: first[sets[key]][2] if key in sets else name for key, name in own.items()}
 
     def of(self, parameter: Tensor) -> str:
         """Return the name of a parameter. Raises ValueError if it is no parameter of this rank."""

@@ -1,27 +1,27 @@
-"""The user's layers as a Model: their names, their shared parameters, their loss and the shapes of their inputs."""
+"""The user's layers as a LayeredModel: their names, their shared parameters, their loss and the shapes of their inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 
 Builder = Callable[[], nn.Module]
 Layer = nn.Module | Builder
 Layers = nn.Sequential | Sequence[Layer | tuple[str, Layer]]
 
 
-def model_of(
-    layers: Layers, loss: Callable[..., Tensor], inputs: Values, targets: Values | None, model: nn.Module | None, name: str
-) -> Model:
+Loss = Callable[..., Tensor | tuple[Tensor, ...]]
+
+
+def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | None, name: str) -> LayeredModel:
     """Return the model of these layers.
 
     layers: modules, or functions that build them, alone or as (name, layer); model: the module that contains them and gives
-    them their names; inputs, targets: of one micro-batch, with the shapes and dtypes of real ones.
+    them their names; example: one micro-batch, with the shapes and dtypes of real ones.
     """
     named = list(_named(layers, model))
     if not named:
@@ -34,7 +34,14 @@ def model_of(
             raise ValueError(f"layers {seen[layer_name]} and {k} have the same name, {layer_name}")
         seen[layer_name] = k
     makers = tuple((layer_name, _builder(layer)) for layer_name, layer in named)
-    return Model(name, makers, _loss_of(loss), _example_of(inputs, targets), _ties(named))
+    return LayeredModel(
+        name=name,
+        layers=makers,
+        loss=_loss_of(loss),
+        example=_example_of(example),
+        fields=tuple(example.fields),
+        ties=_ties(named),
+    )
 
 
 def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer]]:
@@ -59,16 +66,25 @@ def _builder(layer: Layer) -> Builder:
     return (lambda: layer) if isinstance(layer, nn.Module) else layer
 
 
-def _loss_of(loss: Callable[..., Tensor]) -> Callable[[Values, Any], Tensor]:
-    """Return the loss as a Model has it. The user's takes the output of the last layer and the targets."""
-    return lambda outputs, targets: loss(outputs[0] if len(outputs) == 1 else outputs, targets)
+def _loss_of(loss: Loss) -> Callable[[Values, Values], Values]:
+    """Return the loss as a Model has it. The user's takes and returns a tensor where there is only one."""
+
+    def losses(outputs: Values, targets: Values) -> Values:
+        found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
+
+    return losses
 
 
-def _example_of(inputs: Values, targets: Values | None) -> Callable[[int], tuple[Values, Any]]:
+def _example_of(given: Example) -> Callable[[int], Example]:
     """Return the function that makes tensors with these shapes."""
 
-    def example(samples: int) -> tuple[Values, Any]:
-        return tuple(torch.zeros_like(t) for t in inputs), None if targets is None else torch.zeros_like(targets[0])
+    def zeros(tensors: Values) -> Values:
+        return tuple(torch.zeros_like(t) for t in tensors)
+
+    def example(samples: int) -> Example:
+        fields = dict(zip(given.fields, zeros(tuple(given.fields.values())), strict=True))
+        return Example(zeros(given.inputs), None if given.targets is None else zeros(given.targets), fields)
 
     return example
 

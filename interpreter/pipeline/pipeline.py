@@ -27,7 +27,16 @@ from torch.optim import Optimizer
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program, Tied
-from chimerac.interpreter.pipeline.arguments import Tensors, check_inputs, checked_autocast, partition_of, tensors_of
+from chimerac.interpreter.pipeline.arguments import (
+    Divisor,
+    Tensors,
+    check_inputs,
+    checked_autocast,
+    fields_of,
+    partition_of,
+    read_fields,
+    tensors_of,
+)
 from chimerac.interpreter.pipeline.history import History
 from chimerac.interpreter.pipeline.layers import Layers, model_of
 from chimerac.interpreter.pipeline.ranks import check_equal, joined
@@ -40,7 +49,7 @@ from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
-from chimerac.interpreter.runtime.model import Values
+from chimerac.interpreter.runtime.model import Example
 from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_ties, partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, Times
@@ -59,8 +68,10 @@ class Pipeline:
     all stages that have them. A layer may be (name, layer); `model` is the module that
     contains the layers and gives them their names. schedule: a name of the library, a path, a text, or a compiled program;
     parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
-    with the output of the last layer and the targets of one micro-batch. inputs: of one micro-batch, with the shapes and
-    dtypes of all of them; targets: the same, only to know what the loss keeps in memory. split: how many layers each stage
+    with the output of the last layer and the targets of one micro-batch; returns one loss, or a tuple of several. inputs: of
+    one micro-batch, with the shapes and dtypes of all of them; targets: the same, only to know what the loss keeps in memory.
+    fields: the same for tensors that layers get directly from the batch, such as an attention mask, by name; a layer gets
+    those that its `forward` names as parameters. split: how many layers each stage
     has; by default stages of about equal computation. autocast: torch.bfloat16 computes under torch.autocast; weights,
     gradients and the optimizer keep the types of the parameters. compile_stages: compile each stage with torch.compile, with
     these options of it; only for schedules with full backwards.
@@ -82,6 +93,7 @@ class Pipeline:
         loss: Any,
         inputs: Tensors,
         targets: Tensors | None = None,
+        fields: Mapping[str, Tensor] | None = None,
         model: nn.Module | None = None,
         width: int = 1,
         split: Sequence[int] | None = None,
@@ -100,14 +112,15 @@ class Pipeline:
         def compiled(tied: Sequence[Tied] = ()) -> Program:
             found = program_for(schedule, parameters or {}, width, transport.world, tied)
             check_world(found, transport.world)
-            return found if split is None else replace(found, partition=partition_of(name, split, len(whole.layers), found))
+            if split is None:
+                return found
+            return replace(found, partition=partition_of(name, split, len(whole.layer_names), found))
 
-        example = tensors_of(inputs)
+        example = Example(tensors_of(inputs), None if targets is None else tensors_of(targets), fields_of(fields))
         name = type(model or layers).__name__
-        whole = model_of(layers, loss, example, None if targets is None else tensors_of(targets), model, name)
-        whole = replace(whole, autocast=checked_autocast(autocast))
+        whole = replace(model_of(layers, loss, example, model, name), autocast=checked_autocast(autocast))
         program = compiled()
-        description = describe(whole, len(example[0]), transport.device if autocast else None)
+        description = describe(whole, len(example.inputs[0]), transport.device if autocast else None)
         if tied := missing_ties(program, description):
             program = compiled(tied)
         parts = partitioned(program, whole, description, ties_by_stage=True)
@@ -140,7 +153,7 @@ class Pipeline:
         model: PartitionedModel,
         transport: Transport,
         seed: int,
-        example: Values | None = None,
+        example: Example | None = None,
         evaluation: Program | None = None,
         compile_stages: bool | Mapping[str, Any] = False,
     ) -> None:
@@ -184,26 +197,33 @@ class Pipeline:
         """Return whether `step` needs the targets on this rank: it has the last stage."""
         return self.program.header.stages - 1 in self.stages
 
+    @property
+    def reads_fields(self) -> tuple[str, ...]:
+        """Return the names of the fields that `step` needs on this rank: its stages read them."""
+        return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.reads))
+
     def step(
         self,
         inputs: Tensors | None = None,
-        targets: Tensor | None = None,
+        targets: Tensors | None = None,
         *,
-        divisor: float | None = None,
+        divisor: Divisor | None = None,
         sync: bool = True,
+        **fields: Tensor,
     ) -> float:
         """Run one iteration and return its loss, the same on all ranks; called by all ranks together.
 
-        inputs, targets: of this rank's replica, all micro-batches one after the other along the first dimension; a rank that
-        does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas, divided
-        by `divisor`; by default by their number, which gives the mean. Afterwards every parameter has its complete gradient,
-        added to the one that it had.
+        inputs, targets, fields: of this rank's replica, all micro-batches one after the other along the first dimension; a
+        rank that does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all
+        replicas, divided by `divisor`; by default by their number, which gives the mean. If the loss returns several, the
+        divisors may be several too, one for each. Afterwards every parameter has its complete gradient, added to the one that
+        it had.
 
         sync: False leaves the gradients of the ranks unsummed. A later step with sync sums those of all these steps, so a
         weight update over several batches needs one sum. Raises RankError, which names the instruction that failed, and
         ValueError for tensors that do not fit.
         """
-        share = self.run(self._batch(inputs, targets, divisor), sync)
+        share = self.run(self._batch(inputs, targets, divisor, fields), sync)
         self.iteration += 1
         return self._total(share)
 
@@ -213,9 +233,16 @@ class Pipeline:
         self._has_run = True
         return self._share
 
-    def evaluate(self, inputs: Tensors | None = None, targets: Tensor | None = None, *, divisor: float | None = None) -> float:
+    def evaluate(
+        self,
+        inputs: Tensors | None = None,
+        targets: Tensors | None = None,
+        *,
+        divisor: Divisor | None = None,
+        **fields: Tensor,
+    ) -> float:
         """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode."""
-        return self._total(self.evaluate_batch(self._batch(inputs, targets, divisor)))
+        return self._total(self.evaluate_batch(self._batch(inputs, targets, divisor, fields)))
 
     def evaluate_batch(self, batch: MicroBatches) -> float:
         """Return this rank's share of the loss of micro-batches of any source, as `evaluate` computes it."""
@@ -378,7 +405,9 @@ class Pipeline:
         if error is None:  # after an error the other ranks may never come to the barrier
             self.close()
 
-    def _batch(self, inputs: Tensors | None, targets: Tensor | None, divisor: float | None) -> TensorBatch:
+    def _batch(
+        self, inputs: Tensors | None, targets: Tensors | None, divisor: Divisor | None, fields: Mapping[str, Tensor]
+    ) -> TensorBatch:
         if torch.is_autocast_enabled(self.transport.device.type):
             raise RuntimeError("leave torch.autocast before a step, and create the pipeline with autocast=torch.bfloat16")
         header = self.program.header
@@ -388,14 +417,18 @@ class Pipeline:
         if targets is None and self.reads_targets:
             raise ValueError(f"rank {self.rank} has the last stage: give it the targets of its replica")
         given = None if inputs is None else tensors_of(inputs)
-        if given is not None and self._example is not None:
-            check_inputs(given, self._example, count)
-        if targets is not None and len(targets) % count:
-            raise ValueError(f"{len(targets)} targets cannot be cut into {count} micro-batches")
+        goals = None if targets is None else tensors_of(targets)
+        if self._example is not None:
+            if given is not None:
+                check_inputs(given, self._example.inputs, count)
+            fields = read_fields(fields, self._example.fields, self.reads_fields, count, self.rank)
+        if odd := next((len(t) for t in goals or () if len(t) % count), None):
+            raise ValueError(f"{odd} targets cannot be cut into {count} micro-batches")
         size = len(given[0]) // count if given else 1
         first = (self.iteration * header.width + self.replica) * count
         draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
-        return TensorBatch(given, targets, count, divisor or count * header.width, draws)
+        divisors = divisor if isinstance(divisor, Sequence) else (divisor or count * header.width,)
+        return TensorBatch(given, goals, fields, count, divisors, draws)
 
     def _total(self, share: float) -> float:
         total = torch.tensor([share], dtype=torch.float64)

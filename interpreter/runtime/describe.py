@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayers
 from chimerac.interpreter.runtime.draws import Draws, drawing
-from chimerac.interpreter.runtime.model import Model, Values, applied, build_layer
+from chimerac.interpreter.runtime.model import Model, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
 
 # torch counts every kernel of fused attention but the one for the CPU.
@@ -50,21 +50,23 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     norms = _MixedNorms()  # type: ignore[no-untyped-call]
     with mode, norms, drawing(Draws(0, 0, tuple(range(samples)))):
-        modules = _without_memory(mode, [build_layer(model, k, seed=0) for k in range(len(model.layers))])
-        _move(modules, device)
-        whole = _Run(model, modules, samples, device, split=False)
-        halves = _Run(model, modules, samples, device, split=True)
+        stages = [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))]
+        stages = _without_memory(mode, stages)
+        _move(stages, device)
+        _check_fields(stages, model.example(samples).fields)
+        whole = _Run(model, stages, samples, device, split=False)
+        halves = _Run(model, stages, samples, device, split=True)
         kept, shared_kept = _by_layer(whole.saved, whole)
         split_kept, shared_split_kept = _by_layer(halves.saved, halves)
         weight_kept, shared_weight_kept = _by_layer([_reads(s) for s in halves.splittings], halves)
         layers = []
-        for k, (name, _) in enumerate(model.layers):
-            parameters = list(modules[k].parameters())
+        for k, (name, stage) in enumerate(zip(model.layer_names, stages, strict=True)):
+            parameters = list(stage.parameters())
             layers.append(
                 Layer(
                     name=name,
                     parameters=sum(p.numel() for p in parameters),
-                    weight_bytes=sum(t.nbytes for t in (*parameters, *modules[k].buffers())),
+                    weight_bytes=sum(t.nbytes for t in (*parameters, *stage.buffers())),
                     kept_bytes=kept[k],
                     weight_kept_bytes=weight_kept[k],
                     boundary=tuple(_boundary(t, k, whole, halves) for t in whole.outputs[k]),
@@ -76,21 +78,30 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
     shared = [Shared(size, made, kept=by) for (made, by), size in shared_kept.items()]
     shared += [Shared(size, made, split_kept=by) for (made, by), size in shared_split_kept.items()]
     shared += [Shared(size, made, weight_kept=by) for (made, by), size in shared_weight_kept.items()]
-    return ModelDescription(model.name, samples, tuple(layers), _tied(model, modules), tuple(shared))
+    return ModelDescription(model.name, samples, tuple(layers), _tied(stages), tuple(shared))
 
 
-def _without_memory(mode: FakeTensorMode, modules: list[nn.Module]) -> list[nn.Module]:
-    """Return the modules, copied with fake tensors where they have real ones. Parameters that modules share stay shared."""
-    if all(isinstance(t, FakeTensor) for m in modules for t in (*m.parameters(), *m.buffers())):
-        return modules
+def _without_memory(mode: FakeTensorMode, stages: list[Stage]) -> list[Stage]:
+    """Return the stages, copied with fake tensors where they have real ones. Parameters that stages share stay shared."""
+    if all(isinstance(t, FakeTensor) for stage in stages for t in (*stage.parameters(), *stage.buffers())):
+        return stages
     with FakeCopyMode(mode):
-        return copy.deepcopy(modules)
+        return copy.deepcopy(stages)
 
 
-def _move(modules: Sequence[nn.Module], device: torch.device) -> None:
+def _check_fields(stages: Sequence[Stage], fields: Iterable[str]) -> None:
+    """Raise ValueError unless the layers read exactly the fields that there are."""
+    known, read = set(fields), {name for stage in stages for name in stage.reads}
+    if unread := sorted(known - read):
+        raise ValueError(f"no layer reads the field {unread[0]}: a layer reads the fields that its forward names as parameters")
+    if unknown := sorted(read - known):
+        raise ValueError(f"a layer reads the field {unknown[0]}, and the fields are: {', '.join(sorted(known)) or 'none'}")
+
+
+def _move(stages: Sequence[Stage], device: torch.device) -> None:
     """Move fake modules to a device. Parameters that modules share stay shared. (Module.to does not take fake tensors.)"""
     moved: dict[int, torch.Tensor] = {}
-    for module in (m for each in modules for m in each.modules()):
+    for module in (m for stage in stages for m in stage.modules()):
         tables: list[dict[str, Any]] = [module._parameters, module._buffers]
         for tensors in tables:
             for name, t in tensors.items():
@@ -119,25 +130,26 @@ class _Run:
     each storage that is in the output of a layer. The samples count as made by the first layer.
     """
 
-    def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, device: torch.device, split: bool) -> None:
+    def __init__(self, model: Model, stages: Sequence[Stage], samples: int, device: torch.device, split: bool) -> None:
         self.outputs: list[Values] = []
-        self.saved: list[list[torch.Tensor]] = [[] for _ in modules]
+        self.saved: list[list[torch.Tensor]] = [[] for _ in stages]
         self.operations: list[int] = []
         self.made: dict[int, int] = {}
-        self.splittings = [Splitting() for _ in modules] if split else []
-        weights = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+        self.splittings = [Splitting() for _ in stages] if split else []
+        weights = [t for stage in stages for t in (*stage.parameters(), *stage.buffers())]
         self.weights = {_storage(t) for t in weights}
-        values, targets = model.example(samples)
-        values, targets = tuple(t.to(device) for t in values), None if targets is None else targets.to(device)
-        self._samples = values
+        inputs, targets, fields = model.example(samples)
+        values, fields = tuple(t.to(device) for t in inputs), {name: t.to(device) for name, t in fields.items()}
+        targets = None if targets is None else tuple(t.to(device) for t in targets)
+        self._samples = values, fields
         self._note(values, 0)
         with model.autocasting(device):
-            for k, module in enumerate(modules):
+            for k, stage in enumerate(stages):
                 counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
                 with counter, saved_tensors_hooks(_noting(self.saved[k]), lambda tensor: tensor):
                     with self.splittings[k] if split else nullcontext():
-                        values = applied(module, values)
-                    loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
+                        values = stage(*values, **{name: fields[name] for name in stage.reads})
+                    loss = self._loss(model, values, targets) if k == len(stages) - 1 else None
                 self.operations.append(counter.get_total_flops())
                 self.outputs.append(values)
                 self._note(values, k)
@@ -145,10 +157,10 @@ class _Run:
             torch.autograd.backward(loss)
 
     @staticmethod
-    def _loss(model: Model, outputs: Values, targets: Any) -> torch.Tensor | None:
+    def _loss(model: Model, outputs: Values, targets: Values | None) -> torch.Tensor | None:
         """Return the loss; where the targets are not known, a sum that has a gradient but keeps nothing."""
         if targets is not None:
-            return model.loss(outputs, targets)
+            return combined(model.loss(outputs, targets), [1.0])
         sums = [t.sum() for t in outputs if t.requires_grad]
         return sum(sums[1:], start=sums[0]) if sums else None
 
@@ -207,22 +219,23 @@ def _flat(of: Iterable[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
     return [t for tensors in of for t in tensors]
 
 
-def _tied(model: Model, modules: Sequence[nn.Module]) -> tuple[TiedLayers, ...]:
-    """Return the parameters that several layers share: named in their `tied` (runtime/parameters.py), or one object."""
+def _tied(stages: Sequence[Stage]) -> tuple[TiedLayers, ...]:
+    """Return the parameters that several layers share: named in their stage's `ties`, or one object."""
     declared = {
-        id(module.get_parameter(path)): name
-        for k, module in enumerate(modules)
-        for name, path in (model.ties.get(k) or getattr(module, "tied", {})).items()
+        id(layer.get_parameter(path)): name
+        for stage in stages
+        for layer, ties in zip(stage.layers, stage.ties, strict=True)
+        for name, path in ties.items()
     }
     found: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
-    for k, module in enumerate(modules):
-        for path, p in module.named_parameters():
-            found.setdefault(declared.get(id(p), id(p)), []).append((k, path, p))
+    for k, stage in enumerate(stages):
+        for name, p in stage.parameters_by_name().items():
+            found.setdefault(declared.get(id(p), id(p)), []).append((k, name, p))
     tied = []
     for key, uses in found.items():
-        layers, (first, path, p) = tuple(k for k, _, _ in uses), uses[0]
+        layers, (_, first_name, p) = tuple(dict.fromkeys(k for k, _, _ in uses)), uses[0]
         if len(layers) > 1:
-            name = key if isinstance(key, str) else f"{model.layers[first][0]}.{path}"
+            name = key if isinstance(key, str) else first_name
             tied.append(TiedLayers(name, layers, p.numel(), p.nbytes, p.nbytes if p.requires_grad else 0))
     return tuple(tied)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 from chimerac.chimera_ir.diagnostics import refuse
@@ -12,16 +12,20 @@ from chimerac.chimera_ir.model import ModelDescription, TiedLayers
 from chimerac.chimera_ir.partition import Partition, partition_for
 from chimerac.chimera_ir.program import Header, Program, Tied
 from chimerac.interpreter.runtime.messages import Specs, boundary_table
-from chimerac.interpreter.runtime.model import Model, Stage, build_stage
+from chimerac.interpreter.runtime.model import Model, Stage
 
 
 @dataclass(frozen=True)
 class PartitionedModel:
-    """A model, and which of its layers make which stage."""
+    """A model, and which of its layers make which stage.
+
+    tie_names: what the program calls the model's sets of tied parameters, where it has other names.
+    """
 
     model: Model
     description: ModelDescription
     partition: Partition
+    tie_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table(self) -> tuple[Specs, ...]:
@@ -30,7 +34,9 @@ class PartitionedModel:
 
     def build(self, stage: int, seed: int) -> Stage:
         """Build a stage with its initial weights."""
-        return build_stage(self.model, self.partition.layers[stage], seed)
+        built = self.model.build_stage(self.partition.layers[stage], seed)
+        built.ties = [{self.tie_names.get(name, name): path for name, path in ties.items()} for ties in built.ties]
+        return built
 
 
 def partitioned(program: Program, model: Model, description: ModelDescription, ties_by_stage: bool = False) -> PartitionedModel:
@@ -41,12 +47,13 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
     Raises ChimeraError: E705 more stages than layers, E706 a partition of another model, E805 other ties.
     """
     partition = partition_for(program.partition, description, program.header.stages)
+    names: dict[str, str] = {}
     if ties_by_stage:
         names, _ = _names_in_program(program.header, description, partition)
         tied_layers = tuple(replace(tied, name=names.get(tied.name, tied.name)) for tied in description.tied)
-        model, description = replace(model, tie_names=names), replace(description, tied=tied_layers)
+        description = replace(description, tied=tied_layers)
     _check_ties(program.header, description, partition, ties_by_stage)
-    return PartitionedModel(model, description, partition)
+    return PartitionedModel(model, description, partition, names)
 
 
 def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied, ...]:

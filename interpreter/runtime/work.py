@@ -19,7 +19,7 @@ from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.draws import set_draws
 from chimerac.interpreter.runtime.generators import Generators
 from chimerac.interpreter.runtime.memory import in_own_memory, is_alone
-from chimerac.interpreter.runtime.model import Model, Stage, Values
+from chimerac.interpreter.runtime.model import Model, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.runtime.store import Slot
 
@@ -37,16 +37,21 @@ class Iteration:
 
     def begin(self, batch: MicroBatches) -> None:
         """Start an iteration on these micro-batches."""
-        self.batch, self.divisor, self.draws = batch, batch.divisor, batch.draws
+        self.batch, self.divisors, self.draws = batch, batch.divisors, batch.draws
         self.losses.clear()
 
     def inputs(self, m: int) -> Values:
         """Return the inputs of a micro-batch, on the device of the stages."""
         return tuple([t.to(self.device) for t in self.batch.inputs(m)])
 
+    def fields(self, m: int, names: Sequence[str]) -> dict[str, Tensor]:
+        """Return these fields of a micro-batch, on the device of the stages."""
+        return {name: self.batch.field(m, name).to(self.device) for name in names}
+
     def loss(self, outputs: Values, m: int) -> Tensor:
         """Return a micro-batch's share of the loss of the iteration."""
-        return self.loss_of(outputs, self.batch.targets(m).to(self.device)) / self.divisor
+        targets = tuple([t.to(self.device) for t in self.batch.targets(m)])
+        return combined(self.loss_of(outputs, targets), self.divisors)
 
     def total_loss(self) -> float:
         """Return the sum of this rank's losses so far; waits for the device."""
@@ -176,7 +181,8 @@ class Work:
         return self._apply(inputs)
 
     def _apply(self, inputs: Values) -> Values:
-        outputs: Values = self.module(*inputs)
+        module = self.module
+        outputs: Values = module(*inputs, **self.iteration.fields(self.m, module.reads)) if module.reads else module(*inputs)
         return outputs if self.output is not None else (self.iteration.loss(outputs, self.m),)
 
     def _store_output(self, outputs: Values, kept: Sequence[bool]) -> None:

@@ -26,8 +26,9 @@ class Data:
     """The samples of a run for training and evaluation, and their descriptions.
 
     held_out_count: how many samples `held_out` has before it repeats. identity: a text that is equal for equal data; ranks
-    compare it. summary, sample: descriptions of all the data and of one sample; target: the unit that the loss is a mean
-    over, such as `byte`; baseline: returns name, loss in nats and remark of a prediction without a model.
+    compare it. summary, sample: descriptions of all the data and of one sample; tokens: of one sample, an image counts as one;
+    target: the unit that the loss is a mean over, such as `byte`; baseline: returns name, loss in nats and remark of a
+    prediction without a model.
     """
 
     train: Samples
@@ -36,12 +37,13 @@ class Data:
     identity: str
     summary: str
     sample: str
+    tokens: int
     target: str
     baseline: Callable[[], tuple[str, float, str]]
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(Samples):
     """Samples of `length` bytes. The targets are the inputs shifted by one byte. The inputs of samples do not overlap."""
 
     text: Text
@@ -53,15 +55,21 @@ class Windows:
         """Return how many samples the text has. After these it is read again, in another order."""
         return (len(self.text) - 1) // self.length
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return inputs and targets of these samples."""
-        starts = [self._window(k) * self.length for k in numbers]
-        tokens = torch.from_numpy(windows(self.text, starts, self.length + 1).astype(np.int64))  # (b, L + 1)
-        return (tokens[:, :-1],), tokens[:, 1:]  # (b, L) each
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return the bytes of these samples (b, L)."""
+        return (self._read(numbers, 0),)
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return for each byte the next one (b, L)."""
+        return (self._read(numbers, 1),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return how many targets these samples have: every byte counts."""
-        return len(numbers) * self.length
+        return (len(numbers) * self.length,)
+
+    def _read(self, numbers: Sequence[int], offset: int) -> Tensor:
+        starts = [self._window(k) * self.length + offset for k in numbers]
+        return torch.from_numpy(windows(self.text, starts, self.length).astype(np.int64))
 
     def _window(self, number: int) -> int:
         epoch, place = divmod(number, self.count)
@@ -87,6 +95,7 @@ def text_data(text: Text, length: int, seed: int) -> Data:
         identity=_identity(train.text),
         summary=f"text: {len(train.text):,} bytes, {len(held_out.text):,} held out{note}",
         sample=f"{length} bytes",
+        tokens=length,
         target="byte",
         baseline=lambda: ("unigram entropy", unigram_entropy(held_out.text), "of the held-out text"),
     )

@@ -14,21 +14,32 @@ from chimerac.interpreter.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class FirstSamples:
+class FirstSamples(Samples):
     """The first `count` samples of a source. The targets of all later samples are ignored."""
 
     source: Samples
     count: int
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return inputs and targets of these samples."""
-        inputs, targets = self.source.read([n % self.count for n in numbers])
-        beyond = torch.tensor([n >= self.count for n in numbers]).view(-1, *[1] * (targets.dim() - 1))
-        return inputs, targets.masked_fill(beyond, IGNORED)
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return the inputs of these samples."""
+        return self.source.inputs(self._repeated(numbers))
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the targets of these samples."""
+        beyond = torch.tensor([n >= self.count for n in numbers])
+        targets = self.source.targets(self._repeated(numbers))
+        return tuple(t.masked_fill(beyond.view(-1, *[1] * (t.dim() - 1)), IGNORED) for t in targets)
+
+    def field(self, numbers: Sequence[int], name: str) -> Tensor:
+        """Return a field of these samples."""
+        return self.source.field(self._repeated(numbers), name)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return how many targets of these samples count."""
         return self.source.valid_targets([n for n in numbers if n < self.count])
+
+    def _repeated(self, numbers: Sequence[int]) -> list[int]:
+        return [n % self.count for n in numbers]
 
 
 class Evaluator:
@@ -40,10 +51,12 @@ class Evaluator:
     def loss(self) -> float:
         """Return the mean loss of the held-out samples, nats per valid target; called by all ranks together."""
         t, h = self.trainer, self.trainer.program.header
-        per_run = h.width * h.micro_batches * t.size
+        runs = -(-self.samples // (h.width * h.micro_batches * t.size))
         total = torch.zeros(1, dtype=torch.float64)
-        for run in range(-(-self.samples // per_run)):
-            batch = Batch(self.source, t.settings.seed, run, t.pipeline.replica, h.width, h.micro_batches, t.size)
-            total += t.pipeline.evaluate_batch(batch) * batch.valid_targets
+        for run in range(runs):
+            sizes = h.width, h.micro_batches, t.size
+            total += t.pipeline.evaluate_batch(
+                Batch(self.source, t.settings.seed, run, t.pipeline.replica, *sizes, accumulated=runs)
+            )
         t.transport.all_reduce(total)
-        return float(total[0]) / self.source.valid_targets(range(self.samples))
+        return float(total[0])

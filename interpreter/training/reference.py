@@ -5,14 +5,14 @@ Every rank can compute it, because layers are built from the same seeds and samp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.draws import Draws, drawing
-from chimerac.interpreter.runtime.model import Model, Stage, build_stage
+from chimerac.interpreter.runtime.model import Model, Stage, combined
 from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
 from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.trainer import Result, Trainer
@@ -20,7 +20,7 @@ from chimerac.interpreter.training.trainer import Result, Trainer
 
 def whole_model(model: Model, seed: int) -> Stage:
     """Build the model as a single stage with its initial weights."""
-    return build_stage(model, range(len(model.layers)), seed)
+    return model.build_stage(range(len(model.layer_names)), seed)
 
 
 def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
@@ -30,8 +30,10 @@ def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
         for batch in trainer.batches(iteration, replica):
             for m in range(batch.micro_batches):
                 with drawing(batch.draws(m)), model.autocasting(device):
-                    outputs = whole(*(t.to(device) for t in batch.inputs(m)))
-                    loss = model.loss(outputs, batch.targets(m).to(device)) / batch.divisor
+                    fields = {name: batch.field(m, name).to(device) for name in whole.reads}
+                    outputs = whole(*(t.to(device) for t in batch.inputs(m)), **fields)
+                    targets = tuple(t.to(device) for t in batch.targets(m))
+                    loss = combined(model.loss(outputs, targets), batch.divisors)
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
     return total
@@ -41,25 +43,22 @@ def largest_difference(trainer: Trainer) -> float:
     """Return the largest relative difference, over all ranks, of the gradients of iteration 0 from one process's."""
     whole = whole_model(trainer.pipeline.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
-    stages, layers = trainer.pipeline.stages, trainer.pipeline.partition.layers
-    mine = [_difference(stage, [whole.layers[k] for k in layers[s]]) for s, stage in stages.items()]
+    expected = {name: p.grad for name, p in whole.parameters_by_name().items()}
+    mine = [_difference(stage, expected) for stage in trainer.pipeline.stages.values()]
     return max(map(float, trainer.transport.all_gather(repr(max(mine, default=0.0)))))
 
 
-def _difference(stage: Stage, layers: list[nn.Module]) -> float:
-    """Return the largest ||g - g'|| / ||g'|| of a parameter. g': in one process. ||g'|| counts as at least a
-    thousandth of the stage's largest, because the relative error of a gradient near zero means nothing.
+def _difference(stage: Stage, expected: Mapping[str, Tensor | None]) -> float:
+    """Return the largest ||g - g'|| / ||g'|| of a parameter. expected: g', the gradients of one process. ||g'|| counts as at
+    least a thousandth of the stage's largest, because the relative error of a gradient near zero means nothing.
     """
-    expected = [p.grad for layer in layers for p in layer.parameters()]
-    found = [p.grad for p in stage.parameters()]
-    norms = [0.0 if w is None else float(w.double().norm()) for w in expected]
-    floor = 1e-3 * max(norms, default=0.0) + 1e-30
-    largest = 0.0
-    for w, f, norm in zip(expected, found, norms, strict=True):
-        zero = torch.zeros(())
-        difference = float(((zero if f is None else f) - (zero if w is None else w)).double().norm())
-        largest = max(largest, difference / max(norm, floor))
-    return largest
+    zero = torch.zeros(())
+    found = {name: zero if p.grad is None else p.grad for name, p in stage.parameters_by_name().items()}
+    wanted = {name: zero if g is None else g for name, g in expected.items() if name in found}
+    norms = {name: float(g.double().norm()) for name, g in wanted.items()}
+    floor = 1e-3 * max(norms.values(), default=0.0) + 1e-30
+    differences = {name: float((found[name] - g).double().norm()) for name, g in wanted.items()}
+    return max((differences[name] / max(norm, floor) for name, norm in norms.items()), default=0.0)
 
 
 def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
@@ -69,9 +68,9 @@ def train(whole: Stage, model: Model, source: Samples, settings: Settings, sampl
     assert optimizer is not None, "a model without parameters"
     for iteration in range(settings.iterations):
         numbers = range(iteration * samples, (iteration + 1) * samples)
-        inputs, targets = source.read(numbers)
+        inputs, fields = source.inputs(numbers), {name: source.field(numbers, name) for name in whole.reads}
         with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(inputs[0].device):
-            loss = model.loss(whole(*inputs), targets) / source.valid_targets(numbers)
+            loss = combined(model.loss(whole(*inputs, **fields), source.targets(numbers)), source.valid_targets(numbers))
         torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip)
         rate = learning_rate(settings, iteration)

@@ -21,9 +21,10 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from chimerac.chimera_ir.boundary import Tensor as Spec
 from chimerac.chimera_ir.model import Layer, ModelDescription
 from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.measured import MeasuredTimes
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 from chimerac.interpreter.runtime.split import register
 from chimerac.interpreter.runtime.split_functions import Product
 from chimerac.interpreter.runtime.times import IterationTimes
@@ -113,28 +114,32 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
     stages = program.header.stages
     makers = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
 
-    def loss(outputs: Values, targets: Tensor) -> Tensor:
-        return outputs[0].sum()
+    def loss(outputs: Values, targets: Values) -> Values:
+        return (outputs[0].sum(),)
 
-    def example(samples: int) -> tuple[Values, Tensor]:
-        return (torch.zeros(samples, 1),), torch.zeros(samples, 1)
+    def example(samples: int) -> Example:
+        return Example((torch.zeros(samples, 1),), (torch.zeros(samples, 1),))
 
     names = [f"timed {s}" for s in range(stages)]
     layers = tuple(Layer(name, 1, 4, 0, 0, (boundary,), 1) for name in names)
-    return Model("timed", tuple(zip(names, makers, strict=True)), loss, example), ModelDescription("timed", size, layers)
+    model = LayeredModel(name="timed", layers=tuple(zip(names, makers, strict=True)), loss=loss, example=example)
+    return model, ModelDescription("timed", size, layers)
 
 
-class ZeroSamples:
+class ZeroSamples(Samples):
     """Samples of zeros."""
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
+    def inputs(self, numbers: Sequence[int]) -> Values:
         """Return a zero per sample."""
-        zeros = torch.zeros(len(numbers), 1)
-        return (zeros,), zeros
+        return (torch.zeros(len(numbers), 1),)
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return a zero per sample."""
+        return (torch.zeros(len(numbers), 1),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return one per sample."""
-        return len(numbers)
+        return (len(numbers),)
 
 
 def measured_times(trainer: Trainer, iteration: int) -> IterationTimes:

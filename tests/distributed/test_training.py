@@ -16,7 +16,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import build_stage
+from chimerac.interpreter.runtime.model import combined
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Windows
@@ -73,12 +73,12 @@ _one_process: dict[int, tuple[list[tuple[float, float]], float]] = {}
 def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
     """Return losses and gradient norms of one process with `samples` samples per iteration, and its held-out loss."""
     if samples not in _one_process:
-        whole = build_stage(MODEL, range(len(MODEL.layers)), SETTINGS.seed)
+        whole = reference.whole_model(MODEL, SETTINGS.seed)
         curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
-        inputs, targets = HELD_OUT.read(range(EVALUATED))
+        numbers = range(EVALUATED)
         with torch.no_grad():
-            loss = MODEL.loss(whole.eval()(*inputs), targets)
-        _one_process[samples] = curve, float(loss) / HELD_OUT.valid_targets(range(EVALUATED))
+            losses = MODEL.loss(whole.eval()(*HELD_OUT.inputs(numbers)), HELD_OUT.targets(numbers))
+        _one_process[samples] = curve, float(combined(losses, HELD_OUT.valid_targets(numbers)))
     return _one_process[samples]
 
 

@@ -105,8 +105,13 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
     class Bytes(IntegerSamples):
         def read(self, numbers):  # type: ignore[no-untyped-def]
             g = torch.Generator().manual_seed(numbers[0])
-            tokens = torch.randint(0, 256, (len(numbers), 17), generator=g)
-            return (tokens[:, :-1],), tokens[:, 1:]
+            return torch.randint(0, 256, (len(numbers), 17), generator=g)
+
+        def inputs(self, numbers):  # type: ignore[no-untyped-def]
+            return (self.read(numbers)[:, :-1],)
+
+        def targets(self, numbers):  # type: ignore[no-untyped-def]
+            return (self.read(numbers)[:, 1:],)
 
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Bytes(), Alone(), SETTINGS)
     trainer.gradients(0)

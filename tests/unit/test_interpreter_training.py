@@ -93,8 +93,8 @@ def test_the_plain_reference_is_a_textbook_loop() -> None:
     optimizer = torch.optim.AdamW(decay, lr=1.0, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
     for t, result in enumerate(results):
-        (tokens,), targets = IntegerSamples().read(range(4 * t, 4 * t + 4))
-        loss = MODEL.loss(reference(tokens), targets) / 64
+        numbers = range(4 * t, 4 * t + 4)
+        loss = MODEL.loss(reference(*IntegerSamples().inputs(numbers)), IntegerSamples().targets(numbers))[0] / 64
         optimizer.zero_grad()
         loss.backward()
         assert result.loss == loss.item()
@@ -106,26 +106,26 @@ def test_the_plain_reference_is_a_textbook_loop() -> None:
 
 
 class Counting(IntegerSamples):
-    def valid_targets(self, numbers) -> int:  # type: ignore[no-untyped-def]
-        return 2 * len(numbers)
+    def valid_targets(self, numbers):  # type: ignore[no-untyped-def]
+        return (2 * len(numbers),)
 
 
 def test_first_samples_are_each_counted_once() -> None:
     first = FirstSamples(Counting(), 3)
-    _, targets = first.read([1, 2, 3, 4])
-    assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().read([1, 2])[1])
-    assert first.valid_targets([1, 2, 3, 4]) == 4
+    (targets,) = first.targets([1, 2, 3, 4])
+    assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().targets([1, 2])[0])
+    assert first.valid_targets([1, 2, 3, 4]) == (4,)
 
 
 @pytest.mark.parametrize("samples", [3, 4, 7])
 def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(samples: int) -> None:
     def masked(outputs, targets):  # type: ignore[no-untyped-def]
-        return (outputs[0].sum(-1) * targets * (targets != IGNORED)).sum()
+        return ((outputs[0].sum(-1) * targets[0] * (targets[0] != IGNORED)).sum(),)
 
     model = replace(MODEL, loss=masked)
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Counting(), Alone(), SETTINGS)
-    (tokens,), targets = Counting().read(range(samples))
-    expected = masked(whole_model(model, 3).eval()(tokens), targets).item() / (2 * samples)
+    (tokens,), targets = Counting().inputs(range(samples)), Counting().targets(range(samples))
+    expected = masked(whole_model(model, 3).eval()(tokens), targets)[0].item() / (2 * samples)
     evaluator = Evaluator(trainer, Counting(), samples)
     assert expected != 0 and [evaluator.loss(), evaluator.loss()] == pytest.approx([expected, expected], rel=1e-12)
     assert all(stage.training for stage in trainer.pipeline.stages.values())

@@ -32,9 +32,10 @@ from chimerac.interpreter.pipeline.arguments import (
     Tensors,
     check_inputs,
     checked_autocast,
-    fields_of,
+    example_of,
     partition_of,
     read_fields,
+    refuse_arguments_of_model,
     tensors_of,
 )
 from chimerac.interpreter.pipeline.history import History
@@ -49,7 +50,7 @@ from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
 from chimerac.interpreter.runtime.messages import table_digest
-from chimerac.interpreter.runtime.model import Example
+from chimerac.interpreter.runtime.model import Example, Model
 from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_ties, partitioned
 from chimerac.interpreter.runtime.times import IterationTimes, Times
@@ -66,7 +67,8 @@ class Pipeline:
     layers: the whole model as a list of modules, or of functions that build them, of which each rank calls its own. The
     tensors that a layer returns are the arguments of the next one. Layers may share parameters: their gradients are summed over
     all stages that have them. A layer may be (name, layer); `model` is the module that
-    contains the layers and gives them their names. schedule: a name of the library, a path, a text, or a compiled program;
+    contains the layers and gives them their names. Or a Model, as interpreter/adapters makes them: it has its own loss and
+    example, and loss, inputs, targets, fields and model are left out. schedule: a name of the library, a path, a text, or a compiled program;
     parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
     with the output of the last layer and the targets of one micro-batch; returns one loss, or a tuple of several. inputs: of
     one micro-batch, with the shapes and dtypes of all of them; targets: the same, only to know what the loss keeps in memory.
@@ -86,12 +88,12 @@ class Pipeline:
 
     def __init__(
         self,
-        layers: Layers,
+        layers: Layers | Model,
         schedule: Schedule,
         parameters: Mapping[str, int] | None = None,
         *,
-        loss: Any,
-        inputs: Tensors,
+        loss: Any = None,
+        inputs: Tensors = (),
         targets: Tensors | None = None,
         fields: Mapping[str, Tensor] | None = None,
         model: nn.Module | None = None,
@@ -116,11 +118,15 @@ class Pipeline:
                 return found
             return replace(found, partition=partition_of(name, split, len(whole.layer_names), found))
 
-        example = Example(tensors_of(inputs), None if targets is None else tensors_of(targets), fields_of(fields))
-        name = type(model or layers).__name__
-        whole = replace(model_of(layers, loss, example, model, name), autocast=checked_autocast(autocast))
+        if isinstance(layers, Model):
+            whole, example = layers, layers.example(1)
+            refuse_arguments_of_model(loss, inputs, targets, fields, model)
+        else:
+            example = example_of(inputs, targets, fields)
+            whole = model_of(layers, loss, example, model, type(model or layers).__name__)
+        name, whole = whole.name, replace(whole, autocast=checked_autocast(autocast) or whole.autocast)
         program = compiled()
-        description = describe(whole, len(example.inputs[0]), transport.device if autocast else None)
+        description = describe(whole, example.samples, transport.device if autocast else None)
         if tied := missing_ties(program, description):
             program = compiled(tied)
         parts = partitioned(program, whole, description, ties_by_stage=True)
@@ -189,8 +195,8 @@ class Pipeline:
 
     @property
     def reads_inputs(self) -> bool:
-        """Return whether `step` needs the inputs on this rank: it has the first stage."""
-        return 0 in self.stages
+        """Return whether `step` needs the inputs on this rank: it has the first stage, and the model has inputs."""
+        return 0 in self.stages and (self._example is None or bool(self._example.inputs))
 
     @property
     def reads_targets(self) -> bool:
@@ -424,7 +430,7 @@ class Pipeline:
             fields = read_fields(fields, self._example.fields, self.reads_fields, count, self.rank)
         if odd := next((len(t) for t in goals or () if len(t) % count), None):
             raise ValueError(f"{odd} targets cannot be cut into {count} micro-batches")
-        size = len(given[0]) // count if given else 1
+        size = 1 if self._example is None else self._example.samples
         first = (self.iteration * header.width + self.replica) * count
         draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
         divisors = divisor if isinstance(divisor, Sequence) else (divisor or count * header.width,)

@@ -33,6 +33,11 @@ class Example(NamedTuple):
     targets: Values | None
     fields: Fields = {}  # noqa: RUF012  # nobody changes it
 
+    @property
+    def samples(self) -> int:
+        """Return the number of samples."""
+        return len(next(iter((*self.inputs, *self.fields.values()))))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model(ABC):

@@ -1,9 +1,9 @@
 """Building a part of a module: its whole structure, and memory for the parameters of that part only.
 
 The module's own constructor runs, so parameters get their initial values from it. The other parameters are on torch's meta
-device from the moment when a module registers them. Each random operation of the constructor draws from its own seed, a
-function of (seed, number of the operation). So a parameter has the same initial value whichever others have memory: in every
-stage, under every partition, and in the whole module.
+device from the moment when a module registers them. Each random operation of the constructor draws from a seed of its own
+(`_SeededDraws`). So a parameter has the same initial value whichever others have memory: in every stage, under every
+partition, and in the whole module.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, MutableMapping
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from chimerac.interpreter.runtime.model import number_from
 
@@ -63,7 +66,7 @@ class Built:
     def _constructed(self, is_real: Callable[[int], bool], seed: int) -> tuple[nn.Module, dict[str, int]]:
         """Return the module, and the number of each parameter by its names: how many were registered before it."""
         registered = _Registered(is_real)
-        with unset_fake_temporarily(), torch.random.fork_rng(devices=()), _SeededDraws(seed):
+        with unset_fake_temporarily(), torch.random.fork_rng(devices=()), _SeededDraws(seed, registered):
             handle = register_module_parameter_registration_hook(registered)
             try:
                 module = self._build()
@@ -114,7 +117,7 @@ class _Registered:
                 self._note(self._on_meta[number], number)
         return self._on_meta.get(self.number_of(parameter))
 
-    def number_of(self, parameter: nn.Parameter) -> int:
+    def number_of(self, parameter: Tensor) -> int:
         """Return the number of a parameter, or -1."""
         number, known = self._numbers.get(id(parameter), (-1, None))
         return number if known is not None and known() is parameter else -1
@@ -131,14 +134,34 @@ def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
 
 
 class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Seeds torch's generator before each random operation, with a function of (seed, number of the operation)."""
+    """Seeds torch's generator before each random operation of a constructor.
 
-    def __init__(self, seed: int) -> None:
+    An operation on a parameter, or on a tensor made from one as in the loops of `trunc_normal_`, has a seed from
+    (seed, parameter, number among the operations of this parameter). torch skips some of them on the meta device, and that
+    changes the seeds of no other parameter. All other random operations run in every construction, and are numbered.
+    """
+
+    def __init__(self, seed: int, registered: _Registered) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seed, self._number = seed, 0
+        self._seed, self._registered = seed, registered
+        self._made_from: MutableMapping[Tensor, int] = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+        self._counts = Counter[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = [self._parameter(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        parameter = max(given, default=-1)
         if torch.Tag.nondeterministic_seeded in func.tags:
-            torch.default_generator.manual_seed(number_from(self._seed, self._number))
-            self._number += 1
-        return func(*args, **(kwargs or {}))
+            torch.default_generator.manual_seed(number_from(self._seed, parameter, self._counts[parameter]))
+            self._counts[parameter] += 1
+        result = func(*args, **kwargs)
+        if parameter >= 0:
+            for t in pytree.tree_leaves(result):
+                if isinstance(t, Tensor):
+                    self._made_from[t] = parameter
+        return result
+
+    def _parameter(self, t: Tensor) -> int:
+        """Return the number of the parameter that this is, or was made from; otherwise -1."""
+        number = self._registered.number_of(t)
+        return number if number >= 0 else self._made_from.get(t, -1)

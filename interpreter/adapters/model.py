@@ -77,6 +77,7 @@ class Structure:
     def __init__(self, source: Source, layers: Sequence[str], fields: Fields, select: Select) -> None:
         self._source, self.fields = source, fields
         module = source.structure()
+        self.name = type(module).__name__
         self.units = tuple(units_of(module, layers_of(module, layers)))
         self.names = _names_by_first(module)
         self._first_name = {name: first for first, names in self.names.items() for name in names}
@@ -203,7 +204,7 @@ def cut(
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
     return CallModel(
-        name=name or type(module).__name__,
+        name=name or structure.name,
         example=example,
         loss=losses,
         source=source,

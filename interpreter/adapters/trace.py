@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.interpreter.adapters.intercept import Forward, Intercepted
 from chimerac.interpreter.runtime.model import Values
 
@@ -127,25 +127,26 @@ def trace(
     Raises ChimeraError E852, which names the call, for a module that cannot be cut: it decides by the values of tensors, or
     passes tensors from one call to another in a way that is not seen.
     """
-    sources = _Tracking(intercepted.module)
+    name, sources = type(intercepted.module).__name__, _Tracking(intercepted.module)
     run = _TracingRun(sources)
     intercepted.module.train()
     try:
         with mode:
-            arguments = {name: torch.empty(t.shape, dtype=t.dtype, device=t.device) for name, t in fields.items()}
-            for name, t in arguments.items():
-                sources.set(t, Field(name))
+            arguments = {field: torch.empty(t.shape, dtype=t.dtype, device=t.device) for field, t in fields.items()}
+            for field, t in arguments.items():
+                sources.set(t, Field(field))
             with sources, intercepted.running(run) as module:
                 outputs = select(module(**arguments))
             result = sources.of(outputs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise refuse(
-            "E852",
-            f"{type(intercepted.module).__name__} decides by the values of a tensor {run.place}: {error}",
-            help="switch off the option of the model that does this; the calls of a forward must be the same for every batch",
-        ) from error
+        help = "switch off the option of the model that does this; the calls of a forward must be the same for every batch"
+        raise refuse("E852", f"{name} decides by the values of a tensor {run.place}: {error}", help=help) from error
+    except ChimeraError:
+        raise
+    except Exception as error:  # whatever the model's own code raises
+        message = f"the forward of {name} fails {run.place}: {type(error).__name__}: {error}"
+        raise refuse("E852", message, help=f"its arguments were {', '.join(fields)}: give those that it needs") from error
     if not run.calls:
-        name = type(intercepted.module).__name__
         raise refuse("E852", f"the forward of {name} calls none of its layers", help="name other layers")
     run.check(result, "the output of the model")
     return Trace(tuple(run.calls), result, frozenset(sources.written), sources.draws)

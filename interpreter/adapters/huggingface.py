@@ -27,7 +27,7 @@ from chimerac.interpreter.adapters.pretrained import Entry, Folder, Weights
 from chimerac.interpreter.runtime.model import Fields, Values
 
 # What a model is trained for if its configuration names no class: the first of these that it has.
-_HEADS = ("Seq2SeqLM", "MaskedLM", "CausalLM", "ImageClassification", "SequenceClassification", "PreTraining")
+_HEADS = ("Seq2SeqLM", "SpeechSeq2Seq", "MaskedLM", "CausalLM", "ImageClassification", "SequenceClassification", "PreTraining")
 
 # The other implementations of experts take other shapes from batch to batch, or bfloat16 only.
 _OPTIONS = {"dtype": torch.float32, "experts_implementation": "batched_mm"}
@@ -116,7 +116,7 @@ def class_of(config: Any, head: str | None = None) -> Any:
         return found
     for kind in _HEADS:
         auto = getattr(transformers, f"AutoModelFor{kind}")
-        if type(config) in auto._model_mapping and (kind != "Seq2SeqLM" or config.is_encoder_decoder):
+        if type(config) in auto._model_mapping and ("Seq2Seq" not in kind or config.is_encoder_decoder):
             return _one_of(auto._model_mapping[type(config)])
     return _one_of(transformers.AutoModel._model_mapping[type(config)])
 

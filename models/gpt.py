@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.draws import Dropout
 from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
-from chimerac.models.presets import VOCABULARY, Sizes, sizes_of
+from chimerac.models.presets import BYTES, Gpt, sizes_in
 
 
 class Embedding(nn.Module):
@@ -23,7 +23,7 @@ class Embedding(nn.Module):
 
     def __init__(self, width: int, sequence_length: int, dropout: Dropout) -> None:
         super().__init__()
-        self.byte = nn.Embedding(VOCABULARY, width)
+        self.byte = nn.Embedding(BYTES, width)
         self.position = nn.Embedding(sequence_length, width)
         self.dropout = dropout
         for table in (self.byte, self.position):
@@ -38,7 +38,7 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Causal attention, then an MLP, each added to the residual stream."""
 
-    def __init__(self, sizes: Sizes, layer: int, dropout: float) -> None:
+    def __init__(self, sizes: Gpt, layer: int, dropout: float) -> None:
         super().__init__()
         width, self.heads = sizes.width, sizes.heads
         self.norm_1 = nn.LayerNorm(width, bias=False)
@@ -68,7 +68,7 @@ class Head(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, bias=False)
-        self.logits = nn.Linear(width, VOCABULARY, bias=False)
+        self.logits = nn.Linear(width, BYTES, bias=False)
         nn.init.normal_(self.logits.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
 
     Raises ChimeraError E801 for an unknown name.
     """
-    sizes = sizes_of(name)
+    sizes = sizes_in(Gpt, name)
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
 
     def embedding() -> nn.Module:

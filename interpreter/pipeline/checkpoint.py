@@ -120,6 +120,7 @@ def start_save(
     """
     path, rank, transport = Path(os.path.abspath(path)), pipeline.rank, pipeline.transport
     packed = _packed(state)
+    pipeline.average_buffers()
     names = Names(pipeline)
     tensors, settings = state_of(pipeline, optimizer, names), optimizer_settings(optimizer, names)
     folder = files.partial(path)

@@ -45,6 +45,7 @@ from chimerac.interpreter.pipeline.sharded import Ownership, Parameters, Sharded
 from chimerac.interpreter.pipeline.weights import Weights
 from chimerac.interpreter.pipeline.world import check_world
 from chimerac.interpreter.runtime.batch import MicroBatches, TensorBatch
+from chimerac.interpreter.runtime.buffers import average_buffers, has_buffers
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
 from chimerac.interpreter.runtime.executor import Executor
@@ -173,6 +174,7 @@ class Pipeline:
         self.executor = self._executor(program)
         self.weights = Weights(header, self.stages, transport)
         self._history, self._share = History(self.executor), 0.0
+        self._has_buffers = has_buffers(self.stages, transport)
         if compile_stages:
             self._compile({} if compile_stages is True else compile_stages)
         self._evaluation_program, self._example = evaluation, example
@@ -252,6 +254,7 @@ class Pipeline:
 
     def evaluate_batch(self, batch: MicroBatches) -> float:
         """Return this rank's share of the loss of micro-batches of any source, as `evaluate` computes it."""
+        self.average_buffers()
         if self._evaluation is None:
             program = self._evaluation_program
             if program is None:
@@ -277,6 +280,7 @@ class Pipeline:
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Return the parameters and buffers of the whole model, on the CPU of every rank; called by all ranks together."""
+        self.average_buffers()
         return self.weights.full_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -285,6 +289,13 @@ class Pipeline:
         Raises KeyError for a missing name and ValueError for another shape; nothing is loaded then.
         """
         self.weights.load_state_dict(state)
+
+    def average_buffers(self) -> None:
+        """Set buffers that differ between copies of a stage, such as running statistics, to their mean; called by all ranks
+        together. `evaluate`, `full_state_dict` and checkpoints do this.
+        """
+        if self._has_buffers:
+            average_buffers(self.stages, self.transport)
 
     def grad_norm(self) -> float:
         """Return the norm of the gradient of the whole model, in which each parameter counts once; called by all together.

@@ -203,7 +203,13 @@ class Work:
             self._store_output(outputs, [False] * len(outputs))
 
     def _build_again(self) -> None:
-        """Run the forward again, with the random numbers that it had."""
+        """Run the forward again, with the random numbers that it had. Buffers, such as running statistics, stay as they are."""
+        buffers = [(b, b.clone()) for b in self.module.buffers()]
+        self._build_with_generators()
+        for b, values in buffers:
+            b.data.copy_(values)  # `data`: the graph may have kept a buffer, whose values are the same again
+
+    def _build_with_generators(self) -> None:
         if self.generators is None:
             self._build()
         else:

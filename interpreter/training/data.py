@@ -73,11 +73,12 @@ class Windows(Samples):
 
     def _window(self, number: int) -> int:
         epoch, place = divmod(number, self.count)
-        return int(_order(self.seed, epoch, self.count)[place])
+        return int(order(self.seed, epoch, self.count)[place])
 
 
 @lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
+def order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
+    """Return the order in which `count` samples are read in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -92,7 +93,7 @@ def text_data(text: Text, length: int, seed: int) -> Data:
         train,
         held_out,
         held_out.count,
-        identity=_identity(train.text),
+        identity=identity_of(train.text),
         summary=f"text: {len(train.text):,} bytes, {len(held_out.text):,} held out{note}",
         sample=f"{length} bytes",
         tokens=length,
@@ -101,7 +102,7 @@ def text_data(text: Text, length: int, seed: int) -> Data:
     )
 
 
-def _identity(text: Text) -> str:
+def identity_of(text: Text) -> str:
     """Return the length of a text and a digest of its beginning and end. Reading all of a large text would take long."""
     ends = bytes(text.read(0, 2**16)) + bytes(text.read(len(text) - 2**16, len(text)))
     return f"{hashlib.sha256(ends).hexdigest()[:12]}, of {len(text)} bytes"

@@ -61,21 +61,30 @@ def _difference(stage: Stage, expected: Mapping[str, Tensor | None]) -> float:
     return max((differences[name] / max(norm, floor) for name, norm in norms.items()), default=0.0)
 
 
-def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
-    """Train the whole model in this process without a pipeline: `samples` samples in each iteration, as one batch."""
+def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int, parts: int = 1) -> Iterator[Result]:
+    """Train the whole model in this process without a pipeline: `samples` samples in each iteration.
+
+    parts: into how many micro-batches they are cut. The results are the same for any number, except for models that compute
+    over the samples of a micro-batch.
+    """
     parameters = list(whole.parameters())
     optimizer = build_optimizer(dict(whole.named_parameters()), settings)
     assert optimizer is not None, "a model without parameters"
+    size = samples // parts
     for iteration in range(settings.iterations):
-        numbers = range(iteration * samples, (iteration + 1) * samples)
-        inputs, fields = source.inputs(numbers), {name: source.field(numbers, name) for name in whole.reads}
-        with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(inputs[0].device):
-            loss = combined(model.loss(whole(*inputs, **fields), source.targets(numbers)), source.valid_targets(numbers))
-        torch.autograd.backward(loss)
+        first, total = iteration * samples, 0.0
+        divisors = source.valid_targets(range(first, first + samples))
+        for start in range(first, first + samples, size):
+            numbers = range(start, start + size)
+            inputs, fields = source.inputs(numbers), {name: source.field(numbers, name) for name in whole.reads}
+            with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(inputs[0].device):
+                loss = combined(model.loss(whole(*inputs, **fields), source.targets(numbers)), divisors)
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip)
         rate = learning_rate(settings, iteration)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad()
-        yield Result(float(loss.detach()), float(norm), rate)
+        yield Result(total, float(norm), rate)

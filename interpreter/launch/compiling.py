@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.model import ModelDescription
-from chimerac.chimera_ir.program import Machine, Program
-from chimerac.compiler import compile_schedule, evaluation_of, load_program
+from chimerac.chimera_ir.program import Machine, Program, Tied
+from chimerac.compiler import evaluation_of, load_program
 from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import verify_program
 from chimerac.compiler.verify import findings
 from chimerac.interpreter.launch.plan import TRANSPORT, Plan, RankBytes, arranging, check_kind, for_another_machine
 from chimerac.interpreter.launch.settings import RunSettings
-from chimerac.interpreter.pipeline.programs import predicted_times, with_depth
+from chimerac.interpreter.pipeline.programs import predicted_times, program_for
 
 
-def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
-    """Return the plan for a schedule, or for a compiled program, which is verified again."""
-    program = load_program(settings.schedule) if is_compiled else _compiled(settings)
+def compiled_plan(settings: RunSettings, is_compiled: bool, tied: Sequence[Tied] = ()) -> Plan:
+    """Return the plan for a schedule, or for a compiled program, which is verified again. tied: sets that it ties too."""
+    program = load_program(settings.schedule) if is_compiled else _compiled(settings, tied)
     check_kind(program)
     if settings.loopback:
         return plan_of(program, timed=False, machine=settings.machine)
@@ -47,15 +47,12 @@ def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
     return tuple(RankBytes(r.weights, r.gradients, r.peak - r.weights - r.gradients) for r in memory(program, model))
 
 
-def _compiled(settings: RunSettings) -> Program:
+def _compiled(settings: RunSettings, tied: Sequence[Tied]) -> Program:
     """Return the program of a schedule. A parameter D that is not given follows from the number of processes."""
     width = settings.width or 1
     started = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
 
-    def compiled(parameters: Mapping[str, int]) -> Program:
-        return compile_schedule(settings.schedule, parameters, width).program
-
-    return with_depth(compiled, dict(settings.parameters), width, started)
+    return program_for(settings.schedule, dict(settings.parameters), width, started or None, tied)
 
 
 def _check_machine(program: Program, settings: RunSettings) -> None:

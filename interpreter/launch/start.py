@@ -31,7 +31,8 @@ def prepared(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
     """
     if settings.timed is not None:
         return TimedJob(plan, settings, settings.timed, model_of(settings, plan.program))
-    return TrainingJob(plan, settings, model_of(settings, plan.program), data_of(settings, plan.program), ranks_here)
+    model = model_of(settings, plan.program)
+    return TrainingJob(plan, settings, model, data_of(settings, plan.program, model), ranks_here)
 
 
 def run_rank(plan: Plan, settings: RunSettings) -> int:

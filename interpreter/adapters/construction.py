@@ -67,7 +67,7 @@ class Built:
         """Return the module, and the number of each parameter by its names: how many were registered before it."""
         registered = _Registered(is_real)
         with unset_fake_temporarily(), torch.random.fork_rng(devices=()), _SeededDraws(seed, registered):
-            handle = register_module_parameter_registration_hook(registered)
+            handle = register_module_parameter_registration_hook(registered)  # type: ignore[arg-type]  # it may return one
             try:
                 module = self._build()
             finally:
@@ -144,7 +144,7 @@ class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, seed: int, registered: _Registered) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed, self._registered = seed, registered
-        self._made_from: MutableMapping[Tensor, int] = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+        self._made_from: MutableMapping[Tensor, int] = WeakIdKeyDictionary()
         self._counts = Counter[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -170,7 +170,7 @@ def _weights(
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    structure = model.source.structure()
+    structure: Any = model.source.structure()
     files, entries = Folder(folder), dict[str, Entry]()
     transforms = get_model_conversion_mapping(structure)
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]

@@ -1,13 +1,13 @@
 """A module as a model of the runtime: its layers are the calls of its units.
 
-    model = cut(build, {"input_ids": tokens}, loss=F.cross_entropy, layers=["encoder.layer"])
+model = cut(build, {"input_ids": tokens}, loss=F.cross_entropy, layers=["encoder.layer"])
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from chimerac.interpreter.adapters.construction import Built, Given, Source
 from chimerac.interpreter.adapters.intercept import Intercepted
 from chimerac.interpreter.adapters.stages import CallStage, Own, Select
-from chimerac.interpreter.adapters.trace import Trace, Weight, trace
+from chimerac.interpreter.adapters.trace import Weight, trace
 from chimerac.interpreter.adapters.units import layers_of, units_of
 from chimerac.interpreter.runtime.model import Example, Fields, Model, Stage, Values
 
@@ -35,12 +35,16 @@ class Pretrained(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CallModel(Model):
-    """A module that is cut between the calls of its units. A layer is one call. `cut` makes it."""
+    """A module that is cut between the calls of its units. A layer is one call. `cut` makes it.
+
+    names: of units in the full model, where these are not their paths in the module.
+    """
 
     source: Source
     structure: Structure
     select: Select
     pretrained: Pretrained | None = None
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def layer_names(self) -> tuple[str, ...]:
@@ -65,7 +69,9 @@ class CallModel(Model):
             intercepted = Intercepted(module, structure.units)
         modules = structure.modules_of(intercepted, layers)
         ties = [structure.ties_of(path, module) for path, module in modules.items()]
-        return CallStage(intercepted, structure.trace, layers, modules, ties, structure.fields, self.select)
+        stage = CallStage(intercepted, structure.trace, layers, modules, ties, structure.fields, self.select)
+        stage.names = [self.names.get(path, path) for path in modules]
+        return stage
 
 
 class Structure:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ class Folder:
             return list(file.keys())
 
     @staticmethod
-    def _opened(path: Path):  # type: ignore[no-untyped-def]  # safetensors has no types
+    def _opened(path: Path) -> Any:
         from safetensors import safe_open  # of an extra
 
         return safe_open(str(path), framework="pt")

@@ -194,5 +194,5 @@ class _StageRun:
         return refuse(
             "E853",
             f"{after} the model {what}; when it was traced, it {expected}",
-            help="the calls of a forward must be the same for every batch: switch off the option of the model that changes them",
+            help="the calls of a forward must be the same for every batch: switch off what changes them in the model",
         )

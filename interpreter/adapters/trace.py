@@ -134,7 +134,7 @@ def trace(
         with mode:
             arguments = {field: torch.empty(t.shape, dtype=t.dtype, device=t.device) for field, t in fields.items()}
             for field, t in arguments.items():
-                sources.set(t, Field(field))
+                sources.mark(t, Field(field))
             with sources, intercepted.running(run) as module:
                 outputs = select(module(**arguments))
             result = sources.of(outputs)
@@ -186,7 +186,7 @@ class _TracingRun:
         leaves = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
         for k, t in enumerate(leaves):
             if isinstance(t, Tensor):
-                tracking.set(t, Output(number, k))
+                tracking.mark(t, Output(number, k))
             elif not isinstance(t, _CONSTANTS) and not callable(t):
                 raise refuse(
                     "E852",
@@ -201,9 +201,10 @@ class _TracingRun:
         """Raise ChimeraError E852 if something depends on a tensor that a call kept to itself."""
         for source in sources:
             if isinstance(source, Inside):
+                owner = self.calls[source.call].name
                 raise refuse(
                     "E852",
-                    f"{reader} uses a tensor that the call of {self.calls[source.call].name} made or changed, but did not return",
+                    f"{reader} uses a tensor that the call of {owner} made or changed and did not return",
                     help="make it one of the outputs of that call, or list a module that contains both calls as one layer",
                 )
 
@@ -226,14 +227,14 @@ class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._used: set[str] = set()
         for name, t in [*module.named_parameters(), *module.named_buffers()]:
             self._weights[_storage(t)] = name
-            self.set(t, Weight(name))
+            self.mark(t, Weight(name))
 
     def of(self, values: Iterable[Any]) -> Sources:
         """Return the sources of tensors; other values have none."""
         found = [self._sources.get(_storage(t), _NOTHING) for t in values if isinstance(t, Tensor)]
         return _NOTHING.union(*found)
 
-    def set(self, t: Tensor, source: Output | Weight | Field) -> None:
+    def mark(self, t: Tensor, source: Output | Weight | Field) -> None:
         """Make this the only source of a tensor."""
         self._add(t, frozenset([source]), replace=True)
         if isinstance(source, Output):

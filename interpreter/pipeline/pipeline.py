@@ -66,18 +66,18 @@ class Pipeline:
     """One rank of a pipeline. All ranks create it together, with the same arguments.
 
     layers: the whole model as a list of modules, or of functions that build them, of which each rank calls its own. The
-    tensors that a layer returns are the arguments of the next one. Layers may share parameters: their gradients are summed over
-    all stages that have them. A layer may be (name, layer); `model` is the module that
-    contains the layers and gives them their names. Or a Model, as interpreter/adapters makes them: it has its own loss and
-    example, and loss, inputs, targets, fields and model are left out. schedule: a name of the library, a path, a text, or a compiled program;
+    tensors that a layer returns are the arguments of the next one. Layers may share parameters: their gradients are summed
+    over all stages that have them. A layer may be (name, layer); `model` is the module that contains the layers and gives
+    them their names. Or a Model, as interpreter/adapters makes them: it has its own loss and example, and loss, inputs,
+    targets, fields and model are left out. schedule: a name of the library, a path, a text, or a compiled program;
     parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
     with the output of the last layer and the targets of one micro-batch; returns one loss, or a tuple of several. inputs: of
     one micro-batch, with the shapes and dtypes of all of them; targets: the same, only to know what the loss keeps in memory.
     fields: the same for tensors that layers get directly from the batch, such as an attention mask, by name; a layer gets
-    those that its `forward` names as parameters. split: how many layers each stage
-    has; by default stages of about equal computation. autocast: torch.bfloat16 computes under torch.autocast; weights,
-    gradients and the optimizer keep the types of the parameters. compile_stages: compile each stage with torch.compile, with
-    these options of it; only for schedules with full backwards.
+    those that its `forward` names as parameters. split: how many layers each stage has; by default stages of about equal
+    computation. autocast: torch.bfloat16 computes under torch.autocast; weights, gradients and the optimizer keep the types
+    of the parameters. compile_stages: compile each stage with torch.compile, with these options of it; only for schedules
+    with full backwards.
 
     Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
     device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.

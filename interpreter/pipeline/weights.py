@@ -36,7 +36,7 @@ class Weights:
         for s, stage in self._stages.items():
             for k, (name, layer, ties) in enumerate(zip(stage.names, stage.layers, stage.ties, strict=True)):
                 for set_name, path in ties.items():
-                    uses.setdefault(set_name, []).append((s, k, f"{name}.{path}"))
+                    uses.setdefault(set_name, []).append((s, k, f"{_prefix(name)}{path}"))
                     shared[set_name] = id(layer.get_parameter(path))
         by_rank = [json.loads(text) for text in self._transport.all_gather(json.dumps(uses))]
         first = {name: min(use for found in by_rank for use in found.get(name, [])) for name in shared}
@@ -46,7 +46,7 @@ class Weights:
         """Return parameters and persistent buffers. A parameter that several layers share is in it under each name."""
         found: dict[str, Tensor] = {}
         for name, layer in self._layers():
-            layer.state_dict(destination=found, prefix=f"{name}.")
+            layer.state_dict(destination=found, prefix=_prefix(name))
         return {name: t for name, t in found.items() if isinstance(t, Tensor)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -74,7 +74,7 @@ class Weights:
         own: dict[str, Tensor] = {}
         if self._transport.rank == holder:
             for name, layer in self._layers(stage):
-                layer.state_dict(destination=own, prefix=f"{name}.")
+                layer.state_dict(destination=own, prefix=_prefix(name))
         specs = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in own.items()}
         found = {}
         for name, (shape, dtype) in json.loads(self._transport.all_gather(json.dumps(specs))[holder]).items():
@@ -90,3 +90,8 @@ class Weights:
         for s, stage in self._stages.items():
             if only is None or s == only:
                 yield from zip(stage.names, stage.layers, strict=True)
+
+
+def _prefix(name: str) -> str:
+    """Return what comes before the names of a module's tensors. The whole model itself has no name."""
+    return f"{name}." if name else ""

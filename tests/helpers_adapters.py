@@ -20,16 +20,18 @@ Batch = tuple[Mapping[str, Tensor], Tensor]
 State = dict[str, Tensor]
 
 
-def train(model: CallModel, schedules: Sequence[str], batches: Sequence[Batch]) -> dict[str, tuple[State, list[float]]]:
-    """Train under each schedule on four stages. Return the weights before, and the losses."""
-    description = describe(model, SAMPLES)  # once: otherwise each rank makes its own
+def train(
+    make: Callable[[], CallModel], schedules: Sequence[str], batches: Sequence[Batch]
+) -> dict[str, tuple[State, list[float]]]:
+    """Train under each schedule on four stages. Return the weights before, and the losses. make: called by each rank."""
+    description = describe(make(), SAMPLES)  # once: otherwise each rank makes its own
     with patch("chimerac.interpreter.pipeline.pipeline.describe", lambda *_: description):
-        return {schedule: _train(model, schedule, batches) for schedule in schedules}
+        return {schedule: _train(make, schedule, batches) for schedule in schedules}
 
 
-def _train(model: CallModel, schedule: str, batches: Sequence[Batch]) -> tuple[State, list[float]]:
+def _train(make: Callable[[], CallModel], schedule: str, batches: Sequence[Batch]) -> tuple[State, list[float]]:
     def rank(transport: Transport) -> tuple[State, list[float]]:
-        pipe = Pipeline(model, schedule, {"N": MICRO_BATCHES}, transport=transport)
+        pipe = Pipeline(make(), schedule, {"N": MICRO_BATCHES}, transport=transport)
         before, optimizer, losses = pipe.full_state_dict(), torch.optim.AdamW(pipe.parameters(), lr=1e-2), []
         for fields, targets in batches:
             losses.append(pipe.step(targets=targets, **{name: fields[name] for name in pipe.reads_fields}))

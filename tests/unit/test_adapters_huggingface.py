@@ -28,13 +28,13 @@ VOCABULARY, LENGTH, CLASSES = 50, 6, 5
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 32,
     "max_position_embeddings": 16,
 }
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 16}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
 BART = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": GPT2 | {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
@@ -98,7 +98,7 @@ def check(path: Path, schedules: list[str], layers: list[str] | None = None, ite
     torch.manual_seed(3)
     model, config = model_of(path, layers), configuration(path)
     batches = [random_like(model.example(1).fields, SAMPLES * MICRO_BATCHES) for _ in range(iterations)]
-    for schedule, (before, losses) in train(model, schedules, batches).items():
+    for schedule, (before, losses) in train(lambda: model, schedules, batches).items():
         judge = class_of(config)(config).train()
         expected = train_plainly(judge, before, batches, plain_loss)
         assert losses == pytest.approx(expected, rel=2e-5), schedule
@@ -167,7 +167,7 @@ def test_a_base_model_is_read_into_one_with_a_head(tmp_path: Path) -> None:
     transformers.BertModel(config).save_pretrained(tmp_path)
     with pytest.raises(ChimeraError, match=r"E855.*tensors of the model are missing: cls\.predictions"):
         model_of(tmp_path, head="BertForMaskedLM")
-    model = model_of(tmp_path, head="BertForMaskedLM", new=["cls.*"], unused=["bert.pooler.*"])
+    model = model_of(tmp_path, head="BertForMaskedLM", new=["cls.*"], unused=["pooler.*"])
     assert "bert.encoder.layer.0" in model.layer_names
 
 
@@ -177,8 +177,8 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_config(tmp_path, "llama", intermediate_size=40)
     with pytest.raises(ChimeraError, match=r"E855.*has the shape \[32, 16\], and in the model \[40, 16\]"):
         model_of(tmp_path)
-    write_config(tmp_path, "llama", num_hidden_layers=2)
-    with pytest.raises(ChimeraError, match=r"E855.*not in the model: model\.layers\.2"):
+    write_config(tmp_path, "llama", num_hidden_layers=1)
+    with pytest.raises(ChimeraError, match=r"E855.*not in the model: model\.layers\.1"):
         model_of(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ChimeraError, match=r"E855.*is a pickle"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ BART = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attent
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": GPT2 | {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
     "bert": SIZES | NO_DROPOUT,
-    "t5": {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0},
+    "t5": {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0},
     "llama": SIZES | {"num_key_value_heads": 1},
     "opt": SIZES | {"ffn_dim": 32, "word_embed_proj_dim": 16, "dropout": 0.0},
     "gpt_neox": SIZES,
@@ -124,7 +125,7 @@ def outputs(model: CallModel, cuts: list[int], fields: Mapping[str, Tensor]) -> 
     """Return the outputs of the model in training, cut here."""
     ends, values = [0, *cuts, len(model.layer_names)], ()
     with drawing(Draws(0, 0, tuple(range(SAMPLES)))):
-        for start, stop in zip(ends, ends[1:], strict=False):
+        for start, stop in pairwise(ends):
             stage = model.build_stage(range(start, stop), seed=0)
             values = stage(*values, **{name: fields[name] for name in stage.reads})
     return values

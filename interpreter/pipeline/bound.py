@@ -236,7 +236,7 @@ class BoundPipeline:
 
     def predicted(self) -> IterationTimes:
         """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
-        from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, as above
+        from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, which takes 0.2 s
 
         return predicted_times(self.program)
 

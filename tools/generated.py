@@ -21,7 +21,7 @@ from tools.claims import table
 from tools.console import ROOT, in_checkout
 from tools.imports import diagram
 
-PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
+PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter", "experiments")
 
 
 def modules(_: str) -> str:

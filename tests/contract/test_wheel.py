@@ -119,6 +119,7 @@ PACKAGES_OF_A_PROJECT = (
     "chimera_ir",
     "compiler",
     "data",
+    "experiments",
     "interpreter",
     "models",
     "schedules",

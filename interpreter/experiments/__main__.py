@@ -104,7 +104,7 @@ class Job:
         states = [state_of(run) for run in self.runs]
         print(f"{self.experiment.name}: {self.experiment.title}")
         for number, (run, state) in enumerate(zip(self.runs, states, strict=True), 1):
-            print(f"{number:>4}  {state:<8} {run.ranks:>4} ranks  {run.title}, repetition {run.repetition}")
+            print(f"{number:>4}  {state:<8} {run.ranks:>4} ranks  {run.title}")
         _print_impossible(self.impossible)
         pending = [run for run, state in zip(self.runs, states, strict=True) if state == "pending"]
         left = Progress(self.runs).left(pending)
@@ -121,7 +121,7 @@ class Job:
         paths += write_report(self.experiment, self.runs, self.impossible, found, self.folder)
         _print_impossible(self.impossible)
         for run, reason in found.failed:
-            print(f"failed: {run.title}, repetition {run.repetition}: {reason}; {run.output}", file=sys.stderr)
+            print(f"failed: {run.title}: {reason}; {run.output}", file=sys.stderr)
         if any(result_of(run.folder) for run, _ in found.failed):
             print("--retry-failed runs these again", file=sys.stderr)
         if found.missing:

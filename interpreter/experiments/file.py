@@ -6,6 +6,7 @@ Every mistake is a ValueError, whose message names the file, the line, the key, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -21,6 +22,7 @@ from chimerac.chimera_ir.files import read
 from chimerac.interpreter.experiments.figures import FIGURES
 from chimerac.interpreter.experiments.grid import RunValues, combinations
 from chimerac.interpreter.launch.config import convert, expected, mapping_of, short, types
+from chimerac.interpreter.pipeline.programs import schedule_text
 
 Place = tuple[str | int, ...]  # the keys and numbers of items that lead to a value
 Label = str | int | float | bool
@@ -58,12 +60,21 @@ class Comparison(BaseModel):
     figures: Annotated[Names, Field(min_length=1)] = ("samples_per_s", "bubble", "peak_memory_bytes")
 
 
+class Variant(BaseModel):
+    """A schedule that is another one with some of its text replaced. of: a name or a path; replace: new texts by old ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    of: str
+    replace: Annotated[Mapping[str, str], Field(min_length=1)]
+
+
 class Content(BaseModel):
     """The keys of an experiment file. The values of settings are checked later, against the types of RunSettings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     title: str
     about: str = ""
+    schedules: Mapping[str, Variant] = Field(default_factory=dict)
     settings: Mapping[str, Any] = Field(default_factory=dict)
     grid: Mapping[str, Any] = Field(default_factory=dict)
     cases: Sequence[Mapping[str, Any]] = ()
@@ -79,14 +90,15 @@ class Content(BaseModel):
 class Experiment:
     """An experiment. runs: what each of its runs sets, without repetitions; path: of its file.
 
-    repetitions: how often each run is made; discard: iterations at the start of a run that are not counted; minutes: the
-    longest time of one run.
+    schedules: texts of the schedules that the file defines, by name. repetitions: how often each run is made. discard:
+    iterations at the start of a run that are not counted. minutes: the longest time of one run.
     """
 
     name: str
     path: Path
     title: str
     about: str
+    schedules: Mapping[str, str]
     runs: tuple[RunValues, ...]
     repetitions: int
     discard: int
@@ -137,8 +149,9 @@ class Reader:
             raise self._wrong((), "the file names no run: all of them are excluded")
         located = tuple(RunValues(self._located(run.settings), run.labels) for run in runs)
         about = " ".join(c.about.split())
+        schedules = {name: self._variant(name, variant) for name, variant in c.schedules.items()}
         parts = (c.repetitions, c.discard, c.minutes, c.compare)
-        return Experiment(self.path.stem, self.path, c.title, about, located, *parts)
+        return Experiment(self.path.stem, self.path, c.title, about, schedules, located, *parts)
 
     def _content(self) -> Content:
         content = mapping_of(self.path, self.text)
@@ -156,7 +169,8 @@ class Reader:
         place = tuple(error["loc"])
         name = str(place[-1]) if place else ""
         if error["type"] == "extra_forbidden":
-            model = Comparison if place[0] == "compare" else Content
+            below: dict[object, type[BaseModel]] = {"compare": Comparison, "schedules": Variant}
+            model = below.get(place[0], Content) if len(place) > 1 else Content
             return self._wrong(place, f"unknown key; {did_you_mean(name, model.model_fields)}")
         if error["type"] == "missing":
             return self._wrong(place[:-1], f"the key '{name}' is missing")
@@ -165,6 +179,23 @@ class Reader:
         if error["type"].startswith(("tuple", "too_short")):
             what = "a name, or a list of names"
         return self._wrong(place, f"expected {what}, found {short(error['input'])}")
+
+    def _variant(self, name: str, variant: Variant) -> str:
+        """Return the text of a schedule that the file defines."""
+        place = ("schedules", name)
+        beside = self.path.parent / variant.of
+        try:
+            text = schedule_text(str(beside if beside.is_file() else variant.of))
+        except ChimeraError as error:
+            first = error.diagnostics[0]
+            raise self._wrong((*place, "of"), f"{first.message}; {first.help}".rstrip("; ")) from None
+        if not re.fullmatch(r"[\w-]+", name):
+            raise self._wrong(place, "the name of a schedule has only letters, digits, - and _")
+        for old, new in variant.replace.items():
+            if old not in text:
+                raise self._wrong((*place, "replace", old), f"{variant.of} does not have this text")
+            text = text.replace(old, new)
+        return text
 
     def _check_comparison(self, compare: Comparison) -> None:
         for number, name in enumerate(compare.figures):

@@ -108,10 +108,10 @@ def _blocks(experiment: Experiment, runs: Sequence[Run], impossible: Sequence[Im
             yield from _figure(compared, name)
     if results.failed:
         yield Heading("Failed")
-        yield Items([f"{run.title}, repetition {run.repetition}: {why}; `{run.output}`" for run, why in results.failed])
+        yield Items([f"{run.title}: {why}; `{run.output}`" for run, why in results.failed])
     if results.missing:
         yield Heading("Not run yet")
-        yield Items([f"{run.title}, repetition {run.repetition}" for run in results.missing])
+        yield Items([f"{run.title}" for run in results.missing])
     if impossible:
         yield Heading("Not possible")
         yield Text("The schedules refuse these sizes.")

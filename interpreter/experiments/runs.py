@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ MAX_NAME = 60  # characters of the readable part of a folder's name
 class Run:
     """One run. repetition: from 1; folder: where its files are; labels: the names and values by which runs are compared.
 
-    own: those of them that the file calls labels; ranks: how many processes it needs; expected: what is known before it runs.
+    own: those that tell it apart from other runs, besides the schedule, its parameters and the width. ranks: how many
+    processes it needs; expected: what is known before it runs.
     """
 
     settings: RunSettings
@@ -50,8 +51,9 @@ class Run:
         labels, parameters = self.labels, dict(self.settings.parameters)
         others = [f"{name}={value}" for name, value in parameters.items() if name not in ("D", "N")]
         sizes = [f"D={labels['D']}", f"N={labels['N']}", *others, *([f"W={labels['W']}"] if labels["W"] > 1 else [])]
-        named = [str(value) for value in (labels["model"], *self.own.values()) if value is not None]
-        return " ".join([str(labels["schedule"]), *sizes, *named])
+        own = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self.own.items()]
+        repetition = [f"({self.repetition})"] if self.repetition > 1 else []
+        return " ".join([str(labels["schedule"]), *sizes, *own, *repetition])
 
     @property
     def config(self) -> Path:
@@ -85,17 +87,35 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
     folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the machine's load
     meets all of them alike. Raises ValueError for settings that exclude each other, ChimeraError for what a run would refuse.
     """
+    written = {name: _written(folder / "schedules" / f"{name}.sched", text) for name, text in experiment.schedules.items()}
+    varied = _varied(experiment.runs)
     plans = list[Planned]()
     impossible = list[Impossible]()
     for values in experiment.runs:
         try:
-            plans.append(_planned(values))
+            schedule = values.settings.get("schedule")
+            located = {"schedule": written[schedule]} if schedule in written else {}
+            plans.append(_planned(RunValues({**values.settings, **located}, values.labels), varied))
         except ChimeraError as error:
             if any(d.code != REQUIREMENT for d in error.diagnostics):
                 raise
             impossible.append(Impossible(_words(values), error.diagnostics[0].message))
     repetitions = range(1, experiment.repetitions + 1)
     return [plan.run(folder, repetition) for repetition in repetitions for plan in plans], impossible
+
+
+def _varied(runs: Sequence[RunValues]) -> set[str]:
+    """Return the settings in which runs differ, besides those that the program's digest stands for."""
+    names = {name for run in runs for name in run.settings if name not in IN_THE_PROGRAM}
+    return {name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs)}
+
+
+def _written(path: Path, text: str) -> str:
+    """Write the text of a schedule to a file, unless it is there, and return the path. Raises ChimeraError E003."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write(text, str(path))
+    return str(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +132,7 @@ class Planned:
     def run(self, folder: Path, repetition: int) -> Run:
         """Return a repetition of this run."""
         sizes = [f"{name}{self.labels[name]}" for name in ("D", "N", "W")]
-        parts = [self.labels["schedule"], *sizes, self.labels["model"], *self.own.values()]
+        parts = [self.labels["schedule"], *sizes, *self.own.values()]
         readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(str(part) for part in parts if part is not None))[:MAX_NAME]
         own = folder / f"{readable}-{self.digest[:10]}-{repetition}"
         settings = {f.name: getattr(self.settings, f.name) for f in fields(RunSettings)}
@@ -120,7 +140,7 @@ class Planned:
         return Run(logged, repetition, own, {**self.labels, "repetition": repetition}, self.own, self.ranks, self.expected)
 
 
-def _planned(values: RunValues) -> Planned:
+def _planned(values: RunValues, varied: Collection[str]) -> Planned:
     settings = settings_of({name: convert(name, value, strict=True) for name, value in values.settings.items()})
     plan = make_plan(settings)
     program, header = plan.program, plan.program.header
@@ -136,7 +156,8 @@ def _planned(values: RunValues) -> Planned:
     labels |= {name: mapping[name] for name in SHOWN}
     labels |= {name: mapping[name] for name in values.settings if name not in IN_THE_PROGRAM}
     labels |= values.labels
-    return Planned(settings, labels, values.labels, program.world, expected, _digest(settings, program.digest))
+    own = {**{name: mapping[name] for name in values.settings if name in varied}, **values.labels}
+    return Planned(settings, labels, own, program.world, expected, _digest(settings, program.digest))
 
 
 def _digest(settings: RunSettings, program: str) -> str:

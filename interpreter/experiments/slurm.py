@@ -26,7 +26,7 @@ ANSWER_S = 60.0  # how long sbatch and squeue may take
 
 SCRIPT_TEXT = """\
 #!/bin/bash
-# {title}, repetition {repetition}
+# {title}
 {options}
 set -euo pipefail
 cd {folder}
@@ -99,7 +99,6 @@ def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
     setup += [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value is not None]
     return SCRIPT_TEXT.format(
         title=run.title,
-        repetition=run.repetition,
         options="\n".join(_option(name, value) for name, value in options.items() if value is not None),
         folder=shlex.quote(os.getcwd()),
         setup="\n".join(setup),

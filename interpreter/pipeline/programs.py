@@ -19,7 +19,7 @@ from chimerac.compiler import (
 from chimerac.compiler.library import find
 from chimerac.interpreter.runtime.times import IterationTimes
 
-__all__ = ["evaluation_of", "predicted_times", "program_for", "with_depth"]
+__all__ = ["evaluation_of", "predicted_times", "program_for", "schedule_text", "with_depth"]
 
 Compile = Callable[[Mapping[str, int]], Program]
 
@@ -58,6 +58,11 @@ def with_depth(compiled: Compile, parameters: Mapping[str, int], width: int, wor
                     for d in error.diagnostics
                 ) from None
     return compiled(parameters)
+
+
+def schedule_text(name_or_path: str) -> str:
+    """Return the text of a schedule: of a file, or of the library. Raises ChimeraError E001 if there is none."""
+    return find(name_or_path).text
 
 
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:

@@ -159,8 +159,9 @@ class Reader:
             # In the JSON form a list is also a tuple, and no text is a number.
             return Content.model_validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise self._refused(first) from None
+            # A key that is not known is often the one that is missing.
+            found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+            raise self._refused(found[0]) from None
         except (TypeError, ValueError, RecursionError):
             raise ValueError(f"{self.path}: a value of this kind is not allowed: {short(content)}") from None
 

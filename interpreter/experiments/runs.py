@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,7 +25,7 @@ from chimerac.interpreter.training.settings import samples_per_micro_batch
 REQUIREMENT = "E210"  # the finding that a `require` of the schedule does not hold
 IN_THE_PROGRAM = ("schedule", "parameters", "width")  # settings that the program's digest stands for
 SHOWN = ("model", "micro_batch", "transport", "dtype", "timed", "seed")  # settings that the table always has
-MAX_NAME = 60  # characters of the readable part of a folder's name
+DIGITS = 10  # of the digest in the name of a run's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +119,21 @@ def _written(path: Path, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run before its repetitions are numbered. digest: of everything that decides what it does."""
+    """A run before its repetitions are numbered. program: its schedule's name; digest: of everything that decides what it does."""
 
     settings: RunSettings
     labels: Mapping[str, Any]
     own: Mapping[str, Any]
     ranks: int
     expected: Expected
+    program: str
     digest: str
 
     def run(self, folder: Path, repetition: int) -> Run:
         """Return a repetition of this run."""
+        # The name depends on this run alone, so that it stays the same when the file names other runs.
         sizes = [f"{name}{self.labels[name]}" for name in ("D", "N", "W")]
-        parts = [self.labels["schedule"], *sizes, *self.own.values()]
-        readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(str(part) for part in parts if part is not None))[:MAX_NAME]
-        own = folder / f"{readable}-{self.digest[:10]}-{repetition}"
+        own = folder / "-".join([self.program, *sizes, self.digest[:DIGITS], str(repetition)])
         settings = {f.name: getattr(self.settings, f.name) for f in fields(RunSettings)}
         logged = RunSettings(**{**settings, "log_file": own / "log.jsonl"})
         return Run(logged, repetition, own, {**self.labels, "repetition": repetition}, self.own, self.ranks, self.expected)
@@ -157,7 +156,7 @@ def _planned(values: RunValues, varied: Collection[str]) -> Planned:
     labels |= {name: mapping[name] for name in values.settings if name not in IN_THE_PROGRAM}
     labels |= values.labels
     own = {**{name: mapping[name] for name in values.settings if name in varied}, **values.labels}
-    return Planned(settings, labels, own, program.world, expected, _digest(settings, program.digest))
+    return Planned(settings, labels, own, program.world, expected, header.schedule, _digest(settings, program.digest))
 
 
 def _digest(settings: RunSettings, program: str) -> str:

@@ -70,7 +70,8 @@ def plot(compared: Compared, figure: str) -> Plot:
         if len(names) > 1 or has_prediction:
             last = sorted(range(len(names)), key=lambda k: names[k] == "predicted")  # it is about all groups
             handles, names = [handles[k] for k in last], [names[k] for k in last]
-            canvas.legend(handles, names, loc="outside right upper", frameon=False)
+            title = ", ".join(compared.compare.groups)
+            canvas.legend(handles, names, title=title, loc="outside right upper", frameon=False, alignment="left")
         out = StringIO()
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     groups = ", ".join(group for group in compared.groups if group)

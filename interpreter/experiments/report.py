@@ -167,7 +167,7 @@ def _ratio(point: Point) -> str:
 
 
 def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(str(value) if isinstance(value, str) else f"{name}={value}" for name, value in values.items())
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Iterable[tuple[str, str]]:
@@ -253,7 +253,7 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
         "A time is the median over the counted iterations of a run. With several repetitions or seeds it is the median of "
         f"theirs. {spread} Bubbles and busy shares are means over iterations and ranks."
     )
-    if any(row.get("predicted_bubble") is not None for row in results.rows):
+    if any(row.get(FIGURES[name].predicted) is not None for row in results.rows for name in experiment.compare.figures):
         costs = "the costs of the timed stages" if len(timed) == len(runs) else "the costs in the schedule, with free transfers"
         yield f"Predictions are those of the simulator, with {costs}."
     if compared.compare.baseline:

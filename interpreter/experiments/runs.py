@@ -119,7 +119,7 @@ def _written(path: Path, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run before its repetitions are numbered. program: its schedule's name; digest: of everything that decides what it does."""
+    """A run before its repetitions are numbered. program: its schedule's name; digest: of all that decides what it does."""
 
     settings: RunSettings
     labels: Mapping[str, Any]

@@ -9,7 +9,7 @@ FUZZ_MINUTES ?= 60
 GROWTH_MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz proof-growth check golden figures bench coverage clean
+.PHONY: help setup train test test-all proof proof-explorer proof-kills proof-fuzz proof-growth check golden figures descriptions bench coverage clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ golden: $(READY) ## rewrite the golden files
 figures: $(READY) ## rewrite every drawing and table in README and docs, and the saved parser
 	$(BIN)/python -m tools.saved_parser
 	$(BIN)/python -m tools.figures --write
+
+descriptions: $(READY) ## measure the presets' descriptions again, for chimerac --model NAME
+	$(BIN)/python -m tools.descriptions --write
 
 bench: $(READY) ## compare runtime and compiler with torch's, timed stages with the simulation, and measure overlap (15 to 20 minutes)
 	$(BIN)/python -m tools.bench_runtime

@@ -35,7 +35,7 @@ def json_lines(
         else:
             yield f'"{f.name}": {json.dumps(dict(value) if f.name in ("parameters", "limits") else value)},\n'
         if f.name == "pipes" and costs is not None:
-            yield f'"costs": {json.dumps({k.name: getattr(costs, k.name) for k in fields(costs)})},\n'
+            yield f'"costs": {json.dumps(costs.given())},\n'
         if f.name == "pipes" and partition is not None:
             yield f'"partition": {json.dumps(partition.to_json())},\n'
     ids = [json.dumps(b) for b in micro_batch_lists]

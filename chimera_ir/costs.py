@@ -5,26 +5,30 @@ Programs that differ only in costs are equal: the digest does not cover costs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, FailFast, Field
 
 from chimerac.chimera_ir import limits
-from chimerac.chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.instructions import FORMS, STRICT, Op
 
 StageCosts = Annotated[tuple[Annotated[int, Field(ge=0, le=limits.COST)], ...], Field(min_length=1), FailFast()]
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit."""
+    """What a task of one micro-batch costs, stage by stage, and what a transfer between ranks costs: integers in one unit.
+
+    RECOMPUTE: of running a forward again, by a task or in a backward; left out if it costs what the forward costs.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     FWD: StageCosts
     BWD: StageCosts
     BWD_INPUT: StageCosts
     BWD_WEIGHT: StageCosts
+    RECOMPUTE: StageCosts = field(default=(), kw_only=True)
     hop: Annotated[int, Field(ge=0, le=limits.COST)] = 0
 
     @staticmethod
@@ -32,9 +36,18 @@ class Costs:
         """Return the costs of a program that names none, the same as a schedule's: forward 1, backward 2, each half of it 1."""
         return Costs((1,) * stages, (2,) * stages, (1,) * stages, (1,) * stages)
 
+    def of(self, op: Op) -> tuple[int, ...]:
+        """Return what a task of this operation costs, by stage."""
+        costs: tuple[int, ...] = getattr(self, op.name)
+        return self.FWD if op == Op.RECOMPUTE and not costs else costs
+
+    def given(self) -> dict[str, Any]:
+        """Return the costs by name, without RECOMPUTE where it follows from FWD."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "RECOMPUTE" or self.RECOMPUTE}
+
     def total(self, micro_batches: int) -> int:
-        """Return an upper bound of a run's time: all tasks and transfers one after another, every forward twice."""
-        tasks = sum(2 * sum(self.FWD) + sum(kind) for kind in (self.BWD, self.BWD_INPUT, self.BWD_WEIGHT))
+        """Return an upper bound of a run's time: all tasks and transfers one after another, every forward run again."""
+        tasks = sum(sum(self.of(form.op)) for form in FORMS if form.letter)
         return (tasks + 2 * len(self.FWD) * self.hop) * micro_batches
 
     def excess(self, micro_batches: int) -> str:

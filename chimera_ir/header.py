@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, FailFast, Field
 
 from chimerac.chimera_ir import limits
+from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT, Id, Ids, Name
 from chimerac.chimera_ir.machines import Machine
 
@@ -70,6 +71,21 @@ class Header:
     micro_batch_size: tuple[Part, Part] = (1, 1)
     tied: Annotated[tuple[Tied, ...], FailFast()] = ()
     limits: Mapping[Name, Id] = field(default_factory=dict)
+
+    def samples(self, micro_batch: int) -> int:
+        """Return how many samples one micro-batch of the program has, where a run is given micro-batches of this size.
+
+        Raises ChimeraError E804 if that is not an integer.
+        """
+        part, whole = self.micro_batch_size
+        if micro_batch * part % whole:
+            raise refuse(
+                "E804",
+                f"micro-batches of {micro_batch} samples cannot be cut to {part}/{whole} of their size",
+                notes=(f"{self.schedule} runs micro-batches of size {part}/{whole}",),
+                help=f"give --micro-batch a multiple of {whole}",
+            )
+        return micro_batch * part // whole
 
     def excess(self) -> str:
         """Return in words which limit a program under this header exceeds, or an empty string."""

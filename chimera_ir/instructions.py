@@ -23,10 +23,11 @@ class Op(IntEnum):
     BWD = 1
     BWD_INPUT = 2
     BWD_WEIGHT = 3
-    SEND = 4
-    RECV = 5
-    ALLREDUCE = 6
-    FREE = 7
+    RECOMPUTE = 4
+    SEND = 5
+    RECV = 6
+    ALLREDUCE = 7
+    FREE = 8
 
 
 class Value(IntEnum):
@@ -50,7 +51,7 @@ STRICT: ConfigDict = {"extra": "forbid", "strict": True}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A computation of one stage for one micro-batch or a group of them; the common fields of the four classes below.
+    """A computation of one stage for one micro-batch or a group of them; the common fields of the five classes below.
 
     overlap: a runtime may fuse this task with the next task of the stream (DualPipe's pairs).
     """
@@ -64,7 +65,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Fwd(Task):
-    """Forward. recompute: keep only the stage's input, run the forward again before the backward."""
+    """Forward. recompute: keep only the stage's input; a `Recompute` or the backward runs the forward again."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     letter: ClassVar[str] = "F"
@@ -97,6 +98,15 @@ class BwdWeight(Task):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     letter: ClassVar[str] = "W"
     op: Literal["BWD_WEIGHT"] = field(default="BWD_WEIGHT", kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute(Task):
+    """The forward once more, after a `Fwd` with recompute and before the backward, which then does not run it again."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    letter: ClassVar[str] = "R"
+    op: Literal["RECOMPUTE"] = field(default="RECOMPUTE", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +163,7 @@ class Free:
     op: Literal["FREE"] = field(default="FREE", kw_only=True)
 
 
-Instruction = Fwd | Bwd | BwdInput | BwdWeight | Send | Recv | AllReduce | Free
+Instruction = Fwd | Bwd | BwdInput | BwdWeight | Recompute | Send | Recv | AllReduce | Free
 Collective = AllReduce  # the instructions with `ranks`; a program stores each distinct one once
 
 # All fields besides `op`, in the order in which both text forms of a program write them.

@@ -6,7 +6,7 @@ are sums over the same columns. The interpreter does not use them; tests measure
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any
@@ -80,24 +80,28 @@ class Lifetimes:
 
 
 def activations(program: Program) -> Lifetimes:
-    """Return the activations of a verified program. A FWD with recompute keeps none: its backward runs it again."""
+    """Return the activations of a verified program. A FWD with recompute keeps none: a RECOMPUTE or its backward runs it
+    again."""
     h, t, by_key = program.header, program.table, _RowsByKey(program)
     rows, keys = by_key.entries(np.flatnonzero(t.op == Op.FWD))
     stage = t.stage[rows]
     if h.kind == "evaluation":
         return Lifetimes.of(Kind.ALIVE, stage, rows, rows)
     first, last = by_key.input_gradient[keys], by_key.weight_gradient[keys]
-    recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool), first != last
+    early = by_key.recomputation[keys]
+    # Which forwards the backward runs again, and the row that makes what the backward reads if it does not.
+    recomputed, split = (t.flags[rows] & RECOMPUTE).astype(bool) & (early < 0), first != last
+    made = np.where(early < 0, rows, early)
     lives = [Lifetimes.of(Kind.ALIVE, stage, rows, last)]
     for kind, which, allocated, freed in (
-        (Kind.KEPT, ~recomputed & ~split, rows, first),
-        (Kind.FOR_INPUT, ~recomputed & split, rows, first),
-        (Kind.FOR_BOTH, ~recomputed & split, rows, last),
+        (Kind.KEPT, ~recomputed & ~split, made, first),
+        (Kind.FOR_INPUT, ~recomputed & split, made, first),
+        (Kind.FOR_BOTH, ~recomputed & split, made, last),
         (Kind.FOR_WEIGHT, ~recomputed & split, first, last),
         (Kind.FOR_WEIGHT_RECOMPUTED, recomputed & split, first, last),
     ):
         lives.append(Lifetimes.of(kind, stage[which], allocated[which], freed[which]))
-    # The forwards of a group are run again one micro-batch after the other.
+    # A backward runs the forwards of a group again one micro-batch after the other.
     for kind, which in ((Kind.KEPT, recomputed & ~split), (Kind.FOR_INPUT, recomputed & split)):
         backwards = np.unique(first[which])
         lives.append(Lifetimes.of(kind, t.stage[backwards], backwards, backwards))
@@ -159,34 +163,39 @@ def sizes(lives: Lifetimes, stages: Sequence[StageSum]) -> Amounts:
 
 
 def _bytes(kind: Kind, value: Value, stage: int, count: int, stages: Sequence[StageSum]) -> int:
-    kept, left = stages[stage].split_kept_bytes, stages[stage].weight_kept_bytes
+    if kind in ACTIVATIONS:
+        of = stages[stage]
+        return int(activation_bytes(of.kept_bytes, of.split_kept_bytes, of.weight_kept_bytes)[kind])
+    return 0 if kind == Kind.ALIVE else value_bytes(kind, value, stages[boundary_of(value, stage)].boundary, count)
+
+
+def activation_bytes(kept: Any, split_kept: Any, weight_kept: Any, least: Callable[[Any, Any], Any] = min) -> dict[Kind, Any]:
+    """Return the bytes of an activation of each kind, from those of its stage: numbers, or arrays with `least` of arrays."""
+    both = least(split_kept, weight_kept)
+    return {
+        Kind.KEPT: kept,
+        Kind.FOR_INPUT: split_kept - both,
+        Kind.FOR_BOTH: both,
+        Kind.FOR_WEIGHT: weight_kept - both,
+        Kind.FOR_WEIGHT_RECOMPUTED: weight_kept,
+    }
+
+
+def boundary_of(value: Value, stage: int) -> int:
+    """Return the stage whose output has the tensors of a value. stage: the consumer's."""
+    return stage - 1 if value == Value.act else stage
+
+
+def value_bytes(kind: Kind, value: Value, boundary: Sequence[Tensor], count: int) -> int:
+    """Return the bytes of an entry for `count` values with these tensors; a grad has only those with a gradient."""
+    tensors = [t for t in boundary if t.gradient or value == Value.act]
     match kind:
-        case Kind.ALIVE:
-            return 0
-        case Kind.KEPT:
-            return stages[stage].kept_bytes
-        case Kind.FOR_INPUT:
-            return kept - min(kept, left)
-        case Kind.FOR_BOTH:
-            return min(kept, left)
-        case Kind.FOR_WEIGHT:
-            return left - min(kept, left)
-        case Kind.FOR_WEIGHT_RECOMPUTED:
-            return left
         case Kind.OUTPUT:
-            return stages[stage - 1].act_bytes if value == Value.act else stages[stage].grad_bytes
+            return sum(t.bytes for t in tensors)
         case Kind.SENT_UNCOPIED:
-            tensors = _tensors(stages, value, stage)
             return -tensors[0].bytes if len(tensors) * count == 1 else 0
         case _:
-            return message_bytes(_tensors(stages, value, stage), count)
-
-
-def _tensors(stages: Sequence[StageSum], value: Value, stage: int) -> tuple[Tensor, ...]:
-    """Return the tensors of a value; a grad has only those with a gradient. stage: the consumer's."""
-    if value == Value.act:
-        return stages[stage - 1].boundary
-    return tuple(t for t in stages[stage].boundary if t.gradient)
+            return message_bytes(tensors, count)
 
 
 def _buffers_of(program: Program, by_key: _RowsByKey, value: Value) -> Lifetimes:
@@ -226,6 +235,7 @@ class _RowsByKey:
         self.forward = self._rows(t.op == Op.FWD)
         self.input_gradient = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_INPUT))
         self.weight_gradient = self._rows((t.op == Op.BWD) | (t.op == Op.BWD_WEIGHT))
+        self.recomputation = self._rows(t.op == Op.RECOMPUTE)
 
     def count(self, rows: Ints) -> Ints:
         """Return the number of micro-batches of each row."""

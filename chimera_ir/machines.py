@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 Machine = Literal["posted", "window", "rendezvous", "paired", "serial"]
 MACHINES: tuple[Machine, ...] = get_args(Machine)
+PROCESSES: Machine = "window"  # the machine on which ranks run that are processes (docs/semantics.md, "Transports")
 
 
 def machine_name(machine: Machine, window: int) -> str:

@@ -134,7 +134,7 @@ class ModelDescription:
         """Return what each stage needs. cut: the layers of each stage, as Partition.layers."""
         stage_of = [n for n, ids in enumerate(cut) for _ in ids]
         kept = [sum(self.layers[k].kept_bytes for k in ids) for ids in cut]
-        split_kept = [sum(_split_kept_bytes(self.layers[k]) for k in ids) for ids in cut]
+        split_kept = [sum(split_kept_bytes(self.layers[k]) for k in ids) for ids in cut]
         weight_kept = [sum(self.layers[k].weight_kept_bytes for k in ids) for ids in cut]
         for shared in self.shared:
             by_amount = ((kept, shared.kept), (split_kept, shared.split_kept), (weight_kept, shared.weight_kept))
@@ -164,7 +164,8 @@ def gradient_bytes(of: Layer | TiedLayers) -> int:
     return of.weight_bytes if of.gradient_bytes is None else of.gradient_bytes
 
 
-def _split_kept_bytes(of: Layer) -> int:
+def split_kept_bytes(of: Layer) -> int:
+    """Return what the forward of a layer keeps where its backward is split."""
     return of.kept_bytes if of.split_kept_bytes is None else of.split_kept_bytes
 
 

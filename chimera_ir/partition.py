@@ -3,23 +3,33 @@
 A program may carry its partition. Its JSON form gives, for each stage, the first layer and the one after the last:
 
     {"model": "gpt-nano", "stages": [[0, 2], [2, 4]]}
+
+A file of its own has these fields after `"format": "chimera-partition", "version": 1`.
 """
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, FailFast, Field
+from pydantic import ConfigDict, FailFast, Field, TypeAdapter
 
+from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.instructions import STRICT
+from chimerac.chimera_ir.json_checks import Kind
 from chimerac.chimera_ir.model import MAX_LAYERS, LayerId, LayerName, ModelDescription
+from chimerac.chimera_ir.reading import VersionOne, read_json
+
+FORMAT = "chimera-partition"
+VERSION = 1
 
 IntArray = NDArray[np.int64]
 LayerEnd = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
@@ -51,6 +61,16 @@ class Partition:
         """Return the layers of each stage."""
         return tuple(range(first, end) for first, end in self.stages)
 
+    @property
+    def cuts(self) -> list[int]:
+        """Return the first layer of each stage, and the number of layers."""
+        return [0, *(end for _, end in self.stages)]
+
+    @staticmethod
+    def of_cuts(model: str, cuts: Sequence[int]) -> Partition:
+        """Return the partition with these cuts, as `cuts` returns them."""
+        return Partition(model, tuple(pairwise(cuts)))
+
     def stage_of(self, layer: int) -> int:
         """Return the stage that has this layer."""
         return bisect_right(self.stages, layer, key=lambda stage: stage[0]) - 1
@@ -60,13 +80,58 @@ class Partition:
         return asdict(self)
 
 
-def balanced(description: ModelDescription, stages: int) -> Partition:
+@dataclass(frozen=True, kw_only=True)
+class PartitionFile(Partition):
+    """A partition as a JSON file."""
+
+    format: Literal["chimera-partition"]
+    version: VersionOne
+
+
+_KIND = Kind(
+    "chimera partition", FORMAT, VERSION, ("E707", "E707", "E707"), "write one with: chimerac partition SCHEDULE --model NAME"
+)
+
+
+@cache
+def _adapter() -> TypeAdapter[PartitionFile]:
+    return TypeAdapter(PartitionFile)
+
+
+def partition_to_json(partition: Partition) -> str:
+    """Return the JSON text of a partition's file."""
+    return json.dumps({"format": FORMAT, "version": VERSION, **partition.to_json()}) + "\n"
+
+
+def partition_from_json(text: str, name: str = "<json>") -> Partition:
+    """Return the partition that a JSON text holds. name: of the text in messages. Raises ChimeraError E707."""
+    if len(text) > limits.HEADER:
+        raise refuse("E707", f"{name} has {len(text)} characters, a partition at most {limits.HEADER}")
+    file = read_json(_adapter(), _KIND, text, name)
+    return Partition(file.model, file.stages)
+
+
+def split_by_counts(model: str, layers: int, counts: Sequence[int], stages: int) -> Partition:
+    """Return the partition whose stages have these numbers of layers. Raises ChimeraError E708 if they do not fit."""
+    given = ",".join(map(str, counts))
+    if len(counts) != stages:
+        fact = f"split {given} is for {len(counts)} stages, and the program has {stages}"
+    elif min(counts) < 1:
+        fact = f"split {given} gives stage {list(counts).index(min(counts))} no layer"
+    elif sum(counts) != layers:
+        fact = f"split {given} has {sum(counts)} layers, and {model} has {layers}"
+    else:
+        return Partition.of_cuts(model, [0, *accumulate(counts)])
+    raise refuse("E708", fact, help=f"give the number of layers of each of the {stages} stages, {layers} in all")
+
+
+def balanced(description: ModelDescription, stages: int, costs: Sequence[int] | None = None) -> Partition:
     """Return the partition into `stages` stages that `cut` finds for the costs of the layers.
 
-    Raises ChimeraError E705 for more stages than layers.
+    costs: in the place of the description's. Raises ChimeraError E705 for more stages than layers.
     """
     check_layers(description.name, len(description.layers), stages)
-    ranges = cut([layer.cost for layer in description.layers], stages)
+    ranges = cut([layer.cost for layer in description.layers] if costs is None else costs, stages)
     return Partition(description.name, tuple((ids.start, ids.stop) for ids in ranges))
 
 
@@ -84,19 +149,29 @@ def check_layers(model: str, layers: int, stages: int, deeper: str = "a deeper m
 def partition_for(given: Partition | None, description: ModelDescription, stages: int) -> Partition:
     """Return the partition that a program carries, or the balanced one where it carries none.
 
-    Raises ChimeraError: E705 more stages than layers, E706 a partition of another model.
+    Raises ChimeraError: E705 more stages than layers, E706 a partition of another model or for another number of stages.
     """
     if given is None:
         return balanced(description, stages)
-    layers = given.stages[-1][1]
-    if (given.model, layers) != (description.name, len(description.layers)):
+    check_fits(given, description.name, len(description.layers), stages)
+    return given
+
+
+def check_fits(given: Partition, model: str, layers: int, stages: int) -> None:
+    """Raise ChimeraError E706 unless a partition has these stages, and is for a model with this name and so many layers."""
+    its = given.stages[-1][1]
+    if (given.model, its) != (model, layers):
         raise refuse(
             "E706",
-            f"the program is cut for {given.model} with {layers} layers, "
-            f"and the model is {description.name} with {len(description.layers)}",
-            help="take that model, or compile the schedule again with --model",
+            f"the program is cut for {given.model} with {its} layers, and the model is {model} with {layers}",
+            help="take that model, or make a partition for this one: chimerac partition SCHEDULE --model NAME",
         )
-    return given
+    if len(given.stages) != stages:
+        raise refuse(
+            "E706",
+            f"the partition has {len(given.stages)} stages, and the program has {stages}",
+            help="make a partition for this program: chimerac partition SCHEDULE --model NAME",
+        )
 
 
 def cut(costs: Sequence[int], stages: int) -> tuple[range, ...]:

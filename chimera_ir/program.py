@@ -131,6 +131,10 @@ class Program:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def with_partition(self, partition: Partition | None) -> Program:
+        """Return this program with another partition, or without one."""
+        return replace(self, partition=partition)
+
     def with_header(self, **changes: Any) -> Program:
         """Return this program under a changed header."""
         return replace(self, header=replace(self.header, **changes))

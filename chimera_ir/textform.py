@@ -46,8 +46,7 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"schedule {h.schedule}  {_pairs(h.parameters)}".rstrip()
     sizes = {k: getattr(h, k) for k in _SIZES} | {"micro_batch_size": "/".join(map(str, h.micro_batch_size))}
     yield f"sizes {_pairs(sizes)}"
-    costs = {f.name: getattr(program.costs, f.name) for f in fields(Costs)}
-    yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in costs.items()})}"
+    yield f"costs {_pairs({k: v if k == 'hop' else _stages(v) for k, v in program.costs.given().items()})}"
     if program.partition:
         cut = " ".join(f"{first}:{end}" for first, end in program.partition.stages)
         yield f"partition {cut}  model {json.dumps(program.partition.model)}"

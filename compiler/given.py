@@ -12,7 +12,7 @@ from numbers import Integral, Rational, Real
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 
-COSTS = ("F", "B", "I", "W", "hop")
+COSTS = ("F", "B", "I", "W", "R", "hop")
 SHOWN = 40  # characters of a value in a message
 DIGITS = 40  # digits before or after the point that a cost may have: with more, times could not be added exactly
 _DIGITS = rf"[0-9]{{1,{DIGITS}}}"

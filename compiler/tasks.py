@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chimerac.chimera_ir.diagnostics import refuse
-from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.instructions import FORMS, Op
 from chimerac.chimera_ir.program import OVERLAP, RECOMPUTE, Ints, Program
 from chimerac.chimera_ir.timeline import Timeline
 
@@ -34,12 +34,13 @@ class TaskIndex:
     """Rows of tasks by key = (replica x stages + stage) x micro-batches + id; -1 where there is none.
 
     backward: the row that computes the input gradient (BWD or BWD_INPUT); weight: the weight gradient (BWD or
-    BWD_WEIGHT). rows, keys: every task row with each of its keys.
+    BWD_WEIGHT); recompute: the RECOMPUTE. rows, keys: every task row with each of its keys.
     """
 
     forward: Ints
     backward: Ints
     weight: Ints
+    recompute: Ints
     rows: Ints
     keys: Ints
 
@@ -58,7 +59,8 @@ class TaskIndex:
             where[keys[mask]] = rows[mask]
             return where
 
-        return TaskIndex(at(Op.FWD), at(Op.BWD, Op.BWD_INPUT), at(Op.BWD, Op.BWD_WEIGHT), rows, keys)
+        backward, weight = at(Op.BWD, Op.BWD_INPUT), at(Op.BWD, Op.BWD_WEIGHT)
+        return TaskIndex(at(Op.FWD), backward, weight, at(Op.RECOMPUTE), rows, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,20 @@ class Edges:
 def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
     """Return what every task waits for, `hop` later where the value comes from another rank.
 
-    FWD waits for the forward of the stage before, a backward for its forward and for the backward of the stage after,
-    BWD_WEIGHT for its BWD_INPUT.
+    FWD waits for the forward of the stage before, RECOMPUTE for its forward, a backward for its forward, its RECOMPUTE if
+    there is one, and for the backward of the stage after, BWD_WEIGHT for its BWD_INPUT.
     """
     h, op = program.header, program.table.op[index.rows]
     stage = program.table.stage[index.rows]
+    backward = (op == Op.BWD) | (op == Op.BWD_INPUT)
     pairs = []
     for mask, where, step in (
         ((op == Op.FWD) & (stage > 0), index.forward, -1),
-        ((op == Op.BWD) | (op == Op.BWD_INPUT), index.forward, 0),
-        (((op == Op.BWD) | (op == Op.BWD_INPUT)) & (stage < h.stages - 1), index.backward, 1),
+        (backward, index.forward, 0),
+        (backward & (stage < h.stages - 1), index.backward, 1),
         (op == Op.BWD_WEIGHT, index.backward, 0),
+        (op == Op.RECOMPUTE, index.forward, 0),
+        (backward & (index.recompute[index.keys] >= 0), index.recompute, 0),
     ):
         source = where[index.keys[mask] + step * h.micro_batches]
         pairs.append((source, index.rows[mask]))
@@ -107,17 +112,17 @@ def data_edges(program: Program, index: TaskIndex, hop: int) -> Edges:
 def task_costs(program: Program) -> Ints:
     """Return what every row costs: a task over k micro-batches k times its stage's cost, every other row 0."""
     t, costs = program.table, program.costs
-    by_op = np.array([costs.FWD, costs.BWD, costs.BWD_INPUT, costs.BWD_WEIGHT], np.int64)
+    by_op = np.array([costs.of(form.op) for form in FORMS if form.letter], np.int64)
     task = t.is_task
     count = np.array([len(ids) for ids in program.micro_batch_lists], np.int64)
     result = np.zeros(len(t), np.int64)
     result[task] = by_op[t.op[task], t.stage[task]] * count[t.operand[task]]
     recomputed = (t.flags & RECOMPUTE).astype(bool) & (t.op == Op.FWD)
-    if recomputed.any():  # the forward runs once more before its backwards
+    if recomputed.any():  # without a RECOMPUTE the forward runs once more in its backward
         index = TaskIndex.of(program)
-        forward = index.forward[index.keys]
-        backward = np.isin(t.op[index.rows], (Op.BWD, Op.BWD_INPUT)) & recomputed[forward]
-        np.add.at(result, index.rows[backward], by_op[Op.FWD, t.stage[index.rows[backward]]])
+        runs_forward = recomputed[index.forward[index.keys]] & (index.recompute[index.keys] < 0)
+        backward = np.isin(t.op[index.rows], (Op.BWD, Op.BWD_INPUT)) & runs_forward
+        np.add.at(result, index.rows[backward], by_op[Op.RECOMPUTE, t.stage[index.rows[backward]]])
     return result
 
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from chimerac.interpreter.pipeline.checkpoint import load_checkpoint, save_checkpoint
     from chimerac.interpreter.pipeline.pipeline import Pipeline
+    from chimerac.interpreter.pipeline.stages import held_stages
 
-__all__ = ["Pipeline", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Pipeline", "held_stages", "load_checkpoint", "save_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
         # Importing torch takes 2.6 s. run.py reports wrong options before that.
-        from chimerac.interpreter.pipeline import checkpoint, pipeline
+        from chimerac.interpreter.pipeline import checkpoint, pipeline, stages
 
-        return getattr(pipeline if name == "Pipeline" else checkpoint, name)
+        return getattr({"Pipeline": pipeline, "held_stages": stages}.get(name, checkpoint), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

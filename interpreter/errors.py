@@ -37,12 +37,13 @@ class StuckError(InterpreterError):
 class RankError(InterpreterError):
     """One instruction of one rank failed.
 
-    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction. place: rank, number and
-    text, as one text. cause: the error itself; its class decides whether the message has a traceback.
+    number: of the instruction in the rank's stream; None in the epilogue. text: of the instruction. name: of the rank in the
+    message; by default its number. place: rank, number and text, as one text. cause: the error itself; its class decides
+    whether the message has a traceback.
     """
 
-    def __init__(self, rank: int, number: int | None, text: str, cause: Exception) -> None:
+    def __init__(self, rank: int, number: int | None, text: str, cause: Exception, name: str = "") -> None:
         self.rank, self.number, self.text, self.cause = rank, number, text, cause
-        self.place = f"rank {rank}, {text if number is None else f'instruction {number}: {text}'}"
+        self.place = f"{name or f'rank {rank}'}, {text if number is None else f'instruction {number}: {text}'}"
         has_message = len(cause.args) == 1 and isinstance(cause.args[0], str)
         super().__init__(f"{self.place}: {cause.args[0] if has_message else repr(cause)}")

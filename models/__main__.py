@@ -1,36 +1,52 @@
-"""`python -m chimerac.models describe`: write a model description for the compiler, which has no torch."""
+"""`python -m chimerac.models describe`: write a model description for the compiler, which has no torch.
+
+The compiler knows the presets by name without it (models/descriptions/).
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
-from chimerac.chimera_ir.files import discard_output, write_stdout
+from chimerac.chimera_ir.files import discard_output, write, write_stdout
 from chimerac.chimera_ir.model import model_to_json
-from chimerac.models.presets import sizes_of
+from chimerac.models.presets import check_sequence, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = Parser(prog="python -m chimerac.models", description=__doc__)
     command = parser.add_subparsers(required=True, metavar="describe")
-    describe_parser = command.add_parser("describe", help="print the JSON description of a model")
+    describe_parser = command.add_parser(
+        "describe",
+        help="print the JSON description of a model",
+        epilog=f"models (NAME/BLOCKS chooses another number of blocks):\n{table()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     describe_parser.add_argument("--model", default="gpt-small", help="a preset, or NAME/BLOCKS (default: %(default)s)")
-    describe_parser.add_argument("--seq-len", type=int, default=128, help="bytes of a sample (default: %(default)s)")
+    describe_parser.add_argument("--seq-len", type=int, default=128, help="tokens of a sample of text (default: %(default)s)")
     describe_parser.add_argument("--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)")
+    describe_parser.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
     options = parser.parse_args(arguments)
     if min(options.seq_len, options.micro_batch) < 1:
         describe_parser.error("--seq-len and --micro-batch are at least 1")
     try:
-        sizes_of(options.model)
+        check_sequence(options.model, options.seq_len)
         # torch takes 2 s to import. Errors in options are reported before that.
         from chimerac.interpreter.runtime.describe import describe
-        from chimerac.models.gpt import gpt
+        from chimerac.models.families import preset
 
-        description = describe(gpt(options.model, options.seq_len), options.micro_batch)
-        write_stdout(model_to_json(description))
+        description = describe(preset(options.model, options.seq_len), options.micro_batch)
+        if options.output is None:
+            write_stdout(model_to_json(description))
+        else:
+            write(model_to_json(description), options.output)
+        path = options.output or "m.json"
+        done = f"wrote {path}" if options.output else f"write this to {path} with -o {path}"
+        print(f"{done}; next: chimerac chimera --model {path} --emit report", file=sys.stderr)
     except ChimeraError as error:
         print(render(error.diagnostics), end="", file=sys.stderr)
         return 1

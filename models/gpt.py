@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.draws import Dropout
-from chimerac.interpreter.runtime.model import IGNORED, Model, Values
-from chimerac.models.presets import VOCABULARY, Sizes, sizes_of
+from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
+from chimerac.models.presets import BYTES, Gpt, sizes_in
 
 
 class Embedding(nn.Module):
@@ -23,7 +23,7 @@ class Embedding(nn.Module):
 
     def __init__(self, width: int, sequence_length: int, dropout: Dropout) -> None:
         super().__init__()
-        self.byte = nn.Embedding(VOCABULARY, width)
+        self.byte = nn.Embedding(BYTES, width)
         self.position = nn.Embedding(sequence_length, width)
         self.dropout = dropout
         for table in (self.byte, self.position):
@@ -41,7 +41,7 @@ class Block(nn.Module):
     layer: the number of this layer in the model, on which its random numbers depend.
     """
 
-    def __init__(self, sizes: Sizes, layer: int, dropout: float) -> None:
+    def __init__(self, sizes: Gpt, layer: int, dropout: float) -> None:
         super().__init__()
         width, self.heads = sizes.width, sizes.heads
         self.norm_1 = nn.LayerNorm(width, bias=False)
@@ -71,36 +71,36 @@ class Head(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, bias=False)
-        self.logits = nn.Linear(width, VOCABULARY, bias=False)
+        self.logits = nn.Linear(width, BYTES, bias=False)
         nn.init.normal_(self.logits.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.logits(self.norm(x))  # type: ignore[no-any-return]
 
 
-def next_byte_loss(outputs: Values, targets: Tensor) -> Tensor:
+def next_byte_loss(outputs: Values, targets: Values) -> Values:
     """Return the sum of the cross-entropies of all valid targets, in nats."""
-    (logits,) = outputs  # (b, L, 256)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    (logits,), (next_bytes,) = outputs, targets  # (b, L, 256) and (b, L)
+    return (F.cross_entropy(logits.flatten(0, 1), next_bytes.flatten(), ignore_index=IGNORED, reduction="sum"),)
 
 
-def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> Model:
+def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
     """Return the GPT with a name of models/presets.py, for sequences of at most `sequence_length` bytes.
 
     dropout: the probability of dropout after the embedding, the attention and the MLP.
 
     Raises ChimeraError E801 for an unknown name.
     """
-    sizes = sizes_of(name)
+    sizes = sizes_in(Gpt, name)
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
 
     def embedding() -> nn.Module:
         return Embedding(sizes.width, sequence_length, Dropout(dropout, 0, 0))
 
-    def example(samples: int) -> tuple[Values, Tensor]:
+    def example(samples: int) -> Example:
         tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)  # (b, L)
-        return (tokens,), torch.zeros_like(tokens)
+        return Example((tokens,), (torch.zeros_like(tokens),))
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
     layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes.width)))
-    return Model(name, layers, next_byte_loss, example)
+    return LayeredModel(name=name, layers=layers, loss=next_byte_loss, example=example)

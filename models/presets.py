@@ -1,22 +1,31 @@
-"""The sizes of the GPTs, by name. This module does not import torch, so a wrong name is reported at once."""
+"""The models that `--model` names: their families, sizes and numbers of parameters.
+
+This module does not import torch, so a wrong name is reported at once, and `--help` shows the table at once.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeVar
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
 
-VOCABULARY = 256  # a token is a byte
+BYTES = 256  # tokens of models on bytes
+BYTES_AND_MARKS = 260  # with four more tokens: padding, start, separator, mask
 MAX_BLOCKS = 10_000
 DEFAULT = "gpt-small"
 _BLOCKS = re.compile(r"[1-9][0-9]{0,8}")
 
+Data = Literal["text", "pairs", "images"]
+
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sizes of a GPT. blocks: how many, each with attention and an MLP; width: of the residual stream."""
+class Gpt:
+    """A GPT on bytes without biases. blocks: how many, each with attention and an MLP; width: of the residual stream."""
 
+    family: ClassVar[str] = "gpt"
+    data: ClassVar[Data] = "text"
     blocks: int
     width: int
     heads: int
@@ -26,20 +35,140 @@ class Sizes:
         """Return the number of layers: the embedding, the blocks and the head."""
         return self.blocks + 2
 
+    @property
+    def positions(self) -> int | None:
+        """Return the longest sequence; None: as many positions as a sample has."""
+        return None
+
     def parameters(self, sequence_length: int) -> int:
         """Return the number of parameters for sequences of this length."""
         block = 12 * self.width**2 + 2 * self.width  # attention 4 width^2, MLP 8 width^2, two norms
-        rest = (2 * VOCABULARY + sequence_length + 1) * self.width  # embeddings of bytes and positions, logits, a norm
+        rest = (2 * BYTES + sequence_length + 1) * self.width  # embeddings of bytes and positions, logits, a norm
         return self.blocks * block + rest
 
 
-PRESETS = {
-    "gpt-nano": Sizes(blocks=2, width=32, heads=2),
-    "gpt-micro": Sizes(blocks=4, width=64, heads=4),
-    "gpt-small": Sizes(blocks=4, width=128, heads=4),
-    "gpt-medium": Sizes(blocks=8, width=256, heads=8),
-    "gpt-large": Sizes(blocks=12, width=768, heads=12),
-    "gpt-huge": Sizes(blocks=24, width=1024, heads=16),
+@dataclass(frozen=True, slots=True)
+class Gpt2:
+    """GPT-2 with an untied head (Radford et al. 2019). positions: of the longest sequence."""
+
+    family: ClassVar[str] = "gpt2"
+    data: ClassVar[Data] = "text"
+    blocks: int
+    width: int
+    heads: int
+    vocabulary: int = 50257
+    positions: int = 1024
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers: the embedding, the blocks and the head."""
+        return self.blocks + 2
+
+    def parameters(self, sequence_length: int = 0) -> int:
+        """Return the number of parameters, the same for sequences of every length."""
+        w, v = self.width, self.vocabulary
+        block = 12 * w**2 + 13 * w  # attention 4, MLP 8; biases 9, two norms 4
+        return (v + self.positions) * w + self.blocks * block + 2 * w + v * w
+
+
+@dataclass(frozen=True, slots=True)
+class Bert:
+    """BERT with both heads of its pre-training, untied (Devlin et al. 2019). positions: of the longest sequence."""
+
+    family: ClassVar[str] = "bert"
+    data: ClassVar[Data] = "pairs"
+    blocks: int
+    width: int
+    heads: int
+    vocabulary: int = 30522
+    positions: int = 512
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers: the embedding, the blocks and the heads."""
+        return self.blocks + 2
+
+    def parameters(self, sequence_length: int = 0) -> int:
+        """Return the number of parameters, the same for sequences of every length."""
+        w, v = self.width, self.vocabulary
+        embedding = (v + self.positions + 2) * w + 2 * w  # words, positions, two token types, a norm
+        block = 12 * w**2 + 13 * w  # attention 4, MLP 8; biases 9, two norms 4
+        masked, pair = w**2 + 3 * w + v * w + v, w**2 + w + 2 * w + 2
+        return embedding + self.blocks * block + masked + pair
+
+
+@dataclass(frozen=True, slots=True)
+class Cnn:
+    """A residual network for small images (He et al. 2016, section 4.2), in three groups of blocks.
+
+    width: channels of the first group, doubled from group to group; side, channels: of the images, which are square.
+    norm: over the micro-batch, or over groups of channels of each image.
+    """
+
+    family: ClassVar[str] = "cnn"
+    data: ClassVar[Data] = "images"
+    blocks: int
+    width: int
+    side: int
+    channels: int
+    norm: Literal["batch", "group"] = "batch"
+    classes: int = 10
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers: the stem, the blocks and the head."""
+        return self.blocks + 2
+
+    @property
+    def heads(self) -> int | None:
+        """Return None: there is no attention."""
+        return None
+
+    @property
+    def positions(self) -> int | None:
+        """Return None: samples are no sequences."""
+        return None
+
+    def channels_of(self, block: int) -> tuple[int, int]:
+        """Return the numbers of channels of a block's input and output."""
+        groups = [0, *(k * 3 // self.blocks for k in range(self.blocks))]
+        before, own = groups[block : block + 2]
+        return self.width << before, self.width << own
+
+    def parameters(self, sequence_length: int = 0) -> int:
+        """Return the number of parameters, the same for images of every size."""
+        stem = 9 * self.channels * self.width + 2 * self.width
+        total, last = stem, self.width
+        for a, b in map(self.channels_of, range(self.blocks)):
+            shortcut = a * b + 2 * b if a != b else 0
+            total, last = total + 9 * a * b + 9 * b * b + 4 * b + shortcut, b
+        return total + last * self.classes + self.classes
+
+
+Sizes = Gpt | Gpt2 | Bert | Cnn
+S = TypeVar("S", Gpt, Gpt2, Bert, Cnn)
+
+PRESETS: dict[str, Sizes] = {
+    "gpt-nano": Gpt(blocks=2, width=32, heads=2),
+    "gpt-micro": Gpt(blocks=4, width=64, heads=4),
+    "gpt-small": Gpt(blocks=4, width=128, heads=4),
+    "gpt-medium": Gpt(blocks=8, width=256, heads=8),
+    "gpt-large": Gpt(blocks=12, width=768, heads=12),
+    "gpt-huge": Gpt(blocks=24, width=1024, heads=16),
+    "gpt2-nano": Gpt2(blocks=2, width=32, heads=2, vocabulary=BYTES),
+    "gpt2-mini": Gpt2(blocks=6, width=192, heads=6, vocabulary=BYTES),
+    "gpt2-small": Gpt2(blocks=12, width=768, heads=12),
+    "gpt2-32": Gpt2(blocks=32, width=1280, heads=20),
+    "gpt2-64": Gpt2(blocks=64, width=1280, heads=20),
+    "bert-nano": Bert(blocks=2, width=32, heads=2, vocabulary=BYTES_AND_MARKS),
+    "bert-mini": Bert(blocks=6, width=192, heads=6, vocabulary=BYTES_AND_MARKS),
+    "bert-base": Bert(blocks=12, width=768, heads=12),
+    "bert48": Bert(blocks=48, width=1024, heads=16),
+    "cnn-digits": Cnn(blocks=6, width=16, side=8, channels=1),
+    "cnn-digits-gn": Cnn(blocks=6, width=16, side=8, channels=1, norm="group"),
+    "cnn-cifar": Cnn(blocks=9, width=16, side=32, channels=3),
+    "cnn-cifar-gn": Cnn(blocks=9, width=16, side=32, channels=3, norm="group"),
+    "cnn-cifar-wide": Cnn(blocks=9, width=64, side=32, channels=3),
 }
 
 
@@ -62,6 +191,15 @@ def sizes_of(name: str) -> Sizes:
     return replace(PRESETS[preset], blocks=int(blocks))
 
 
+def sizes_in(family: type[S], name: str) -> S:
+    """Return the sizes of a model of one family. Raises ChimeraError E801 for another name."""
+    sizes = sizes_of(name)
+    if not isinstance(sizes, family):
+        names = [n for n, s in PRESETS.items() if isinstance(s, family)]
+        raise refuse("E801", f"{name} is no {family.family}", help=f"those are {', '.join(names)}")
+    return sizes
+
+
 def is_known(name: str) -> bool:
     """Return whether `sizes_of` has sizes for this name."""
     try:
@@ -69,6 +207,17 @@ def is_known(name: str) -> bool:
     except ChimeraError:
         return False
     return True
+
+
+def check_sequence(name: str, sequence_length: int) -> None:
+    """Raise ChimeraError E801 for an unknown model, E821 for one that has fewer positions than a sample."""
+    positions = sizes_of(name).positions
+    if positions is not None and sequence_length > positions:
+        raise refuse(
+            "E821",
+            f"samples of {sequence_length} tokens do not fit the {positions} positions of {name}",
+            help=f"give --seq-len {positions} or less, or take another model",
+        )
 
 
 def default_for(stages: int) -> str:
@@ -81,10 +230,14 @@ def default_for(stages: int) -> str:
 
 
 def table(sequence_length: int = 128) -> str:
-    """Return a table of the presets and their sizes as text, one preset in each line."""
-    rows = [("model", "blocks", "width", "heads", f"parameters (--seq-len {sequence_length})")]
+    """Return a table of the presets and their sizes as text, one preset in each line.
+
+    The number of parameters of a GPT is that for sequences of `sequence_length` bytes.
+    """
+    rows = [("model", "blocks", "width", "heads", "parameters", "trained on")]
     for name, s in PRESETS.items():
-        rows.append((name, str(s.blocks), str(s.width), str(s.heads), f"{s.parameters(sequence_length):,}"))
+        trained_on = f"{s.side} x {s.side} x {s.channels} {s.data}" if isinstance(s, Cnn) else s.data
+        rows.append((name, str(s.blocks), str(s.width), str(s.heads or "-"), f"{s.parameters(sequence_length):,}", trained_on))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])] for name, *cells in rows)
+    lines = ([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:-1]), data] for name, *cells, data in rows)
     return "\n".join(map("  ".join, lines))

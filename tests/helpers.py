@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Instruction
+from chimerac.chimera_ir.instructions import Bwd, BwdInput, BwdWeight, Fwd, Instruction, Recompute
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler import compile_schedule
@@ -26,6 +26,7 @@ SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "bitpipe": ({"D": 2, "N": 2}, {"D": 4, "N": 4}),
     "chimera_doubling": ({"D": 2, "N": 4}, {"D": 4, "N": 7, "again": 1}),
     "chimera_halving": ({"D": 2, "N": 4, "again": 1}, {"D": 4, "N": 8}),
+    "chimera_recompute": ({"D": 2, "N": 4}, {"D": 4, "N": 8}),
     "zb_h1": ({"D": 2, "N": 3}, {"D": 4, "N": 5}),
     "zb_h2": ({"D": 2, "N": 4}, {"D": 3, "N": 6}),
     "zb_v": ({"D": 2, "N": 3}, {"D": 3, "N": 6}),
@@ -69,6 +70,6 @@ def with_move(stream: Sequence[Instruction], source: int, target: int) -> list[I
     return result
 
 
-def tasks(stream: Iterable[Instruction]) -> Iterator[Fwd | Bwd | BwdInput | BwdWeight]:
+def tasks(stream: Iterable[Instruction]) -> Iterator[Fwd | Bwd | BwdInput | BwdWeight | Recompute]:
     """Yield the computations of a stream."""
-    return (i for i in stream if isinstance(i, Fwd | Bwd | BwdInput | BwdWeight))
+    return (i for i in stream if isinstance(i, Fwd | Bwd | BwdInput | BwdWeight | Recompute))

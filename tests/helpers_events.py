@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from chimerac.chimera_ir.instructions import AllReduce, Free, Fwd, Instruction, Recv, Send, Task
+from chimerac.chimera_ir.instructions import AllReduce, Free, Fwd, Instruction, Recompute, Recv, Send, Task
 from chimerac.chimera_ir.program import Program
 
 Time = int | Fraction
@@ -66,7 +66,7 @@ class _Simulation:
         self.startable: list[_Operation] = []  # operations that can start now
         self.queues: dict[tuple[int, ...], list[_Operation]] = {}
         self.source: dict[tuple[object, ...], _Operation] = {}  # (rank, value, stage, micro-batch) -> its transfer
-        self.recomputed: set[tuple[int, int, int]] = set()  # (rank, stage, micro-batch) whose forward is recomputed
+        self.recomputed: set[tuple[int, int, int]] = set()  # (rank, stage, micro-batch) whose backward recomputes
 
     def run(self) -> Time:
         while True:
@@ -190,10 +190,14 @@ class _Simulation:
         costs, op = self.program.costs, i.op  # type: ignore[attr-defined]
 
         def cost_of(kind: str) -> Time:
+            if kind == "RECOMPUTE" and not (costs.RECOMPUTE if self.costs is None else kind in self.costs):
+                kind = "FWD"
             return getattr(costs, kind)[i.stage] if self.costs is None else self.costs[kind]  # type: ignore[no-any-return]
 
         cells = [(g, i.stage, m) for m in i.micro_batches]
         if isinstance(i, Fwd) and i.recompute:
             self.recomputed.update(cells)
+        if isinstance(i, Recompute):
+            self.recomputed.difference_update(cells)
         repeated = sum(cell in self.recomputed for cell in cells) if op in ("BWD", "BWD_INPUT") else 0
-        return cost_of(op) * len(cells) + cost_of("FWD") * repeated if repeated else cost_of(op) * len(cells)
+        return cost_of(op) * len(cells) + cost_of("RECOMPUTE") * repeated if repeated else cost_of(op) * len(cells)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.draws import Dropout
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 
 WIDTH, LENGTH, BYTES = 6, 2, 8
 
@@ -167,15 +167,21 @@ def _sum(tensors: Iterable[Tensor]) -> Tensor:
     return sum((t.mean(-1, keepdim=True) for t in tensors), torch.zeros(()))
 
 
-def loss(outputs: Values, targets: Tensor) -> Tensor:
+def loss(outputs: Values, targets: Values) -> Values:
     """Return the sum of the cross-entropies."""
-    return F.cross_entropy(outputs[0].flatten(0, 1), targets.flatten(), reduction="sum")
+    return (F.cross_entropy(outputs[0].flatten(0, 1), targets[0].flatten(), reduction="sum"),)
 
 
-def example(samples: int) -> tuple[Values, Tensor]:
+def example(samples: int) -> Example:
     """Return inputs and targets."""
     tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
-    return (tokens,), tokens.clone()
+    return Example((tokens,), (tokens.clone(),))
+
+
+def model_of_layers(name: str, makers: Iterable[Callable[[], nn.Module]]) -> LayeredModel:
+    """Return the model of these layers."""
+    layers = tuple((f"layer {k}", make) for k, make in enumerate(makers))
+    return LayeredModel(name=name, layers=layers, loss=loss, example=example)
 
 
 def _constant(make: Callable[[], nn.Module]) -> nn.Module:
@@ -206,7 +212,7 @@ def random_model(r: random.Random, layers: int, tied: bool) -> Model:
     if tied:
         first, last = partial(_constant, TiedFirst), partial(_constant, TiedLast)
     makers = [first, *middle, last] if layers > 1 else [SingleLayer]
-    return Model("drawn", tuple((f"layer {k}", make) for k, make in enumerate(makers)), loss, example)
+    return model_of_layers("drawn", makers)
 
 
 class SingleLayer(First):

@@ -15,11 +15,11 @@ from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import drawing
 from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.model import Model, Values, build_stage
+from chimerac.interpreter.runtime.model import LayeredModel, Model, Values, combined
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from tests.distributed.integers import LENGTH, WIDTH, First, IntegerSamples, Last, loss
+from tests.distributed.integers import WIDTH, First, IntegerSamples, Last, example, loss
 
 SEED, SAMPLES = 3, 2  # samples of a micro-batch
 MAX_EXACT = 2**50  # float64 holds every integer up to 2^53
@@ -42,12 +42,8 @@ class Signed(nn.Module):
 def deep_model(middle: int) -> Model:
     """Return a model of middle + 2 layers."""
 
-    def example(samples: int) -> tuple[Values, Tensor]:
-        tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
-        return (tokens,), tokens.clone()
-
     layers = [("first", First), *((f"signed {k}", Signed) for k in range(middle)), ("last", Last)]
-    return Model("signed integers", tuple(layers), loss, example)
+    return LayeredModel(name="signed integers", layers=tuple(layers), loss=loss, example=example)
 
 
 @cache
@@ -93,14 +89,13 @@ def rank_of(program: Program, model: Model, iterations: int = 1) -> Callable[[Tr
 @cache
 def one_process(model: Model, micro_batches: int, iteration: int = 0) -> tuple[float, list[list[Tensor]]]:
     """Return the loss and the gradients of every layer, computed without a pipeline."""
-    whole = build_stage(model, range(len(model.layers)), SEED)
+    whole = model.build_stage(range(len(model.layer_names)), SEED)
     source, total = IntegerSamples(), 0.0
     for m in range(micro_batches * iteration, micro_batches * (iteration + 1)):
         numbers = range(m * SAMPLES, (m + 1) * SAMPLES)
-        inputs, targets = source.read(numbers)
         batch = Batch(source, SEED, 0, 0, 1, micro_batches, SAMPLES)
         with drawing(batch.draws(0)):
-            value = model.loss(whole(*inputs), targets) / 64
+            value = combined(model.loss(whole(*source.inputs(numbers)), source.targets(numbers)), [64])
         torch.autograd.backward(value)
         total += float(value.detach())
     grads = [[p.grad for p in layer.parameters() if p.grad is not None] for layer in whole.layers]

@@ -14,7 +14,7 @@ from tests.helpers import tasks
 
 PipeStage = tuple[int, int]  # the numbers of a pipe and of a stage
 Node = tuple[str, PipeStage, tuple[int, ...]]  # kind, pipe and stage, micro-batches within the pipe
-LETTERS = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W"}
+LETTERS = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W", "RECOMPUTE": "R"}
 
 
 def task_orders(p: Program) -> list[list[tuple[Node, bool]]]:
@@ -47,6 +47,10 @@ class Shape:
             lines.append(f"pipe p{p} {{ stage k on rank {rank}{self.recompute}  micro_batches {count} }}")
         return "\n".join([line for line in lines if line] + [order]) + "\n"
 
+    def recomputes(self, stage: int) -> bool:
+        """Return whether the forwards of a stage are run again."""
+        return bool(self.recompute) and ("when" not in self.recompute or stage % 2 == 0)
+
     def stages_of(self, rank: int) -> list[PipeStage]:
         """Return the stages on a rank, with their pipes."""
         return [(p, s) for p, ranks in enumerate(self.placements) for s, r in enumerate(ranks) if r == rank]
@@ -76,7 +80,10 @@ KEYS = ["m", "s", "p", "r", "m - s", "s*m % 3", "min(s, m)", "if s > m then p el
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit. signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: by rank."""
+    """A limit. signs: +1 or -1 by kind of task; scope: whether it counts per rank, stage or pipe; values: by rank.
+
+    With R it counts only micro-batches that have an R.
+    """
 
     signs: dict[str, int]
     scope: str
@@ -97,11 +104,13 @@ class GreedyCase:
     def check(self, p: Program) -> None:
         """Check that no prefix of a stream exceeds a limit, and that forwards are grouped."""
         for rank, order in enumerate(task_orders(p)):
+            again = {(stage, m) for (kind, stage, ids), _ in order for m in ids if kind == "R"}
             for limit in self.limits:
                 counts: dict[object, int] = {}
                 for (kind, (pipe, stage), ids), _ in order:
                     scope = {"rank": 0, "stage": stage, "pipe": pipe}[limit.scope]
-                    counts[scope] = counts.get(scope, 0) + limit.signs.get(kind, 0) * len(ids)
+                    counted = sum("R" not in limit.signs or ((pipe, stage), m) in again for m in ids)
+                    counts[scope] = counts.get(scope, 0) + limit.signs.get(kind, 0) * counted
                     assert limit.signs.get(kind, 0) <= 0 or counts[scope] <= limit.values[rank]
             for (kind, (pipe, _), ids), overlap in order:
                 count = len(p.header.pipes[pipe].micro_batches)
@@ -118,7 +127,7 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
     """
     shape, group = draw(shapes()), draw(st.sampled_from([1, 1, 2, 3]))
     split = draw(st.booleans())
-    kinds = draw(st.permutations("FIW" if split else "FB"))
+    kinds = draw(st.permutations(("FIW" if split else "FB") + draw(st.sampled_from(["", "R"]))))
     last_kind = "W" if split else "B"  # the task that frees an activation
     limits = []
     for _ in range(draw(st.integers(0, 2))):
@@ -132,14 +141,19 @@ def greedy_schedules(draw: DrawFn, never_stuck: bool) -> GreedyCase:
             least = max(stages.values(), default=0) * group
             values.append(least + draw(st.sampled_from([0, 0, 1, 4])) if never_stuck else draw(st.integers(0, 5)))
         if not never_stuck:
-            others = [{"F": 1}, {"F": 1, "IB"[not split]: -1}, {"F": 1, kinds[0]: 1} if kinds[0] != "F" else {"F": 1}]
+            others = [{"F": 1}, {"F": 1, "IB"[not split]: -1}, {"F": 1, kinds[0]: 1} if kinds[0] not in "FR" else {"F": 1}]
             signs = draw(st.sampled_from([signs, signs, *others]))
         limits.append(Limit(signs, scope, tuple(values)))
+    if "R" in kinds and draw(st.booleans()):  # such a limit cannot make the scheduler stuck, however small it is
+        values = draw(st.lists(st.integers(0, 2), min_size=shape.ranks, max_size=shape.ranks))
+        signs = {"R": 1, draw(st.sampled_from([x for x in kinds if x not in "FR"])): -1}
+        limits.append(Limit(signs, draw(st.sampled_from(["rank", "stage", "pipe"])), tuple(values)))
     keys = draw(
         st.lists(st.tuples(st.sampled_from(["smaller", "larger", "earlier", "later"]), st.sampled_from(KEYS)), max_size=3)
     )
     costs = draw(st.lists(st.integers(0, 3), min_size=5, max_size=5))
     lines = [f"cost F(k) = {costs[0]} + k % 2, B = {costs[1]}, I = {costs[2]}, W = {costs[3]}, hop = {costs[4]}"]
+    lines += draw(st.sampled_from([[], ["cost R(k) = 2 - k % 3"]]))
     lines += [f"prefer {', '.join(kinds)}"] + ([f"then {', '.join(f'{a} {b}' for a, b in keys)}"] if keys else [])
     lines += [f"group F by {group}"] * (group > 1) + [limit.text() for limit in limits]
     order = "order greedy {\n" + "".join(f"    {line}\n" for line in draw(st.permutations(lines))) + "}"
@@ -169,13 +183,13 @@ class ListingCase:
     def rank_text(self, r: int) -> str:
         """Return the tasks of a rank as text: each in full, or in a shorter form that means the same task at this point."""
         parts: list[str] = []
-        listed: set[tuple[str, PipeStage, int]] = set()  # the tasks so far. B and I are both listed as "B"
+        listed: set[tuple[str, PipeStage, int]] = set()  # the tasks so far. B and I are both listed as "B", and also as "R"
         pending: list[tuple[PipeStage, int]] = []  # the weight gradients whose I is listed and whose W is not
         for (kind, stage, ids), overlap in self.orders[r]:
             listed_kind = "B" if kind == "I" else kind
             next_id = next((m for m in range(ids[-1] + 1) if (listed_kind, stage, m) not in listed), None)
             parts.append(self.choose(self.texts(r, (kind, stage, ids), next_id, pending)) + (" &" if overlap else ""))
-            listed |= {(listed_kind, stage, m) for m in ids}
+            listed |= {(k, stage, m) for m in ids for k in (listed_kind, *["R"] * (listed_kind == "B"))}
             pending += [(stage, m) for m in ids] if kind == "I" else []
             pending = [x for x in pending if kind != "W" or x[0] != stage or x[1] not in ids]
         return " ".join(parts)
@@ -213,6 +227,9 @@ def listings(draw: DrawFn) -> ListingCase:
                 split = rng.random() < 0.5
                 nodes.append(("I" if split else "B", (p, s), ids))
                 nodes += [("W", (p, s), ids)] if split else []
+            if shape.recomputes(s):
+                nodes += [("R", (p, s), ids) for ids in _parts(rng, count) if rng.random() < 0.7]
+    again = {("R", stage, m) for kind, stage, ids in nodes if kind == "R" for m in ids}
     done: set[tuple[str, PipeStage, int]] = set()
 
     def ready(node: Node) -> bool:
@@ -221,8 +238,11 @@ def listings(draw: DrawFn) -> ListingCase:
             needs = [("back", (p, s), m) for m in ids]
         elif kind == "F":
             needs = [("F", (p, s - 1), m) for m in ids if s > 0]
+        elif kind == "R":
+            needs = [("F", (p, s), m) for m in ids]
         else:
             needs = [("F", (p, s), m) for m in ids] + [("back", (p, s + 1), m) for m in ids if s < shape.stages - 1]
+            needs += again & {("R", (p, s), m) for m in ids}
         return done.issuperset(needs)
 
     orders: list[list[tuple[Node, bool]]] = [[] for _ in range(shape.ranks)]
@@ -235,7 +255,7 @@ def listings(draw: DrawFn) -> ListingCase:
         for node in [first, *pair]:
             nodes.remove(node)
             orders[rank].append((node, bool(pair) and node == first))
-            kind = {"F": "F", "W": "W"}.get(node[0], "back")
+            kind = {"F": "F", "W": "W", "R": "R"}.get(node[0], "back")
             done |= {(kind, node[1], m) for m in node[2]}
     return ListingCase(shape, orders, rng.choice)
 
@@ -245,7 +265,7 @@ def costed_listings(draw: DrawFn) -> str:
     """Draw a listing that cannot deadlock, with tied parameters and costs. Many or all costs are 0: tasks are simultaneous."""
     case = draw(listings())
     cost_values = st.sampled_from(draw(st.sampled_from([(0,), (0, 0, 1, 2)])))
-    costs = [f"{kind}(k) = if k % 2 == 0 then {draw(cost_values)} else {draw(cost_values)}" for kind in "FBIW"]
+    costs = [f"{kind}(k) = if k % 2 == 0 then {draw(cost_values)} else {draw(cost_values)}" for kind in "FBIWR"]
     lines = [f"cost {', '.join(costs)}, hop = {draw(cost_values)}"]
     if case.shape.stages > 1:
         sets = st.lists(st.integers(0, case.shape.stages - 1), min_size=2, unique=True)

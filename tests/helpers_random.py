@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -14,6 +16,7 @@ from chimerac.chimera_ir.instructions import (
     Free,
     Fwd,
     Instruction,
+    Recompute,
     Recv,
     Send,
     stage_group,
@@ -48,7 +51,8 @@ def schedules(draw: DrawFn) -> str:
         lines.append(f"tied shared on stages 0, {stages - 1}")
     rules = []
     for p, count in enumerate(batches):
-        lines.append(f"pipe p{p} {{ {draw(placements(ranks, stages))}  micro_batches {count} }}")
+        places = draw(placements(ranks, stages))
+        lines.append(f"pipe p{p} {{ {places}  micro_batches {count} }}")
         size = draw(st.sampled_from([1, 1, 1, 2, 3]))  # of the groups of forwards
         # The time of a forward increases with s. The time of a backward decreases with s, and is after all forwards of m.
         forward_step, forward_slope, forward_start = draw(st.integers(1, 3)), draw(st.integers(-2, 5)), draw(st.integers(0, 9))
@@ -62,6 +66,10 @@ def schedules(draw: DrawFn) -> str:
             f"F p{p}(s, m{group}) at ({offset + forward_start} + {forward_step}*s + {forward_slope}*m)*{scale} + {number}"
         )
         backward = f"({offset + backward_start} + {backward_step}*(S - 1 - s) + {backward_slope}*m)*{scale} + {number}"
+        if "recompute" in places and draw(st.booleans()):  # at the logical time of the backward, and before it
+            of_stage = re.search(r"recompute when (s [%>] \d(?: == 0)?)", places)
+            condition = f"{of_stage[1] if of_stage else 's >= 0'}{draw(st.sampled_from(['', ' and m % 2 == 0']))}"
+            rules.append(f"R p{p}(s, m) when {condition} at {backward}")
         if draw(st.booleans()):
             weight_delay = draw(st.integers(0, 5))
             rules.append(f"I p{p}(s, m) at {backward} + 1")
@@ -218,11 +226,12 @@ def programs(draw: DrawFn) -> Program:
     members = st.lists(peer, min_size=1, max_size=3).map(tuple)
     instruction: st.SearchStrategy[Instruction] = st.one_of(
         st.builds(Fwd, pipe, stage, ids, overlap=flag, recompute=flag),
-        *(st.builds(task, pipe, stage, ids, overlap=flag) for task in (Bwd, BwdInput, BwdWeight)),
+        *(st.builds(task, pipe, stage, ids, overlap=flag) for task in (Bwd, BwdInput, BwdWeight, Recompute)),
         *(st.builds(transfer, value, pipe, stage, ids, peer) for transfer in (Send, Recv)),
         st.builds(Free, value, pipe, stage, ids),
         st.tuples(stage, members).map(lambda x: AllReduce(stage_group(x[0]), *x)),
         members.map(lambda ranks: AllReduce("shared", 0, ranks)),
     )
     streams = [draw(st.lists(instruction, max_size=6)) for _ in range(width * ranks)]
-    return program_of(header, streams, Costs(*costs, hop=draw(st.integers(0, 3))))
+    again = draw(st.sampled_from([(), costs[0], (4,) * stages]))
+    return program_of(header, streams, Costs(*costs, hop=draw(st.integers(0, 3)), RECOMPUTE=again))

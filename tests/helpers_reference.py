@@ -12,11 +12,11 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recompute, Recv, Send
 from chimerac.chimera_ir.program import Program
 
 Term = tuple[object, ...]
-AnyTask = Fwd | Bwd | BwdInput | BwdWeight
+AnyTask = Fwd | Bwd | BwdInput | BwdWeight | Recompute
 
 
 class WrongError(Exception):
@@ -41,6 +41,13 @@ class Machine:
         self.received: Counter[tuple[int, int]] = Counter()
         self.buffers: list[dict[Term, bool]] = [{} for _ in self.streams]  # by rank and received value: is it held?
         self.gradient: list[dict[int, Counter[Term]]] = [{} for _ in self.streams]  # per rank and stage
+        self.recomputed = {  # (rank, pipe, stage, micro-batch) for which a RECOMPUTE exists
+            (g, i.pipe, i.stage, m)
+            for g, stream in enumerate(streams)
+            for i in stream
+            if isinstance(i, Recompute)
+            for m in i.micro_batches
+        }
         self.groups = {f"stage {s}": (s,) for s in range(self.header.stages)} | {t.name: t.stages for t in self.header.tied}
         self.sums: dict[str, dict[int, list[Counter[Term]]]] = {}  # group -> rank -> its contributions
         self.launched: list[list[AllReduce]] = [[] for _ in self.streams]
@@ -71,7 +78,7 @@ class Machine:
     def step(self, g: int, i: Instruction) -> bool:
         """Execute one instruction, or return False where it must wait."""
         match i:
-            case Fwd() | Bwd() | BwdInput() | BwdWeight():
+            case Fwd() | Bwd() | BwdInput() | BwdWeight() | Recompute():
                 return self.pair(g, i) if i.overlap else self.task(g, i)
             case Send():
                 channel = (g, i.peer)
@@ -151,7 +158,7 @@ class Machine:
 
     def reads(self, i: AnyTask) -> list[Term]:
         """Return the values that a task reads."""
-        values = {"FWD": ["act"] if i.stage > 0 else [], "BWD_WEIGHT": ["inner"]}
+        values = {"FWD": ["act"] if i.stage > 0 else [], "BWD_WEIGHT": ["inner"], "RECOMPUTE": ["only input"]}
         others = ["kept", *["grad"] * (i.stage < self.header.stages - 1)]
         return [(value, i.pipe, i.stage, m) for value in values.get(i.op, others) for m in i.micro_batches]
 
@@ -170,12 +177,15 @@ class Machine:
                 input_value = self.take(g, ("act", *cell)) if i.stage else ("sample", replica, m)
                 output: Term = ("F", i.stage, input_value)
                 if self.training:
-                    self.put(g, ("kept", *cell), input_value)
+                    # A backward without a RECOMPUTE runs the forward again from the same input: it is as if kept.
+                    self.put(g, ("only input" if i.recompute and (g, *cell) in self.recomputed else "kept", *cell), input_value)
                 if i.stage < last:
                     self.put(g, ("act", i.pipe, i.stage + 1, m), output)
                 else:
                     self.losses.add((replica, m, output))
                 self.done["F", replica, i.stage, m] += 1
+            if isinstance(i, Recompute):
+                self.put(g, ("kept", *cell), self.take(g, ("only input", *cell)))
             if isinstance(i, Bwd | BwdInput):
                 kept = self.take(g, ("kept", *cell))
                 output_gradient = self.take(g, ("grad", *cell)) if i.stage < last else ("loss", replica, m)

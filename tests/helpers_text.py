@@ -41,7 +41,7 @@ def findings_of(parameters: dict[str, int] | None = None, width: int = 1, **chan
 
 def tasks_of(program: Program, rank: int) -> str:
     """Return 'F0 F1 B0': the tasks of a rank, with stages where it has several."""
-    letters = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W"}
+    letters = {"FWD": "F", "BWD": "B", "BWD_INPUT": "I", "BWD_WEIGHT": "W", "RECOMPUTE": "R"}
     several = len({i.stage for i in program.stream(rank) if i.op in letters}) > 1
     return " ".join(
         f"{letters[i.op]}{i.micro_batches[0]}" + (f".{i.stage}" if several else "")  # type: ignore[union-attr]

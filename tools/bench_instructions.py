@@ -124,7 +124,7 @@ class BareLoop:
         with splitting or nullcontext():
             outputs = module(x)
             if stage == self.last:
-                outputs = (self.model.loss(outputs, self.parts[key[2]]) / self.divisor,)
+                outputs = (self.model.loss(outputs, (self.parts[key[2]],))[0] / self.divisor,)
         outputs[0].detach()  # what is sent, or added to the loss
         self.kept[key] = outputs[0], splitting
 
@@ -133,7 +133,7 @@ class BareLoop:
         with torch.no_grad():
             outputs = module(self.parts[key[2]] if stage == 0 else self.received)
             if stage == self.last:
-                _ = self.model.loss(outputs, self.parts[key[2]]) / self.divisor
+                _ = self.model.loss(outputs, (self.parts[key[2]],))[0] / self.divisor
         self.kept[key] = None
 
     def backward(self, module: Stage, stage: int, key: tuple[int, int, int], is_split: bool) -> None:

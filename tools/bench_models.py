@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.draws import Draws
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 
@@ -95,21 +95,22 @@ def mean_loss(output: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, 1), targets.flatten())
 
 
-def sum_loss(outputs: Values, targets: Tensor) -> Tensor:
+def sum_loss(outputs: Values, targets: Values) -> Values:
     """Return the summed cross-entropy of a micro-batch."""
-    return F.cross_entropy(outputs[0].flatten(0, 1), targets.flatten(), reduction="sum")
+    return (F.cross_entropy(outputs[0].flatten(0, 1), targets[0].flatten(), reduction="sum"),)
 
 
-def model_of(z: Sizes) -> Model:
+def model_of(z: Sizes) -> LayeredModel:
     """Return the model as a list of layers."""
     block = TinyLayer if z is TINY else Block
     makers: list[Any] = [partial(Embedding, z), *[partial(block, z)] * z.blocks, partial(Head, z)]
 
-    def example(samples: int) -> tuple[Values, Tensor]:
+    def example(samples: int) -> Example:
         tokens = torch.zeros(samples, z.length, dtype=torch.int64)
-        return (tokens,), tokens
+        return Example((tokens,), (tokens,))
 
-    return Model("bench", tuple((f"layer {k}", make) for k, make in enumerate(makers)), sum_loss, example)
+    layers = tuple((f"layer {k}", make) for k, make in enumerate(makers))
+    return LayeredModel(name="bench", layers=layers, loss=sum_loss, example=example)
 
 
 def tokens_of(z: Sizes, micro_batches: int) -> Tensor:
@@ -118,10 +119,10 @@ def tokens_of(z: Sizes, micro_batches: int) -> Tensor:
     return torch.randint(0, z.vocabulary, (micro_batches * SAMPLES, z.length), generator=generator)
 
 
-def pipeline_of(program: Program, z: Sizes, transport: Transport) -> Pipeline:
+def pipeline_of(program: Program, z: Sizes, transport: Transport) -> BoundPipeline:
     """Return this rank's pipeline of a program for a model."""
     model = model_of(z)
-    return Pipeline.of(program, partitioned(program, model, description_of(z)), transport, SEED)
+    return BoundPipeline(program, partitioned(program, model, description_of(z)), transport, SEED)
 
 
 @cache
@@ -130,13 +131,13 @@ def description_of(z: Sizes) -> ModelDescription:
     return describe(model_of(z), SAMPLES)
 
 
-def iteration_of(pipe: Pipeline, z: Sizes) -> Callable[[], None]:
+def iteration_of(pipe: BoundPipeline, z: Sizes) -> Callable[[], None]:
     """Return a function that runs one iteration of a pipeline and clears the gradients."""
     count = pipe.program.header.micro_batches
     tokens, draws = tokens_of(z, count), [Draws(SEED, 0, ())] * count
 
     def iterate() -> None:
-        pipe.run(TensorBatch((tokens,), tokens, count, tokens.numel(), draws))
+        pipe.run(TensorBatch((tokens,), (tokens,), {}, count, (tokens.numel(),), draws))
         for stage in pipe.stages.values():
             stage.zero_grad()
 

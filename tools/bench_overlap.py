@@ -23,7 +23,7 @@ import torch.distributed as dist
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_text
 from chimerac.compiler.library import find
-from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import table
 from tools.bench_models import GPT, iteration_of, pipeline_of
@@ -95,12 +95,12 @@ def measure(run: Run, rounds: int) -> list[dict[str, Any]]:
     return [vars(variant) for variant in variants.values()]
 
 
-def exposed_s(pipe: Pipeline) -> float:
+def exposed_s(pipe: BoundPipeline) -> float:
     """Return how long a rank waited for sums at the end of the last iteration: the mean of all ranks, in seconds."""
     return statistics.fmean(pipe.measured().sum_waits_s)
 
 
-def check_sums(run: Run, pipes: dict[str, Pipeline]) -> None:
+def check_sums(run: Run, pipes: dict[str, BoundPipeline]) -> None:
     """Raise ValueError if the last gradients of a pipeline are not those that plain gloo sums, bit for bit."""
     expected = pipeline_of(run.program(LATE), GPT, Gloo())
     iteration_of(expected, GPT)()

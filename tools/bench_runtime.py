@@ -23,7 +23,6 @@ from torch.distributed.pipelining.schedules import ScheduleDualPipeV, ScheduleZB
 
 from chimerac.chimera_ir.partition import balanced
 from chimerac.compiler import compile_schedule
-from chimerac.interpreter.runtime.model import build_stage
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.gloo import Gloo
 from tests.proof.record import table
@@ -73,7 +72,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
     stages = RANKS * each
     cut = balanced(description_of(z), stages).layers
     mine = [rank, stages - 1 - rank] if name in V_SHAPED else list(range(rank, stages, RANKS))
-    modules = {s: nn.Sequential(*build_stage(model, cut[s], SEED).layers) for s in mine}
+    modules = {s: nn.Sequential(*model.build_stage(cut[s], SEED).layers) for s in mine}
     parts = [PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in mine]
     schedule = THEIRS[name](parts if each > 1 else parts[0], micro_batches, loss_fn=mean_loss)
     first, last = 0 in mine, stages - 1 in mine
@@ -89,7 +88,7 @@ def theirs(name: str, z: Sizes, micro_batches: int) -> Callable[[], None]:
 def by_hand(z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return the loop of tools/bench_bare.py for Chimera."""
     model = model_of(z)
-    halves = [build_stage(model, layers, SEED) for layers in balanced(description_of(z), 2).layers]
+    halves = [model.build_stage(layers, SEED) for layers in balanced(description_of(z), 2).layers]
     groups = [dist.new_group([0, 1]) for _ in range(4)]
     return bench_bare.chimera(*halves, tokens_of(z, micro_batches), groups)  # type: ignore[arg-type]
 
@@ -97,7 +96,7 @@ def by_hand(z: Sizes, micro_batches: int) -> Callable[[], None]:
 def alone(z: Sizes, micro_batches: int) -> Callable[[], None]:
     """Return a loop over the whole model. Both ranks run one at the same time, each on all micro-batches."""
     model = model_of(z)
-    return bench_bare.alone(build_stage(model, range(len(model.layers)), SEED), tokens_of(z, micro_batches))
+    return bench_bare.alone(model.build_stage(range(len(model.layers)), SEED), tokens_of(z, micro_batches))
 
 
 def measure(z: Sizes, micro_batches: int, rounds: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
-from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import Simulation, compile_schedule, simulate
 from chimerac.compiler.resolve.budget import Budget
@@ -92,9 +92,8 @@ def _claim_text(c: Claim) -> str:
 
 
 def _costs_of(program: Program) -> str:
-    c, used = program.costs, set(program.table.op.tolist())
-    values = {"F": (Op.FWD, c.FWD), "B": (Op.BWD, c.BWD), "I": (Op.BWD_INPUT, c.BWD_INPUT), "W": (Op.BWD_WEIGHT, c.BWD_WEIGHT)}
-    return ", ".join(f"{k} = {cost[0]}" for k, (op, cost) in values.items() if op in used)
+    used = set(program.table.op.tolist())
+    return ", ".join(f"{form.letter} = {program.costs.of(form.op)[0]}" for form in FORMS if form.letter and form.op in used)
 
 
 def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
@@ -105,7 +104,7 @@ def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim
     measured = {"wall": max(without_hops.wall_bubbles), "own": max(without_hops.own_bubbles)}
     measured |= {"least": min(peak.activations), "most": max(peak.activations)}
     measured["activations"] = measured["most"] if len(set(peak.activations)) == 1 else -1
-    env = {**h.parameters, "F": c.FWD[0], "B": c.BWD[0], "I": c.BWD_INPUT[0], "W": c.BWD_WEIGHT[0]}
+    env = {**h.parameters} | {form.letter: c.of(form.op)[0] for form in FORMS if form.letter}
     env["makespan"] = without_hops.makespan
     for name, value in lets:
         env[name] = int(evaluate(expression(value), env, Budget()))

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from chimerac.interpreter.transport import Pending
+from chimerac.interpreter.transport.backends import all_reduce
 from chimerac.interpreter.transport.gloo import Gloo
 
 TIMEOUT_S = 120.0
@@ -60,8 +60,8 @@ class SlowLink(Gloo):
                 launched.set_result(None)
 
     def _sum(self, ranks: tuple[int, ...], buffer: Tensor) -> None:
-        group, share = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks)
-        dist.all_reduce(torch.zeros(1), group=group)  # it ends when the link of every rank has come to this sum
+        backend, share = self._collectives[ranks], 2 * (len(ranks) - 1) / len(ranks)
+        all_reduce(backend, torch.zeros(1)).wait()  # it ends when the link of every rank has come to this sum
         due = time.monotonic() + share * buffer.nbytes / self.bandwidth
-        dist.all_reduce(buffer, group=group)
+        all_reduce(backend, buffer).wait()
         time.sleep(max(0.0, due - time.monotonic()))

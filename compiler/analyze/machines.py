@@ -52,7 +52,7 @@ def _blocks(op: Op) -> Literal["values", "window"] | None:
             return "values"
         case Op.SEND:
             return "window"
-        case Op.BWD_WEIGHT | Op.RECV | Op.ALLREDUCE | Op.FREE:
+        case Op.BWD_WEIGHT | Op.RECOMPUTE | Op.RECV | Op.ALLREDUCE | Op.FREE:
             return None
         case _:
             assert_never(op)
@@ -63,7 +63,7 @@ def _queues_with_transfers(op: Op) -> bool:
     match op:
         case Op.ALLREDUCE:
             return True
-        case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.SEND | Op.RECV | Op.FREE:
+        case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.RECOMPUTE | Op.SEND | Op.RECV | Op.FREE:
             return False
         case _:
             assert_never(op)

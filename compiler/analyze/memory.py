@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -12,21 +13,43 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Amounts, Kind, held, lifetimes, sizes
 from chimerac.chimera_ir.model import ModelDescription, gradient_bytes
 from chimerac.chimera_ir.partition import partition_for
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Header, Program
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """How much state an optimizer has.
+
+    per_gradient: bytes for each byte of a gradient; zero: the holders of a stage share its state out (ZeRO, stage 1).
+    """
+
+    per_gradient: Fraction = Fraction(0)
+    zero: bool = False
+
+    def bytes(self, gradient_bytes: int, holders: int) -> int:
+        """Return the bytes on one of the holders of parameters with gradients of this size, rounded up."""
+        parts = self.per_gradient.denominator * (holders if self.zero else 1)
+        return -(-gradient_bytes * self.per_gradient.numerator // parts)
+
+
+NO_STATE = OptimizerState()
+# Numbers of the size of the gradient that torch's optimizers hold for each parameter.
+OPTIMIZERS = {"adamw": 2, "momentum": 1, "sgd": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
     """Bytes of one global rank, by the rule of docs/semantics.md, "Buffers".
 
-    weights, gradients: of all its stages, once, from the first instruction to the last. activations: what forwards keep
-    for their backwards; buffers: posted or held for received values; values: outputs, until they are read or sent;
-    sends: messages until they are complete; each at its own peak. peak: the most of all at once. Optimizer state and what
-    an instruction needs only while it runs are not counted.
+    weights, gradients, optimizer (its state): of all its stages, once, from the first instruction to the last. activations:
+    what forwards keep for their backwards; buffers: posted or held for received values; values: outputs, until they are read
+    or sent; sends: messages until they are complete; each at its own peak. peak: the most of all at once. What an
+    instruction needs only while it runs is not counted.
     """
 
     weights: int
     gradients: int
+    optimizer: int = field(default=0, kw_only=True)
     activations: int
     buffers: int
     values: int
@@ -46,8 +69,8 @@ _PARTS = {
 class _BytesHeld:
     """The bytes that ranks hold while each instruction runs. Raises ChimeraError E705, E706 as `partition_for`."""
 
-    def __init__(self, program: Program, model: ModelDescription) -> None:
-        self.program, self.model = program, model
+    def __init__(self, program: Program, model: ModelDescription, state: OptimizerState = NO_STATE) -> None:
+        self.program, self.model, self.state = program, model, state
         partition = partition_for(program.partition, model, program.header.stages)
         self.stages = model.stage_sums(partition.layers)
         lives = lifetimes(program)
@@ -62,12 +85,10 @@ class _BytesHeld:
         h = self.program.header
         local, found = [self._weights(rank) for rank in range(h.ranks)], []
         for rank, (a, b) in enumerate(pairwise(self.program.offsets.tolist())):
-            weights, gradients = local[rank % h.ranks]
-            if h.kind == "evaluation":
-                gradients = 0
+            weights, gradients, optimizer = local[rank % h.ranks]
             peaks = {name: int(sums[a:b].max(initial=0)) for name, sums in self.parts.items()}
-            peak = weights + gradients + int(self.all[a:b].max(initial=0))
-            found.append(RankMemory(weights=weights, gradients=gradients, **peaks, peak=peak))
+            peak = weights + gradients + optimizer + int(self.all[a:b].max(initial=0))
+            found.append(RankMemory(weights, gradients, **peaks, peak=peak, optimizer=optimizer))
         return tuple(found)
 
     def peak_row(self, rank: int) -> tuple[int, dict[str, int]]:
@@ -76,46 +97,57 @@ class _BytesHeld:
         row = a + int(self.all[a:b].argmax())
         return row, {name: int(sums[row]) for name, sums in self.parts.items()}
 
-    def _weights(self, rank: int) -> tuple[int, int]:
-        """Return the bytes of a local rank's weights and of their gradients."""
+    def _weights(self, rank: int) -> tuple[int, int, int]:
+        """Return the bytes of a local rank's weights, of their gradients and of the optimizer's state."""
         h = self.program.header
-        stages = [self.stages[s] for s in sorted({s for p in h.pipes for s, r in enumerate(p.placement) if r == rank})]
-        weights, gradients = sum(s.weight_bytes for s in stages), sum(s.gradient_bytes for s in stages)
+        held = stages_of(h, rank)
+        weights, gradients = (sum(getattr(self.stages[s], f"{name}_bytes") for s in held) for name in ("weight", "gradient"))
+        optimizer = sum(self.state.bytes(self.stages[s].gradient_bytes, len(h.holders([s]))) for s in held)
         for tied in self.model.tied:  # one copy for all stages of the rank
-            duplicates = max(0, sum(any(k in s.layers for k in tied.layers) for s in stages) - 1)
-            weights, gradients = weights - duplicates * tied.weight_bytes, gradients - duplicates * gradient_bytes(tied)
-        return weights, gradients
+            for s in [s for s in held if any(k in self.stages[s].layers for k in tied.layers)][1:]:
+                weights, gradients = weights - tied.weight_bytes, gradients - gradient_bytes(tied)
+                optimizer -= self.state.bytes(gradient_bytes(tied), len(h.holders([s])))
+        return (weights, gradients, optimizer) if h.kind == "training" else (weights, 0, 0)
 
 
-def memory(program: Program, model: ModelDescription) -> tuple[RankMemory, ...]:
+def stages_of(header: Header, rank: int) -> list[int]:
+    """Return the stages of a local rank, ascending, each once."""
+    return sorted({s for p in header.pipes for s, r in enumerate(p.placement) if r == rank})
+
+
+def memory(program: Program, model: ModelDescription, state: OptimizerState = NO_STATE) -> tuple[RankMemory, ...]:
     """Return the memory of every global rank. Raises ChimeraError E705, E706 as `partition_for`."""
-    return _BytesHeld(program, model).ranks()
+    return _BytesHeld(program, model, state).ranks()
 
 
 def check_memory(
-    program: Program, model: ModelDescription, limit_bytes: int, recomputing: Callable[[], Program] | None = None
+    program: Program,
+    model: ModelDescription,
+    limit_bytes: int,
+    recomputing: Callable[[], Program] | None = None,
+    state: OptimizerState = NO_STATE,
 ) -> None:
     """Raise ChimeraError E461 if a rank needs more bytes than limit_bytes.
 
     recomputing: compiles the same schedule with recomputation everywhere, to test whether that suffices.
     """
-    found = _BytesHeld(program, model)
+    found = _BytesHeld(program, model, state)
     needs = found.ranks()
     worst = max(needs, key=lambda x: x.peak)
     if worst.peak <= limit_bytes:
         return
     rank = needs.index(worst)
     count = sum(x.peak > limit_bytes for x in needs)
-    parts, notes = {"weights": worst.weights, "gradients": worst.gradients}, []
+    parts, notes = {"weights": worst.weights, "gradients": worst.gradients, "optimizer": worst.optimizer}, []
     if program.offsets[rank] < program.offsets[rank + 1]:
         row, then = found.peak_row(rank)
         parts |= then
         notes = [f"the peak begins at {program.place(row)}"]
     sums = ", ".join(f"{name} {size:,}" for name, size in parts.items())
-    notes.insert(0, f"{sums}; optimizer state and workspace are not counted")
+    notes.insert(0, f"{sums}; workspace is not counted")
     notes += [f"{count} of {len(needs)} ranks need more than they have"] if count > 1 else []
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
-    recomputed_bytes = None if recomputing is None else _worst_rank_bytes(recomputing, model)
+    recomputed_bytes = None if recomputing is None else _worst_rank_bytes(recomputing, model, state)
     if recomputed_bytes is not None and recomputed_bytes <= limit_bytes:
         help = f"write 'recompute' after every 'stage ... on rank ...'; tried: it then needs {recomputed_bytes:,} bytes"
     raise refuse(
@@ -126,9 +158,9 @@ def check_memory(
     )
 
 
-def _worst_rank_bytes(recomputed: Callable[[], Program], model: ModelDescription) -> int | None:
+def _worst_rank_bytes(recomputed: Callable[[], Program], model: ModelDescription, state: OptimizerState) -> int | None:
     """Return the bytes of the rank that needs most; None if the program cannot be compiled. recomputed: compiles it."""
     try:
-        return max(x.peak for x in memory(recomputed(), model))
+        return max(x.peak for x in memory(recomputed(), model, state))
     except ChimeraError:
         return None

@@ -10,19 +10,21 @@ from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Ints, Program
 from chimerac.compiler.analyze.graph import critical_path, dependency_graph, names
-from chimerac.compiler.analyze.memory import RankMemory, memory
+from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, RankMemory, memory
 from chimerac.compiler.analyze.simulate import Simulation
 from chimerac.compiler.verify import peaks
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 
 
-def report(program: Program, simulation: Simulation, model: ModelDescription | None = None) -> str:
+def report(
+    program: Program, simulation: Simulation, model: ModelDescription | None = None, state: OptimizerState = NO_STATE
+) -> str:
     """Return the report of a verified program."""
-    return "\n".join(_lines(program, simulation, model)) + "\n"
+    return "\n".join(_lines(program, simulation, model, state)) + "\n"
 
 
-def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> Iterator[str]:
+def _lines(program: Program, s: Simulation, model: ModelDescription | None, state: OptimizerState) -> Iterator[str]:
     h = program.header
     given = " ".join(f"{k}={v}" for k, v in h.parameters.items())
     yield f"{h.schedule} {given}".rstrip()
@@ -56,23 +58,28 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None) -> I
         + [str(x[g]) for x in (peak.activations, peak.receive_buffers, peak.weight_copies)]
         for g in range(program.world)
     ]
-    yield from _table(head, rows)
+    yield from table(head, rows)
     yield "activations: micro-batches of one stage alive at the peak; receive buffers: values held or posted for"
     if model is not None:
         yield ""
-        yield f"memory of {model.name} in bytes, micro-batches of {model.samples} samples"
-        columns = [f.name for f in fields(RankMemory)]
-        rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model))]
-        yield from _table(["rank", *columns], rows)
-        yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
-        yield "values: outputs, until read or sent; sends: until complete; peak: the most of all at once"
-        yield "not counted: optimizer state, and what an instruction needs only while it runs"
+        yield from memory_lines(program, model, state)
+
+
+def memory_lines(program: Program, model: ModelDescription, state: OptimizerState) -> Iterator[str]:
+    """Yield the table of the bytes that each rank needs."""
+    yield f"memory of {model.name} in bytes, micro-batches of {model.samples} samples"
+    columns = [f.name for f in fields(RankMemory)]
+    rows = [[str(g)] + [f"{getattr(m, c):,}" for c in columns] for g, m in enumerate(memory(program, model, state))]
+    yield from table(["rank", *columns], rows)
+    yield "activations: what forwards keep for backwards; buffers: posted or held for received values;"
+    yield "values: outputs, until read or sent; sends: until complete; peak: the most of all at once"
+    yield "not counted: what an instruction needs only while it runs"
 
 
 def _costs(s: Simulation) -> str:
     c = s.costs
     used = [form for form in FORMS if form.letter and (s.program.table.op == form.op).any()]
-    parts = [f"{form.letter}={_span(s, getattr(c, form.op.name))}" for form in used]
+    parts = [f"{form.letter}={_span(s, c.of(form.op))}" for form in used]
     return "  ".join([*parts, f"hop={s.time(c.hop)}"])
 
 
@@ -88,7 +95,8 @@ def _short(program: Program, path: Ints) -> str:
     return ", ".join([*names(program, path[:3]), "...", *names(program, path[-2:])])
 
 
-def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """Yield the lines of a table with columns aligned to the right."""
     widths = [max(len(r[k]) for r in [head, *rows]) for k in range(len(head))]
     for r in [head, *rows]:
         yield "  ".join(f"{cell:>{w}}" for cell, w in zip(r, widths, strict=True))

@@ -60,7 +60,7 @@ class Simulation:
 
 
 def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] | None = None) -> Simulation:
-    """Return the times of a verified program on its machine. costs: F, B, I, W and hop instead of the program's own.
+    """Return the times of a verified program on its machine. costs: F, B, I, W, R and hop instead of the program's own.
 
     A float is durations as its decimal text: 0.1 is 1/10. Raises ChimeraError E002 for an invalid cost.
     """
@@ -99,12 +99,13 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
 
 
 def _scaled(own: Costs, given: Mapping[str, Fraction], stages: int) -> tuple[Costs, int]:
-    """Return integer costs and what they were multiplied by. B is I + W where only its halves are given."""
+    """Return integer costs and what they were multiplied by. B is I + W where only its halves are given, and R is F where
+    no cost of R is given."""
     scale = lcm(*(v.denominator for v in given.values()))
-    fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT}
+    fields = {"F": own.FWD, "B": own.BWD, "I": own.BWD_INPUT, "W": own.BWD_WEIGHT, "R": own.RECOMPUTE}
     values = {k: tuple(x * scale for x in v) for k, v in fields.items()}
     values |= {k: (int(v * scale),) * stages for k, v in given.items() if k != "hop"}
     if "B" not in given and ("I" in given or "W" in given):
         values["B"] = tuple(i + w for i, w in zip(values["I"], values["W"], strict=True))
     hop = int(given["hop"] * scale) if "hop" in given else own.hop * scale
-    return Costs(values["F"], values["B"], values["I"], values["W"], hop), scale
+    return Costs(values["F"], values["B"], values["I"], values["W"], hop, RECOMPUTE=values["R"]), scale

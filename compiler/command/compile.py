@@ -6,18 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import read
 from chimerac.chimera_ir.forms import is_program, read_program
-from chimerac.chimera_ir.model import model_from_json
-from chimerac.chimera_ir.partition import partition_for
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, readers
 from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
-from chimerac.compiler.command.usage import costs_of, integer, make_parser, named_values, number_of_bytes
+from chimerac.compiler.command.modelled import check_model_options, model_for, with_partition
+from chimerac.compiler.command.usage import costs_of, integer, make_parser, named_values, number_of_bytes, state_of
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source, verify_program
@@ -48,23 +45,25 @@ def _product(options: argparse.Namespace, parser: argparse.ArgumentParser, verbs
     parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
     costs = costs_of(options.costs)
     check_output(options.emit, options.output)
+    check_model_options(options)
     if options.model and "--model" not in emitter.reads and options.memory is None:
         raise refuse("E002", f"--model is for --memory, and for {readers('--model')}")
-    if options.memory is not None and not options.model:
-        raise refuse("E002", "--memory needs a model: --model PATH", help="write one: python -m chimerac.models describe")
+    state = state_of(options.optimizer, options.zero)
+    if options.optimizer != "none" and options.memory is None and (options.emit != "report" or not options.model):
+        raise refuse("E002", "--optimizer is for --memory, and for --emit report with --model")
     memory_bytes = None if options.memory is None else number_of_bytes(options.memory)
     if costs and "--cost" not in emitter.reads:
         raise refuse("E002", f"--cost is for {readers('--cost')}; a schedule's own costs are written in its text")
-    program, recomputing = _program(options, parameters, verbs)
-    model = None if options.model is None else model_from_json(read(options.model), options.model)
+    program, recomputing = program_of(options, parameters, verbs)
+    model = model_for(program, options)
     if model is not None:
-        program = replace(program, partition=partition_for(program.partition, model, program.header.stages))
+        program = with_partition(program, model, options)
     if model is not None and memory_bytes is not None:
         from chimerac.compiler.analyze.memory import check_memory  # start-up: 3 ms, for this option only
 
-        check_memory(program, model, memory_bytes, recomputing)
+        check_memory(program, model, memory_bytes, recomputing, state)
     colour = coloured(options.color, sys.stdout) and not options.output
-    return emitter.make(program, EmitOptions(costs, model, options.output, width, colour))
+    return emitter.make(program, EmitOptions(costs, model, state, options.output, width, colour))
 
 
 def _check_output(options: argparse.Namespace) -> None:
@@ -76,7 +75,7 @@ def _check_output(options: argparse.Namespace) -> None:
         raise refuse("E002", f"--columns {options.columns}: a timeline needs at least 20")
 
 
-def _program(
+def program_of(
     options: argparse.Namespace, parameters: dict[str, int], verbs: Collection[str]
 ) -> tuple[Program, Callable[[], Program] | None]:
     """Return the verified program. For a schedule also return a function that compiles it with full recomputation."""

@@ -11,6 +11,7 @@ from chimerac.chimera_ir.jsonform import json_schema, program_to_json
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.chimera_ir.textform import program_to_text
+from chimerac.compiler.analyze.memory import OptimizerState
 from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.command.files import suffix
 
@@ -19,10 +20,14 @@ GRAPHVIZ, GRAPHML = (".dot", ".gv"), (".graphml", ".xml", "")  # suffixes of the
 
 @dataclass(frozen=True, slots=True)
 class EmitOptions:
-    """The options that emitters read. costs: of --cost; output: the path of -o; columns: None for no limit."""
+    """The options that emitters read.
+
+    costs: of --cost; state: of --optimizer; output: the path of -o; columns: None for no limit.
+    """
 
     costs: Mapping[str, Fraction]
     model: ModelDescription | None
+    state: OptimizerState
     output: str | None
     columns: int | None
     colour: bool
@@ -67,7 +72,7 @@ def _timeline(program: Program, options: EmitOptions) -> str:
 def _report(program: Program, options: EmitOptions) -> str:
     from chimerac.compiler.analyze.report import report  # start-up: 8 ms, for this product only
 
-    return report(program, simulate(program, options.costs), options.model)
+    return report(program, simulate(program, options.costs), options.model, options.state)
 
 
 EMITTERS: Mapping[str, Emitter] = {

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from chimerac.chimera_ir.files import discard_output
-from chimerac.compiler.command import compile, explain, fmt
+from chimerac.compiler.command import compile, explain, fmt, partition
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,4 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {"fmt": fmt.run, "explain": lambda argv: explain.run(argv, main)}
+VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "partition": partition.run,
+    "fmt": fmt.run,
+    "explain": lambda argv: explain.run(argv, main),
+}

@@ -11,12 +11,17 @@ from typing import NoReturn
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, refuse
 from chimerac.chimera_ir.machines import MACHINES
+from chimerac.compiler.analyze.memory import NO_STATE, OPTIMIZERS, OptimizerState
 from chimerac.compiler.command.emit import EMITTERS
 from chimerac.compiler.given import cost_from_text
 
 DESCRIPTION = """\
 Compile a pipeline schedule: a small text becomes a dependency DAG, is verified, and is lowered to one stream of
 instructions per rank (FWD, BWD, SEND, RECV, ALLREDUCE, ...). Nothing is printed unless the program is verified."""
+
+PARTITION = """\
+Find the partition of a model into the stages of a schedule whose slowest stage is fastest, with --memory among those in
+which every rank has enough. Print a table of the stages and of the ranks; with --split print it for that partition."""
 
 _EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
 
@@ -29,12 +34,14 @@ examples:
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
   chimerac p.json --emit report                       read a program, verify it again, report on it
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
-  chimerac chimera -p D=2 --model m.json --memory 24GiB   refuse it if a rank would need more memory
+  chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
+  chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
 
 other commands (each has --help):
+  partition SCHEDULE --model NAME   the best partition of a model into stages, as a table
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
 
@@ -52,6 +59,15 @@ def format_parser() -> argparse.ArgumentParser:
     return p
 
 
+def partition_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac partition", description=PARTITION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.set_defaults(machine=None, arrange=None, partition=None)
+    _add_schedule(p)
+    _add_model(p)
+    p.add_argument("-o", metavar="PATH", dest="output", help="write the partition to a file, for --partition")
+    return p
+
+
 def explain_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac explain", description="Explain error codes, each with an example and its correction.")
     p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; without a code, all are listed")
@@ -60,14 +76,8 @@ def explain_parser() -> argparse.ArgumentParser:
 
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.verbs = (format_parser(), explain_parser())
-    p.add_argument(
-        "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
-    )
-    p.add_argument(
-        "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
-    )
-    p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+    p.verbs = (partition_parser(), format_parser(), explain_parser())
+    _add_schedule(p)
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
                          help=f"verify that it ends on this machine: {', '.join(MACHINES)}; default window")  # fmt: skip
@@ -76,16 +86,38 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
     p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
-                   help="use this cost of F, B, I, W or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
-    p.add_argument("--model", metavar="PATH",
-                   help="a model description (JSON): bytes per rank in the report, a partition in the program")  # fmt: skip
-    p.add_argument("--memory", metavar="BYTES",
-                   help="refuse a program if a rank needs more for --model: 24GiB, 80GB or a number")  # fmt: skip
+                   help="use this cost of F, B, I, W, R or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
+    _add_model(p)
+    p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
     p.add_argument("--columns", metavar="N", type=int, help="width of the timeline and of --list, default the terminal's")
     p.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: only on a terminal")
     p.add_argument("--list", action="store_true", help="list the schedules of the library")
     p.add_argument("--version", action=_Version, nargs=0, help="show the version of chimerac and exit")
     return p
+
+
+def _add_schedule(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
+    )
+    p.add_argument(
+        "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
+    )
+    p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+
+
+def _add_model(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--model", metavar="NAME",
+                   help="a model as in run.py, such as gpt-small or gpt-small/6, or the path of a description (JSON): "
+                   "bytes per rank in the report, a partition in the program")  # fmt: skip
+    p.add_argument("--micro-batch", metavar="b", type=int, help="samples of a micro-batch, default 4; for a --model by name")
+    p.add_argument("--seq-len", metavar="L", type=int, help="tokens of a sample, default the model's; for a --model by name")
+    p.add_argument("--memory", metavar="BYTES", help="the most that a rank may need for --model: 24GiB, 80GB or a number")
+    p.add_argument("--optimizer", metavar="NAME", default="none",
+                   help=f"count the state of an optimizer: {', '.join(OPTIMIZERS)}, a number of bytes for each parameter "
+                   "of 4 bytes, or none (the default)")  # fmt: skip
+    p.add_argument("--zero", action="store_true", help="the copies of a stage share this state out (ZeRO, stage 1)")
+    p.add_argument("--split", metavar="n,n,...", help="the number of layers of each stage of --model")
 
 
 class _Version(argparse.Action):
@@ -134,6 +166,27 @@ def number_of_bytes(text: str) -> int:
     if not found:
         raise refuse("E002", f"--memory {text}: expected bytes, for instance 24GiB (2^30), 80GB (10^9) or 1000000")
     return int(Fraction(found[1]) * powers[found[2] or ""])
+
+
+def state_of(optimizer: str, zero: bool) -> OptimizerState:
+    """Return the state of --optimizer and --zero."""
+    if optimizer == "none":
+        if zero:
+            raise refuse("E002", "--zero shares an optimizer's state out: give --optimizer, too")
+        return NO_STATE
+    if optimizer in OPTIMIZERS:
+        return OptimizerState(Fraction(OPTIMIZERS[optimizer]), zero)
+    if re.fullmatch(r"[0-9]{1,4}", optimizer):
+        return OptimizerState(Fraction(int(optimizer), 4), zero)
+    expected = f"expected {', '.join(OPTIMIZERS)}, none or a number of bytes for each parameter"
+    raise refuse("E002", f"--optimizer {optimizer}: {expected}")
+
+
+def counts(option: str, text: str) -> list[int]:
+    """Return the numbers of an option, separated by commas."""
+    if not re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", text):
+        raise refuse("E002", f"{option} {text}: expected the number of layers of each stage, for instance {option} 3,2,2,3")
+    return [int(word) for word in text.split(",")]
 
 
 def costs_of(given: Sequence[str]) -> Mapping[str, Fraction]:

@@ -39,7 +39,7 @@ def help_with_compilation(error: ChimeraError, results: PassResults) -> ChimeraE
     if spec is None or error.diagnostics[0].code == "E211":
         return error
     if isinstance(error, SchedulerStuckError):
-        return ChimeraError([explain_stuck(error.scheduler, error.sequence)])
+        return ChimeraError([explain_stuck(error.scheduler)])
     if program is None:
         trials = Trials.of(results.source.name, schedule, spec, results.machine, results.arrange, results.budget.share(4))
         if ordered is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
-from chimerac.compiler.order.greedy import Counter, F, Scheduler, W, X, blocking_limit, run, scheduler_of
+from chimerac.compiler.order.greedy import Counter, F, Scheduler, blocking_limit, run, scheduler_of
 from chimerac.compiler.order.ordered import formatted, plus
 from chimerac.compiler.resolve.spec import LETTERS, Bound
 
@@ -15,29 +15,28 @@ MAX_TRIED = 500_000  # tasks ordered in the search for a suggestion
 MAX_RUNS = 40  # runs of the scheduler in the search for a suggestion
 
 
-def explain_stuck(state: Scheduler, sequence: list[list[int]]) -> Diagnostic:
-    """Return the finding with the ranks whose limits are full. sequence: the tasks that every rank has started."""
+def explain_stuck(state: Scheduler) -> Diagnostic:
+    """Return the finding with the ranks whose limits are full."""
     h, notes = state.spec.header, []
-    letters = {F: "F", X: "I" if Op.BWD_WEIGHT in state.order.kinds else "B", W: "W"}
     full = list(_full_limits(state))
     for rank, task, limit in full:
         kind, key = divmod(task, state.keys)
         stage, m = divmod(key, h.micro_batches)
         kept = limit.reserved - state.reserved[state.cell[key]] if kind == F else 0
         reserve = f", {kept} kept for other stages" if kept else ""
-        name = f"{letters[kind]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
+        name = f"{LETTERS[state.ops[kind]]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
-    started = sum(map(len, sequence))
+    started = state.tasks - state.left
     message = f"the scheduler is stuck after {started} of {state.tasks} tasks: limits forbid every task that is ready"
     first = full[0][2]
     return Diagnostic("E305", message, first.span, "this limit", tuple(notes[:8]), _help(state, first))
 
 
 def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
-    """Yield the ranks that wait, each with its preferred task and the limit that forbids that task."""
+    """Yield the ranks that wait, each with its preferred task and the limit that forbids that task. No rank waits for R."""
     cells = len(state.counters)
     for rank, heaps in enumerate(state.heaps):
-        waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap]
+        waiting = [(index, heap[0][1]) for index, heap in heaps.items() if heap and state.ops[index // cells] != Op.RECOMPUTE]
         if waiting:
             index, task = min(waiting, key=lambda w: state.priority[w[1]])
             limit = blocking_limit(state, task, *divmod(index, cells))
@@ -70,7 +69,8 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
         bounds = [_with_higher_bound(b, amount, raised) for b in state.order.bounds]
         try:
             tried = scheduler_of(state.spec, replace(state.order, bounds=tuple(bounds)), budget)
-            finished = sum(map(len, run(tried))) == state.tasks
+            run(tried)
+            finished = not tried.left
         except ChimeraError:  # too many operations
             break
         full = set() if finished else {limit.span for _, _, limit in _full_limits(tried)}

@@ -16,8 +16,14 @@ from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.program import OVERLAP, Mask, Program
 from chimerac.chimera_ir.timeline import Timeline
 
-# Background colours (256-colour palette) per pipe: forward, backward, input gradient, weight gradient.
-_PALETTE = ((117, 32, 38, 66), (222, 172, 178, 137), (157, 34, 71, 65), (218, 162, 169, 132), (189, 98, 104, 60))
+# Background colours (256-colour palette) per pipe: forward, backward, input gradient, weight gradient, recomputation.
+_PALETTE = (
+    (117, 32, 38, 66, 153),
+    (222, 172, 178, 137, 223),
+    (157, 34, 71, 65, 194),
+    (218, 162, 169, 132, 225),
+    (189, 98, 104, 60, 183),
+)
 
 
 MAX_WIDTH = 50_000  # characters of a whole timeline
@@ -150,7 +156,7 @@ def _ruler(band: range, end: int, scale: int, per_unit: Fraction) -> str:
 def _legend(program: Program, unit: str, colour: bool) -> str:
     several = any(len(set(p.placement)) < len(p.placement) for p in program.header.pipes)
     used = [form.letter for form in FORMS if form.letter and (program.table.op == form.op).any()]
-    words = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient"}
+    words = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient", "R": "R recomputation"}
     parts = [words[x] for x in used] + ["numbers are micro-batches" + (", then the stage" if several else "")]
     parts += [f"times in {unit}"] if unit else []
     pipes = []

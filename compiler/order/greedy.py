@@ -2,19 +2,22 @@
 
 Whenever a rank is free, it chooses among its tasks whose inputs have arrived and that no limit forbids. The kind that
 `prefer` names first wins; then the keys decide, then pipe, stage and micro-batch. The order depends on the text alone.
-The cost of recomputation is not counted here, so recomputation never changes an order.
+
+An R is never waited for: a backward that becomes ready before its R has started runs the forward again itself, costs that
+much more, and the R is left out. So R only fills time in which a rank could not run a backward earlier. Where `prefer` does
+not name R, the cost of recomputation is not counted, and recomputation does not change the order.
 
 A limit also reserves places, for every (pipe, stage) in its scope that has forwards left: as many places as one forward
 takes (k where forwards are grouped by k, else 1), minus the micro-batches alive there (forwards without their last
 backward). A forward may not take the places that are reserved for other pairs.
 
-With a limit F - W <= L (or F - B), L at least k times the stages of the rank over all pipes, the scheduler then
-never gets stuck. Proof: suppose that it is stuck, with no task running and no value on its way. Backwards are never limited,
-so every micro-batch alive waits for a forward. In a pipe with a micro-batch alive, take the deepest stage s at which one
-waits. A micro-batch alive at (pipe, s) would wait at a deeper stage, so none is alive there. Then k places are reserved for
-(pipe, s), the forward may start, and the scheduler is not stuck. If nothing is alive anywhere, all places are free. The
-count plus the reserved places never exceeds L: a forward takes the places reserved for it, or unreserved ones; a backward
-frees one place and may reserve one.
+With a limit F - W <= L (or F - B), L at least k times the stages of the rank over all pipes, the scheduler then never gets
+stuck. Proof: suppose that it is stuck, with no task running and no value on its way. Backwards are never limited, and nothing
+waits for an R. So every micro-batch alive waits for a forward. In a pipe with a micro-batch alive, take the deepest stage s at
+which one waits. A micro-batch alive at (pipe, s) would wait at a deeper stage, so none is alive there. Then k places are
+reserved for (pipe, s), the forward may start, and the scheduler is not stuck. If nothing is alive anywhere, all places are
+free. The count plus the reserved places never exceeds L: a forward takes the places reserved for it, or unreserved ones; a
+backward frees one place and may reserve one.
 """
 
 from __future__ import annotations
@@ -32,14 +35,16 @@ from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import evaluate, values_at
 from chimerac.compiler.resolve.spec import GreedyOrder, Spec
 
-F, X, W = 0, 1, 2  # forward, backward (B or I), weight gradient: the parts of a task's number
+F, X = 0, 1  # the kinds of forwards and of backwards, B or I; Scheduler.ops has all kinds
 
 
 @dataclass(slots=True)
 class Counter:
-    """One limit on one scope. reserved: the places reserved for all its (pipe, stage) pairs."""
+    """One limit on one scope. weights: by kind; only_recomputed: it counts only micro-batches that an R runs again;
+    reserved: the places reserved for all its (pipe, stage) pairs."""
 
-    weights: tuple[int, int, int]
+    weights: tuple[int, ...]
+    only_recomputed: bool
     bound: int
     span: Span
     value: int = 0
@@ -49,11 +54,14 @@ class Counter:
 @dataclass(slots=True)
 class Scheduler:
     """The state of the simulation. A task is number kind x keys + key, key = stage x micro-batches + id; a forward over
-    a group has the key of its first micro-batch."""
+    a group has the key of its first micro-batch. left: the tasks not started, without those of kind R."""
 
     spec: Spec
     order: GreedyOrder
     budget: Budget
+    ops: tuple[Op, ...]  # by kind
+    last: int  # the kind of the last backward of a micro-batch, B or W
+    again: int  # the kind R, -1 if there is none
     keys: int
     rank: list[int]  # by key
     cell: list[int]  # by key: pipe x stages + stage
@@ -64,21 +72,19 @@ class Scheduler:
     forwards_left: list[int]  # by cell: micro-batches whose forwards have not started
     alive: list[int]  # by cell: micro-batches alive
     reserved: list[int]  # by cell: places reserved for it
+    to_recompute: list[bool]  # by key: whether an R, or else the backward, has to run the forward again
+    recomputed: list[bool]  # by key: whether an R has
+    left: int
+    tasks: int  # `left` at the beginning
     heaps: list[dict[int, list[tuple[int, int]]]]  # by rank: kind x cells + cell -> ready tasks
-
-    @property
-    def tasks(self) -> int:
-        """How many tasks there are."""
-        forwards = sum(size > 0 for size in self.size)  # of one stage
-        return self.keys * (2 if Op.BWD_WEIGHT in self.order.kinds else 1) + forwards * self.spec.header.stages
 
 
 class SchedulerStuckError(ChimeraError):
-    """The scheduler can start nothing, and tasks are left (E305). sequence: the tasks that each rank has started."""
+    """The scheduler can start nothing, and tasks are left (E305)."""
 
-    def __init__(self, scheduler: Scheduler, sequence: list[list[int]]) -> None:
-        self.scheduler, self.sequence = scheduler, sequence
-        started = sum(map(len, sequence))
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        started = scheduler.tasks - scheduler.left
         message = f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
         super().__init__([Diagnostic("E305", message, scheduler.order.span)])
 
@@ -88,16 +94,15 @@ def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:
     h = spec.header
     scheduler = scheduler_of(spec, order, budget)
     sequence = run(scheduler)
-    if sum(map(len, sequence)) < scheduler.tasks:
-        raise SchedulerStuckError(scheduler, sequence)
+    if scheduler.left:
+        raise SchedulerStuckError(scheduler)
     tasks = np.array([t for stream in sequence for t in stream], np.int64)
     kind, key = np.divmod(tasks, scheduler.keys)
     stage, ids = np.divmod(key, h.micro_batches)
     lists = MicroBatchLists(h.micro_batches)
     forward_of = np.array([lists.number(tuple(range(m, m + max(size, 1)))) for m, size in enumerate(scheduler.size)], np.int64)
     operand = np.where(kind == F, forward_of[ids], ids)
-    split = Op.BWD_WEIGHT in order.kinds
-    op = np.array([Op.FWD, Op.BWD_INPUT if split else Op.BWD, Op.BWD_WEIGHT])[kind]
+    op = np.array(scheduler.ops)[kind]
     offsets = np.concatenate([[0], np.cumsum([len(stream) for stream in sequence])])
     no_overlap = np.zeros(len(tasks), np.int64)
     pipe = _pipe_of(spec)[ids]
@@ -121,51 +126,60 @@ def scheduler_of(spec: Spec, order: GreedyOrder, budget: Budget) -> Scheduler:
     first = np.array([p.micro_batches[0] if p.micro_batches else 0 for p in h.pipes], np.int64)
     placement = np.array([p.placement for p in h.pipes], np.int64)
     rank = placement[pipe, stage]
-    split = Op.BWD_WEIGHT in order.kinds
-    parts = [Op.FWD, Op.BWD_INPUT if split else Op.BWD] + ([Op.BWD_WEIGHT] if split else [])
+    split, recomputes = Op.BWD_WEIGHT in order.kinds, Op.RECOMPUTE in order.kinds
+    ops = (Op.FWD, *([Op.BWD_INPUT, Op.BWD_WEIGHT] if split else [Op.BWD]), *[Op.RECOMPUTE] * recomputes)
     env = {**order.env, "s": stage, "m": ids - first[pipe], "p": pipe, "r": rank}
     key_columns = [values_at(k.value, env, keys, budget) * (-1 if k.larger else 1) for k in order.keys]
-    place = np.repeat([order.kinds.index(op) for op in parts], keys)
-    columns = [np.tile(x, len(parts)) for x in (ids, stage, pipe, *reversed(key_columns))]
+    place = np.repeat([order.kinds.index(op) for op in ops], keys)
+    columns = [np.tile(x, len(ops)) for x in (ids, stage, pipe, *reversed(key_columns))]
     priority = np.empty(len(place), np.int64)
     priority[np.lexsort((*columns, place))] = np.arange(len(place))
-    costs = {op: np.array(getattr(spec.costs, op.name), np.int64)[stage] for op in parts}
+    costs = {op: np.array(spec.costs.of(op), np.int64)[stage] for op in ops}
     local = ids - first[pipe]
     count = np.array([len(p.micro_batches) for p in h.pipes], np.int64)[pipe]
     size = np.where(local % order.group == 0, np.minimum(order.group, count - local), 0)
     costs[Op.FWD] = costs[Op.FWD] * size
     cell = pipe * h.stages + stage
+    to_recompute = np.array(spec.recompute, bool)[pipe, stage] & recomputes
+    tasks = keys * (2 if split else 1) + int((size > 0).sum())
     return Scheduler(
         spec,
         order,
         budget,
+        ops,
+        2 if split else 1,
+        len(ops) - 1 if recomputes else -1,
         keys,
         rank.tolist(),
         cell.tolist(),
         priority.tolist(),
-        np.concatenate([costs[op] for op in parts]).tolist(),
+        np.concatenate([costs[op] for op in ops]).tolist(),
         size[: h.micro_batches].tolist(),
-        _counters(spec, order, parts, budget),
+        _counters(spec, order, ops, budget),
         np.bincount(cell, minlength=len(h.pipes) * h.stages).tolist(),
         [0] * (len(h.pipes) * h.stages),
         [order.group if p.micro_batches else 0 for p in h.pipes for _ in range(h.stages)],
+        to_recompute.tolist(),
+        [False] * keys,
+        tasks,
+        tasks,
         [{} for _ in range(h.ranks)],
     )
 
 
-def _counters(spec: Spec, order: GreedyOrder, parts: list[Op], budget: Budget) -> list[list[Counter]]:
+def _counters(spec: Spec, order: GreedyOrder, ops: tuple[Op, ...], budget: Budget) -> list[list[Counter]]:
     """Return, by cell, the counters of every limit that its tasks count in; cells of one scope share one."""
     h = spec.header
     result: list[list[Counter]] = [[] for _ in range(len(h.pipes) * h.stages)]
     for bound in order.bounds:
-        weights = [bound.weights.get(op, 0) for op in parts] + [0]
+        weights = tuple(bound.weights.get(op, 0) for op in ops)
         shared: dict[tuple[int, ...], Counter] = {}
         for p, pipe in enumerate(h.pipes):
             for s, r in enumerate(pipe.placement) if pipe.micro_batches else ():
                 scope = {"rank": (r,), "stage": (r, s), "pipe": (r, p)}[bound.scope]
                 if scope not in shared:
                     value = evaluate(bound.value, {**order.env, "r": r, "s": s, "p": p}, budget)
-                    shared[scope] = Counter((weights[0], weights[1], weights[2]), int(value), bound.span)
+                    shared[scope] = Counter(weights, Op.RECOMPUTE in bound.weights, int(value), bound.span)
                 shared[scope].reserved += order.group
                 result[p * h.stages + s].append(shared[scope])
     return result
@@ -176,11 +190,16 @@ def blocking_limit(state: Scheduler, task: int, kind: int, cell: int) -> Counter
     size = state.size[task % len(state.size)] if kind == F else 1
     for c in state.counters[cell]:
         weight = c.weights[kind]
-        if weight > 0:
+        if weight > 0 and (not c.only_recomputed or _has_r(state, task, kind)):
             free = c.reserved - state.reserved[cell] if kind == F else 0
             if c.value + weight * (size + free) > c.bound:
                 return c
     return None
+
+
+def _has_r(state: Scheduler, task: int, kind: int) -> bool:
+    """Return whether the task that starts now is an R, or of a micro-batch that an R has run again."""
+    return kind == state.again or state.recomputed[task % state.keys]
 
 
 def _pick(state: Scheduler, rank: int) -> int | None:
@@ -190,6 +209,9 @@ def _pick(state: Scheduler, rank: int) -> int | None:
     cells = len(state.counters)
     state.budget.spend(len(state.heaps[rank]) // 8, state.order.span)
     for index, heap in state.heaps[rank].items():
+        if state.again >= 0 and index // cells == state.again:
+            while heap and not state.to_recompute[heap[0][1] % state.keys]:  # its backward has started before it
+                heapq.heappop(heap)
         if heap and (best is None or heap[0] < best) and not blocking_limit(state, heap[0][1], index // cells, index % cells):
             best, where = heap[0], index
     if best is None:
@@ -200,16 +222,21 @@ def _pick(state: Scheduler, rank: int) -> int | None:
 
 def _start(state: Scheduler, task: int, kind: int, cell: int) -> None:
     """Update the counts for a task that starts."""
-    size = 1
+    size, key = 1, task % state.keys
+    if kind == state.again:
+        state.recomputed[key], state.to_recompute[key] = True, False
+    else:
+        state.left -= 1
     if kind == F:
         size = state.size[task % len(state.size)]
         state.forwards_left[cell] -= size
         state.alive[cell] += size
-    elif kind == W or (kind == X and Op.BWD_WEIGHT not in state.order.kinds):
+    elif kind == state.last:
         state.alive[cell] -= 1
     reserved = max(state.order.group - state.alive[cell], 0) if state.forwards_left[cell] else 0
     for c in state.counters[cell]:
-        c.value += c.weights[kind] * size
+        if not c.only_recomputed or _has_r(state, task, kind):
+            c.value += c.weights[kind] * size
         c.reserved += reserved - state.reserved[cell]
     state.reserved[cell] = reserved
 
@@ -217,12 +244,13 @@ def _start(state: Scheduler, task: int, kind: int, cell: int) -> None:
 def run(state: Scheduler) -> list[list[int]]:
     """Run the scheduler; return every rank's tasks in the order of their starts. Tasks are missing if it gets stuck."""
     h, keys, n = state.spec.header, state.keys, state.spec.header.micro_batches
-    split = Op.BWD_WEIGHT in state.order.kinds
+    split = Op.BWD_WEIGHT in state.ops
+    recompute = state.again * keys  # the number of an R is this and its key; negative if there is none
     first_ids = [m for m in range(n) if state.size[m]]  # of the forwards
     last_stage = keys - n  # keys from here on are of the last stage
-    missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys if split else 0)
+    missing = [1] * keys + [2] * last_stage + [1] * n + [1] * (keys * (len(state.ops) - 2))
     missing[:n] = [0] * n
-    arrival = [0] * (keys * 3)
+    arrival = [0] * (keys * len(state.ops))
     # (time, is a task, rank or task). At one time, first ranks become free, then tasks become ready, then ranks choose.
     events: list[tuple[int, int, int]] = [(0, 1, t) for t in first_ids]
     heapq.heapify(events)
@@ -255,10 +283,15 @@ def run(state: Scheduler) -> list[list[int]]:
             sequence[rank].append(task)
             busy[rank] = True
             end = now + state.cost[task]
+            if kind == X and state.to_recompute[key]:
+                state.to_recompute[key] = False
+                end += state.cost[recompute + key]
             heapq.heappush(events, (end, 0, rank))
             if kind == F:
                 successors = [task + n] if key < last_stage else []
                 successors += range(task + keys, task + keys + state.size[task % n])
+                if recompute >= 0 and state.to_recompute[key]:
+                    successors += range(recompute + key, recompute + key + state.size[task % n])
             elif kind == X:
                 successors = [task - n] if key >= n else []
                 successors += [task + keys] if split else []

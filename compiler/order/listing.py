@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from chimerac.chimera_ir import limits
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span, refuse
-from chimerac.compiler.order.listing_state import NUMBERS, PHASE, WEIGHT_GRADIENT, Cell, Rank
+from chimerac.compiler.order.listing_state import NUMBERS, PHASE, RECOMPUTATION, WEIGHT_GRADIENT, Cell, Rank
 from chimerac.compiler.order.ordered import MicroBatchLists, Ordered, task_program
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.expressions import Env, evaluate, scalar, values_of
@@ -22,7 +22,7 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import expression
 from chimerac.compiler.syntax.walk import names_in
 
-_COMPLETE = bytes([0b0011, 0b1101])  # bits of the kinds listed: F and B; F, I and W
+_COMPLETE = bytes([0b00011, 0b01101, 0b10011, 0b11101])  # bits of the kinds listed: F and B; F, I and W; with R or without
 MAX_FOUND = 6  # findings about full and split backwards of one micro-batch: such an error usually affects many ranks
 MAX_NOTED = 5  # other stages that omit the same kinds, which a finding lists
 
@@ -165,6 +165,8 @@ class _Lister:
             held = f"0 .. {count - 1}" if count else "none"
             message = f"rank {rank.number} lists {a.kind.name} of {name} s{cell.stage}, micro-batch {named}; it has {held}"
             help = f"each task is listed once: {a.kind.name} for {count} micro-batches in all"
+            if kind == RECOMPUTATION:
+                help = "each micro-batch is recomputed at most once, before its backward"
             raise refuse("E306", message, a.span, label, help=help)
         return first, last
 
@@ -217,7 +219,7 @@ def _missing(spec: Spec, order: ListingOrder, ranks: list[Rank]) -> list[Diagnos
                 continue
             name = f"{spec.header.pipes[cell.pipe].name} s{cell.stage}"
             bits = np.frombuffer(cell.listed, np.uint8)
-            forward, full, inputs, weights = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
+            forward, full, inputs, weights, _ = ((bits & 1 << kind).astype(bool) for kind in LETTERS)
             half_i, half_w = inputs & ~weights & ~full, weights & ~inputs & ~full
             parts = {"F": ~forward, "B": ~full & ~inputs & ~weights, "W": half_i, "I": half_w}
             kinds_by_mask: dict[bytes, list[str]] = {}

@@ -11,41 +11,46 @@ from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler.resolve.spec import KINDS
 
 FULL_BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = int(Op.BWD), int(Op.BWD_INPUT), int(Op.BWD_WEIGHT)
+RECOMPUTATION = int(Op.RECOMPUTE)
 NUMBERS = {letter: int(op) for letter, op in KINDS.items()}
-# The phase of each kind: 0 forward, 1 backward, 2 weight gradient. B and I are both the backward of a micro-batch.
-PHASE = (0, 1, 1, 2)
-# By kind: the bits of all kinds of its phase.
-_SAME_PHASE = (0b0001, 0b0110, 0b0110, 0b1000)
-# By kind, tables for bytearray.translate. They replace each byte by the byte with the kind's bit set, or by the bits of the
-# kind's phase that it has.
-_WITH_KIND = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(4))
-_BITS_OF_PHASE = tuple(bytes(b & same for b in range(256)) for same in _SAME_PHASE)
+# The phase of each kind: 0 forward, 1 backward, 2 weight gradient, 3 recomputation. B and I are both the backward of a
+# micro-batch.
+PHASE = (0, 1, 1, 2, 3)
+# By phase: the bits of the kinds after which a micro-batch needs no task of the phase. After its backward a micro-batch
+# needs no recomputation.
+_DONE = (0b00001, 0b00110, 0b01000, 0b10110)
+# By kind: the phases of which a task of the kind completes a micro-batch.
+_PHASES = tuple(tuple(phase for phase, done in enumerate(_DONE) if done >> kind & 1) for kind in range(len(PHASE)))
+# Tables for bytearray.translate. By kind: each byte with the kind's bit set. By phase: the bits of `_DONE` that it has.
+_WITH_KIND = tuple(bytes(b | 1 << kind for b in range(256)) for kind in range(len(PHASE)))
+_BITS_DONE = tuple(bytes(b & done for b in range(256)) for done in _DONE)
 
 
 @dataclass(slots=True)
 class Cell:
     """What one rank has listed of a stage of a pipe.
 
-    listed: for each micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch without a task of it;
-    pending: the micro-batches with I and without W, each with the number of its I on the rank; meanings: id() of an action ->
-    the number of its meaning in this cell.
+    listed: for each micro-batch of the pipe, a bit per kind; next: for each phase, the first micro-batch without a task of it
+    that still needs one; pending: the micro-batches with I and without W, each with the number of its I on the rank;
+    meanings: id() of an action -> the number of its meaning in this cell.
     """
 
     pipe: int
     stage: int
     micro_batches: tuple[int, ...]
     listed: bytearray
-    next: list[int] = field(default_factory=lambda: [0, 0, 0])
+    next: list[int] = field(default_factory=lambda: [0] * len(_DONE))
     pending: OrderedDict[int, int] = field(default_factory=OrderedDict)
     meanings: dict[int, int] = field(default_factory=dict)
 
     def advance(self, kind: int) -> None:
-        """Advance `next` past the micro-batches that are listed."""
-        listed, same, following = self.listed, _SAME_PHASE[kind], self.next[PHASE[kind]]
-        count = len(listed)
-        while following < count and listed[following] & same:
-            following += 1
-        self.next[PHASE[kind]] = following
+        """Advance `next` past the micro-batches that are listed, after tasks of a kind."""
+        listed, count = self.listed, len(self.listed)
+        for phase in _PHASES[kind]:
+            done, following = _DONE[phase], self.next[phase]
+            while following < count and listed[following] & done:
+                following += 1
+            self.next[phase] = following
 
 
 @dataclass(slots=True)
@@ -108,7 +113,9 @@ class Rank:
             low, high = min(following), max(following) + 1
             if high - low != len(following) or high > len(cell.listed) or (kind == FULL_BACKWARD and input_positions):
                 return False
-            if any(cell.listed[low:high].translate(_BITS_OF_PHASE[kind])):
+            if any(cell.listed[low:high].translate(_BITS_DONE[PHASE[kind]])):
+                return False
+            if kind == RECOMPUTATION and not _is_before_backwards(cell, positions, places):
                 return False
             listed_ids[kind, key] = following
         width, inputs = 2 * len(actions), [k for k, (_, kind, _) in enumerate(actions) if kind == INPUT_GRADIENT]
@@ -135,3 +142,15 @@ class Rank:
         self.inputs += repetitions * len(inputs)
         self.rows += rows
         return True
+
+
+def _is_before_backwards(cell: Cell, positions: list[int], places: dict[tuple[int, int], list[int]]) -> bool:
+    """Return whether each next recomputation of a repeated body is of a micro-batch whose backward comes later.
+
+    positions: of the recomputations in the body; places: of all its tasks, by kind and cell.
+    """
+    backwards = sorted(places.get((FULL_BACKWARD, id(cell)), []) + places.get((INPUT_GRADIENT, id(cell)), []))
+    lead = cell.next[PHASE[RECOMPUTATION]] - cell.next[PHASE[FULL_BACKWARD]]
+    if len(positions) < len(backwards):
+        return False
+    return lead >= len(backwards) or (lead >= 0 and all(r < b for r, b in zip(positions, backwards, strict=False)))

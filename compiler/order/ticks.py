@@ -57,11 +57,11 @@ def order_with_ties(spec: Spec, order: TicksOrder, budget: Budget) -> tuple[Orde
     Raises ChimeraError: E301 a task without a formula, E302 a task with two.
     """
     h, lists = spec.header, MicroBatchLists(spec.header.micro_batches)
-    placed, remaining = [], 4 * h.stages * h.micro_batches
+    placed, remaining = [], len(KINDS) * h.stages * h.micro_batches
     for number, f in enumerate(order.formulas):
         placed.append(_place(spec, lists, number, f, budget))
         remaining -= len(placed[-1].each_id)
-        if remaining < 0:  # more than all tasks of all four kinds: some task has been placed twice
+        if remaining < 0:  # more than all tasks of all kinds: some task has been placed twice
             break
     _check_complete(spec, order, placed, budget)
     formula = np.concatenate([np.full(len(p.stage), p.formula) for p in placed])
@@ -120,7 +120,7 @@ def _groups(f: Formula, count: int, budget: Budget) -> tuple[Ints, Ints, Ints]:
 
 
 def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], budget: Budget) -> None:
-    """Check that every (stage, micro-batch) of every pipe has one forward, and one B or one I and one W."""
+    """Check that every (stage, micro-batch) of every pipe has one forward, one B or one I and one W, and at most one R."""
     h = spec.header
     found: list[Diagnostic] = []
     by_pipe: dict[int, list[_FormulaTasks]] = {}
@@ -129,11 +129,11 @@ def _check_complete(spec: Spec, order: TicksOrder, placed: list[_FormulaTasks], 
     for p, pipe in enumerate(h.pipes):
         pipe_tasks = by_pipe.get(p, [])
         first, count = (pipe.micro_batches[0] if pipe.micro_batches else 0), len(pipe.micro_batches)
-        counts = np.zeros((4, h.stages, count), np.int64)
+        counts = np.zeros((len(KINDS), h.stages, count), np.int64)
         for x in pipe_tasks:
             np.add.at(counts[x.op], (x.each_stage, x.each_id - first), 1)
         found += _duplicate_findings(spec, order, pipe_tasks, counts, p)
-        forward, full, inputs, weights = counts > 0
+        forward, full, inputs, weights, _ = counts > 0
         for missing, what, example in (
             (~forward, "F", "F(s, m) at s + m"),
             (~full & ~inputs & ~weights, "B", "B(s, m) at ..., or I and W"),

@@ -47,7 +47,7 @@ def check_order(s: n.Order, scope: Scope, families: Mapping[str, n.PipeDecl], fo
 
 def _check_kind(kind: n.Binder, found: list[Diagnostic]) -> None:
     if kind.name not in KINDS:
-        kinds = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone"
+        kinds = "F is a forward, B a backward, I its input gradient alone, W its weight gradient alone, R a recomputation"
         help = f"did you mean '{meant}'?" if (meant := kind_of_alias(kind.name)) else kinds
         found.append(Diagnostic("E201", f"unknown kind of task '{kind.name}'", kind.span, help=help))
 
@@ -74,9 +74,11 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
     names = [k.name for k in s.prefer]
     for kind in (k for i, k in enumerate(s.prefer) if k.name in names[:i]):
         found.append(Diagnostic("E207", f"'{kind.name}' is preferred twice", kind.span, help="keep one of them"))
-    if names and set(names) not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
+    if names and set(names) - {"R"} not in ({"F", "B"}, {"F", "I", "W"}) and set(names) <= set(KINDS):
         message = f"prefer names {', '.join(names)}; a backward is B, or I and W"
-        found.append(Diagnostic("E202", message, s.prefer[0].span, help="write: prefer B, F or: prefer I, F, W"))
+        again = ", R" if "R" in names else ""
+        help = f"write: prefer B, F{again} or: prefer I, F, W{again}"
+        found.append(Diagnostic("E202", message, s.prefer[0].span, help=help))
     inner = with_hints(_with_integers(scope, GREEDY_NAMES), _IN_KEY)
     for name in (x for x in GREEDY_NAMES if x in scope):
         message = f"'{name}' means stage, micro-batch, pipe or rank in a greedy order"
@@ -100,7 +102,12 @@ def _check_greedy(s: n.Greedy, scope: Scope, found: list[Diagnostic]) -> None:
             not_ordered = [k for k in limit_weights(e.left) or () if names and k not in names]
             if not_ordered and set(names) <= set(KINDS):
                 message = f"the limit counts {not_ordered[0]}, and the order has no such tasks: it prefers {', '.join(names)}"
-                found.append(Diagnostic("E202", message, limit.span))
+                help = f"write: prefer {', '.join(names)}, R" if not_ordered[0] == "R" else ""
+                found.append(Diagnostic("E202", message, limit.span, help=help))
+            if {"F", "R"} <= set(limit_weights(e.left) or ()):
+                message = "a limit counts F or R, not both: with R it counts only micro-batches that have an R"
+                help = "write two limits: limit F - B <= D for activations, limit R - B <= 1 for what R keeps"
+                found.append(Diagnostic("E202", message, limit.span, help=help))
             named = {"rank": ("r",), "stage": ("r", "s"), "pipe": ("r", "p")}[limit.scope]
             check(e.right, with_hints(_with_integers(scope, named), _IN_LIMIT), "integer", found)
 

@@ -24,7 +24,7 @@ def not_a_limit(e: n.Expr, span: Span) -> Diagnostic:
         duplicate = next((k for k in KINDS if names.count(k) > 1), None)
         if duplicate and set(names) <= set(KINDS):
             return Diagnostic("E202", f"the limit counts {duplicate} twice", span, help="name each kind once: limit F - W <= D")
-    help = "write counts of F, B, I, W on the left: limit F - W <= D"
+    help = "write counts of F, B, I, W, R on the left: limit F - W <= D"
     if isinstance(e, n.Binary) and isinstance(e.left, n.Name) and e.left.name in LIMITS:
         help = f"the limit of {e.left.name} is written outside the order block; here counts are limited: limit F - B <= D"
     return Diagnostic("E202", "a limit is counts <= an integer", span, help=help)

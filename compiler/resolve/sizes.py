@@ -45,7 +45,7 @@ def limits_of(schedule: n.Schedule, env: Env, budget: Budget) -> dict[str, int]:
 
 
 def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Costs:
-    """Return the costs of tasks: F = I = W = 1 unless given, B = I + W unless given."""
+    """Return the costs of tasks: F = I = W = 1 unless given, B = I + W unless given, R = F unless given."""
     values: dict[str, tuple[int, ...]] = {}
     for cost in all_costs(schedule):
         at = np.arange(stages, dtype=np.int64)
@@ -62,7 +62,8 @@ def costs_of(schedule: n.Schedule, env: Env, stages: int, budget: Budget) -> Cos
     ones = (1,) * stages
     inputs, weights = values.get("I", ones), values.get("W", ones)
     sums = tuple(i + w for i, w in zip(inputs, weights, strict=True))
-    return Costs(values.get("F", ones), values.get("B", sums), inputs, weights, values.get("hop", (0,))[0])
+    hop = values.get("hop", (0,))[0]
+    return Costs(values.get("F", ones), values.get("B", sums), inputs, weights, hop, RECOMPUTE=values.get("R", ()))
 
 
 def all_costs(schedule: n.Schedule) -> Iterator[n.Cost]:

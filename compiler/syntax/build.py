@@ -24,7 +24,7 @@ def token_span(source: Source, t: Token) -> Span:
     return Span(source, line, column, t.end_line or line, t.end_column or column + len(t))
 
 
-_EXPECTED = "expected F, B, I or W, then the pipe"
+_EXPECTED = "expected F, B, I, W or R, then the pipe"
 
 
 @dataclass(frozen=True, slots=True)

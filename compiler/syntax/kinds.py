@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-TASKS = ("F", "B", "I", "W")
+TASKS = ("F", "B", "I", "W", "R")
 _ALIASES = {
     "F": ("f", "fwd", "fw", "forward", "forwards"),
     "B": ("b", "bwd", "bw", "backward", "backwards"),
     "I": ("i", "bi", "bx", "dgrad", "bwd_input", "backward_input", "input_gradient"),
     "W": ("w", "bw_weight", "wgrad", "bwd_weight", "backward_weight", "weight_gradient"),
+    "R": ("rc", "rf", "recomp", "recomputation", "recompute_forward", "checkpoint"),
 }
 
 

@@ -25,9 +25,17 @@ def check_dataflow(index: ProgramIndex) -> list[Diagnostic]:
         found += _order_findings(
             index, index.input_gradient, index.weight_gradient, "the weight gradient comes before the input gradient"
         )
-        found += _overlap_findings(index, index.forward, index.input_gradient) + _overlap_findings(
-            index, index.input_gradient, index.weight_gradient
+        found += _order_findings(index, index.forward, index.recomputation, "the recomputation comes before its forward")
+        found += _order_findings(
+            index, index.recomputation, index.input_gradient, "the backward comes before the recomputation that it reads"
         )
+        for maker, reader in (
+            (index.forward, index.input_gradient),
+            (index.input_gradient, index.weight_gradient),
+            (index.forward, index.recomputation),
+            (index.recomputation, index.input_gradient),
+        ):
+            found += _overlap_findings(index, maker, reader)
     for value in Value:
         if value == Value.act or index.header.kind == "training":
             found += _value_findings(index, value)

@@ -12,8 +12,8 @@ from chimerac.chimera_ir.program import Ints, Program
 
 MAX_FOUND = 10  # the most findings of one kind that a check reports
 
-# Indices into ProgramIndex.tasks: the kind of work. A BWD does the last two.
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
+# Indices into ProgramIndex.tasks: the kind of work. A BWD makes both gradients.
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, RECOMPUTATION = 0, 1, 2, 3
 
 
 class ProgramIndex:
@@ -49,12 +49,13 @@ class ProgramIndex:
         return np.flatnonzero(selected[self.op])
 
     @cached_property
-    def tasks(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints], tuple[Ints, Ints]]:
-        """Return the entries of forwards, input gradients and weight gradients."""
+    def tasks(self) -> tuple[tuple[Ints, Ints], ...]:
+        """Return the entries of forwards, input gradients, weight gradients and recomputations."""
         return (
             self.entries(self.rows(Op.FWD)),
             self.entries(self.rows(Op.BWD, Op.BWD_INPUT)),
             self.entries(self.rows(Op.BWD, Op.BWD_WEIGHT)),
+            self.entries(self.rows(Op.RECOMPUTE)),
         )
 
     def by_key(self, entries: tuple[Ints, Ints]) -> Ints:
@@ -75,6 +76,10 @@ class ProgramIndex:
     @cached_property
     def weight_gradient(self) -> Ints:
         return self.by_key(self.tasks[WEIGHT_GRADIENT])
+
+    @cached_property
+    def recomputation(self) -> Ints:
+        return self.by_key(self.tasks[RECOMPUTATION])
 
     def value_instruction_entries(self, op: Op, value: Value) -> tuple[Ints, Ints]:
         """Return (row, key) of the SENDs, RECVs or FREEs of one kind of value."""

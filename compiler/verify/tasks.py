@@ -1,4 +1,7 @@
-"""Is every task in the program exactly once, on the rank of its stage? (E410 missing, E411 twice, E412 wrong rank)"""
+"""Is every task in the program exactly once, on the rank of its stage? (E410 missing, E411 twice, E412 wrong rank)
+
+A recomputation may be missing. It is for a forward with `recompute` (E413).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,20 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import Diagnostic
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import Ints
-from chimerac.compiler.verify.index import FORWARD, INPUT_GRADIENT, MAX_FOUND, WEIGHT_GRADIENT, ProgramIndex
+from chimerac.chimera_ir.program import RECOMPUTE, Ints
+from chimerac.compiler.verify.index import FORWARD, INPUT_GRADIENT, MAX_FOUND, RECOMPUTATION, WEIGHT_GRADIENT, ProgramIndex
 
-_WHAT = {FORWARD: "forward", INPUT_GRADIENT: "input gradient", WEIGHT_GRADIENT: "weight gradient"}
+_WHAT = {
+    FORWARD: "forward",
+    INPUT_GRADIENT: "input gradient",
+    WEIGHT_GRADIENT: "weight gradient",
+    RECOMPUTATION: "recomputation",
+}
 
 
 def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
-    """Return findings for every (replica, stage, micro-batch) without one forward, one input and one weight gradient."""
+    """Return findings for every (replica, stage, micro-batch) without one forward, one input and one weight gradient, and
+    for recomputations that are there twice or whose forward keeps everything."""
     required = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if index.header.kind == "training" else (FORWARD,)
     counts = {what: np.bincount(index.tasks[what][1], minlength=index.key_count) for what in required}
     found: list[Diagnostic] = []
@@ -22,18 +31,38 @@ def check_exactly_once(index: ProgramIndex) -> list[Diagnostic]:
         for key in np.flatnonzero(counts[what] != 1)[:MAX_FOUND].tolist():
             found.append(_count_finding(index, what, key, counts, rows[keys == key].tolist()))
         found += _rank_findings(index, rows, keys)
+    if index.header.kind == "training":
+        found += _recomputation_findings(index)
     return list(dict.fromkeys(found))  # a full backward is found for both its gradients: report it once
 
 
 def _count_finding(index: ProgramIndex, what: int, key: int, counts: dict[int, Ints], rows: list[int]) -> Diagnostic:
     """Return the finding for a task that is missing or in the program several times. A full backward is named as one task."""
-    same_count = what != FORWARD and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
+    same_count = what in (INPUT_GRADIENT, WEIGHT_GRADIENT) and counts[INPUT_GRADIENT][key] == counts[WEIGHT_GRADIENT][key]
     is_full_backward = same_count and all(index.op[row] == Op.BWD for row in rows)
     name = f"the {'backward' if is_full_backward else _WHAT[what]} of {index.name(key)}"
     if not rows:
         return Diagnostic("E410", f"{name} is missing", help=f"add it on rank {index.owner[key]}, where its stage is placed")
+    return _twice_finding(index, name, rows)
+
+
+def _twice_finding(index: ProgramIndex, name: str, rows: list[int]) -> Diagnostic:
     places = tuple(index.program.place(row) for row in rows[:4])
     return Diagnostic("E411", f"{name} is in the program {len(rows)} times", notes=places, help="keep one of them")
+
+
+def _recomputation_findings(index: ProgramIndex) -> list[Diagnostic]:
+    rows, keys = index.tasks[RECOMPUTATION]
+    found = []
+    for key in np.flatnonzero(np.bincount(keys, minlength=index.key_count) > 1)[:MAX_FOUND].tolist():
+        name = f"the {_WHAT[RECOMPUTATION]} of {index.name(key)}"
+        found.append(_twice_finding(index, name, rows[keys == key].tolist()))
+    forward, flags = index.forward[keys], index.program.table.flags
+    place = index.program.place
+    for i in np.flatnonzero((forward >= 0) & (flags[forward] & RECOMPUTE == 0))[:MAX_FOUND].tolist():
+        message = f"{place(int(rows[i]))}: its forward keeps everything: {place(int(forward[i]))}"
+        found.append(Diagnostic("E413", message, help="remove it, or write 'recompute' after the forward"))
+    return found + _rank_findings(index, rows, keys)
 
 
 def _rank_findings(index: ProgramIndex, rows: Ints, keys: Ints) -> list[Diagnostic]:

@@ -44,7 +44,7 @@ def blocks(op: Op) -> Condition | None:
             return "values"
         case Op.SEND:
             return "window"
-        case Op.BWD_WEIGHT | Op.RECV | Op.ALLREDUCE | Op.FREE:
+        case Op.BWD_WEIGHT | Op.RECOMPUTE | Op.RECV | Op.ALLREDUCE | Op.FREE:
             return None
         case _:
             assert_never(op)
@@ -60,7 +60,7 @@ def completion_of(op: Op) -> Literal["", "message", "collective"]:
     number of its own beside that of the distinct instruction.
     """
     match op:
-        case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.FREE:
+        case Op.FWD | Op.BWD | Op.BWD_INPUT | Op.BWD_WEIGHT | Op.RECOMPUTE | Op.FREE:
             return ""
         case Op.SEND | Op.RECV:
             return "message"

@@ -49,9 +49,8 @@ def _header(program: Program) -> Iterator[str]:
     duplicate = next((name for name, times in Counter(pipe.name for pipe in h.pipes).items() if times > 1), None)
     if duplicate is not None:
         yield f"pipe {duplicate} is defined twice"
-    for kind in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT"):
-        costs = getattr(program.costs, kind)
-        if len(costs) != h.stages:
+    for kind, costs in program.costs.given().items():
+        if kind != "hop" and len(costs) != h.stages:
             yield f"the costs of {kind} are given for {len(costs)} stages, but the program has {h.stages}"
     groups = [stage_group(s) for s in range(h.stages)] + [t.name for t in h.tied]
     if len(set(groups)) < len(groups):

@@ -65,7 +65,11 @@ def _parser() -> Parser:
     parser.add_argument("--report", action="store_true", help="write the table and the report of what is done, and run nothing")
     parser.add_argument("--retry-failed", action="store_true", help="run the runs that failed again")
     parser.add_argument("--work-dir", metavar="PATH", help=f"where results are written (default: ${WORK_DIR}, or this folder)")
-    parser.add_argument("--slurm", metavar="CLUSTER", help="write SLURM scripts instead, for the cluster of this YAML file")
+    parser.add_argument(
+        "--slurm",
+        metavar="CLUSTER",
+        help="write SLURM scripts instead, for the cluster of this file (docs/examples/slurm/cluster.sh)",
+    )
     parser.add_argument("--submit", action="store_true", help="with --slurm: submit the scripts too")
     return parser
 
@@ -113,7 +117,7 @@ class Job:
     def _to_slurm(self, options: argparse.Namespace, cluster: Cluster) -> int:
         scripts = write_scripts(self.runs, self.experiment, cluster, self.folder, options.retry_failed)
         print(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {self.folder / 'submit.sh'}", file=sys.stderr)
-        return 1 if options.submit and submit(scripts) else 0
+        return 1 if options.submit and submit(scripts, cluster) else 0
 
     def _report(self) -> int:
         found = results(self.runs, self.experiment.discard)

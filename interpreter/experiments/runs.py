@@ -16,7 +16,7 @@ from chimerac.interpreter.experiments.file import Experiment
 from chimerac.interpreter.experiments.grid import RunValues
 from chimerac.interpreter.launch.config import as_yaml, convert
 from chimerac.interpreter.launch.options import settings_of
-from chimerac.interpreter.launch.plan import TRANSPORT
+from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.pipeline.programs import predicted_times
@@ -143,7 +143,7 @@ def _planned(values: RunValues, varied: Collection[str]) -> Planned:
     settings = settings_of({name: convert(name, value, strict=True) for name, value in values.settings.items()})
     plan = make_plan(settings)
     program, header = plan.program, plan.program.header
-    times = plan.predicted or predicted_times(program.with_header(machine=TRANSPORT))
+    times = plan.predicted or predicted_times(program.with_header(machine=PROCESSES))
     micro_batches = header.micro_batches * header.width * settings.accumulate
     samples = micro_batches * samples_per_micro_batch(program, settings.micro_batch)
     seconds = None if settings.timed is None else times.makespan * settings.timed / 1000

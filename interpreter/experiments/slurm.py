@@ -1,120 +1,105 @@
-"""SLURM: a script for each run of an experiment, and their submission. What differs between clusters is in one YAML file."""
+"""SLURM: a script for each run of an experiment, and their submission.
+
+What differs between clusters is in one file of bash, the same for every job of the project: docs/examples/slurm/cluster.sh.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean
-from chimerac.chimera_ir.files import read, write
+from chimerac.chimera_ir.files import reason, write
 from chimerac.interpreter.experiments.file import Experiment
 from chimerac.interpreter.experiments.local import SCRIPT, state_of
 from chimerac.interpreter.experiments.runs import Run
-from chimerac.interpreter.launch.config import expected, mapping_of, short
 
 MARGIN_MINUTES = 10  # of a job, beyond the longest time of its run: ranks start, and nodes are prepared
-ANSWER_S = 60.0  # how long sbatch and squeue may take
-
+ANSWER_S = 60.0  # how long sbatch, squeue and the file of a cluster may take
+READ_CLUSTER = """
+set -e
+. "$1" >&2
+printf '%s\\0' "${ACCOUNT:-}" "${PARTITION:-}" "${RANKS_PER_NODE:-}" "${CHIMERAC_WORK_DIR:-}" "${SBATCH_OPTIONS[@]}"
+"""
 SCRIPT_TEXT = """\
 #!/bin/bash
 # {title}
-{options}
+#SBATCH --job-name=chimerac-{experiment}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --time={minutes_of_job}
+#SBATCH --signal=TERM@60
+#SBATCH --output={output}
 set -euo pipefail
 cd {folder}
-{setup}
+. {cluster}
+if [ -n "${{MODULES:-}}" ]; then
+    # shellcheck disable=SC2086  # several modules
+    module load $MODULES
+fi
+python=${{PYTHON:-python}}
 first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
-exec {python} -m chimerac.interpreter.experiments.execute {run} {discard} {minutes:g} \\
-    srun --ntasks-per-node=1 --kill-on-bad-exit=1 {python} -m chimerac.interpreter.launch.launcher \\
+exec "$python" -m chimerac.interpreter.experiments.execute {run} {discard} {minutes:g} \\
+    srun --ntasks-per-node=1 --kill-on-bad-exit=1 "$python" -m chimerac.interpreter.launch.launcher \\
     --nnodes {nodes} --nproc-per-node {ranks_per_node} \\
     --rdzv-backend c10d --rdzv-endpoint "$first_node:$port" --rdzv-id "$SLURM_JOB_ID" \\
     {script} --config {config}
 """
 
 
-class Cluster(BaseModel):
-    """What differs between clusters.
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the file of a cluster says. ranks_per_node: at most; options: of sbatch; work_dir: where results are written."""
 
-    account, partition: of sbatch; modules: to load; setup: further lines of shell before a run, such as the activation of a
-    virtual environment; python: the command; ranks_per_node: at most; interface: between nodes, for gloo and NCCL;
-    work_dir: where results are written; data_dir: where data lies; sbatch: further options of sbatch, without their dashes.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    account: str | None = None
-    partition: str | None = None
-    modules: Sequence[str] = ()
-    setup: Sequence[str] = ()
-    python: str = "python"
-    ranks_per_node: Annotated[int, Field(ge=1)] = 1
-    interface: str | None = None
-    work_dir: str | None = None
-    data_dir: str | None = None
-    sbatch: Mapping[str, str | int | None] = Field(default_factory=dict)
+    path: Path
+    ranks_per_node: int
+    options: tuple[str, ...]
+    work_dir: str
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the cluster of a file. Raises ValueError, whose message names the file, the key and what is wrong."""
+    """Return the cluster of a file, which bash reads. Raises ValueError, whose message names the file and what is wrong."""
     try:
-        content = mapping_of(path, read(path))
-        return Cluster.model_validate_json(json.dumps(content), strict=True)
-    except ChimeraError as error:
-        raise ValueError(error.diagnostics[0].message) from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        keys = ": ".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            raise ValueError(f"{path}: unknown key '{keys}'; {did_you_mean(keys, Cluster.model_fields)}") from None
-        raise ValueError(f"{path}: {keys}: expected {expected(first)}, found {short(first['input'])}") from None
+        command = ["bash", "-c", READ_CLUSTER, "bash", str(path.absolute())]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"{path}: bash cannot read it: {error}") from None
+    if completed.returncode:
+        raise ValueError(f"{path}: bash cannot read it: {completed.stderr.strip() or f'status {completed.returncode}'}")
+    account, partition, ranks, work_dir, *options = completed.stdout.split("\0")[:-1]
+    if not ranks.isdecimal() or int(ranks) < 1:
+        what = f"RANKS_PER_NODE is '{ranks}'" if ranks else "RANKS_PER_NODE is empty"
+        raise ValueError(f"{path}: {what}: give the largest number of ranks of a node, such as RANKS_PER_NODE=1")
+    options += [f"--account={account}"] if account else []
+    options += [f"--partition={partition}"] if partition else []
+    return Cluster(path.absolute(), int(ranks), tuple(option for option in options if option), work_dir)
 
 
 def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
-    """Return the batch script of a run. All nodes have as many ranks as each other."""
+    """Return the batch script of a run. All its nodes have as many ranks as each other."""
     per_node = next(n for n in range(min(cluster.ranks_per_node, run.ranks), 0, -1) if run.ranks % n == 0)
-    nodes = run.ranks // per_node
-    options: dict[str, str | int | None] = {
-        "job-name": f"chimerac-{experiment.name}",
-        "account": cluster.account,
-        "partition": cluster.partition,
-        "nodes": nodes,
-        "ntasks-per-node": 1,
-        "exclusive": "",
-        "time": round(experiment.minutes) + MARGIN_MINUTES,
-        "signal": "TERM@60",
-        "output": str(run.folder / "slurm-%j.log"),
-        **cluster.sbatch,
-    }
-    setup = [*(f"module load {shlex.quote(module)}" for module in cluster.modules), *cluster.setup]
-    variables = {"CHIMERAC_WORK_DIR": cluster.work_dir, "CHIMERAC_DATA_DIR": cluster.data_dir}
-    variables |= {"GLOO_SOCKET_IFNAME": cluster.interface, "NCCL_SOCKET_IFNAME": cluster.interface}
-    setup += [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value is not None]
     return SCRIPT_TEXT.format(
         title=run.title,
-        options="\n".join(_option(name, value) for name, value in options.items() if value is not None),
+        experiment=experiment.name,
+        nodes=run.ranks // per_node,
+        minutes_of_job=round(experiment.minutes) + MARGIN_MINUTES,
+        output=run.folder / "slurm-%j.log",
         folder=shlex.quote(os.getcwd()),
-        setup="\n".join(setup),
-        python=shlex.quote(cluster.python),
+        cluster=shlex.quote(str(cluster.path)),
         run=shlex.quote(str(run.folder)),
         discard=experiment.discard,
         minutes=experiment.minutes,
-        nodes=nodes,
         ranks_per_node=per_node,
         script=shlex.quote(str(SCRIPT)),
         config=shlex.quote(str(run.config)),
     )
-
-
-def _option(name: str, value: str | int | None) -> str:
-    return f"#SBATCH --{name}={value}" if value != "" else f"#SBATCH --{name}"
 
 
 def write_scripts(
@@ -133,20 +118,21 @@ def write_scripts(
         path = run.folder / "job.sbatch"
         write(script_of(run, experiment, cluster), str(path))
         found.append((run, path))
-    lines = "".join(f"sbatch {shlex.quote(str(path))}\n" for _, path in found)
+    lines = "".join(f"{shlex.join([*_command(cluster), str(path)])}\n" for _, path in found)
     write(f"#!/bin/sh\n{lines}", str(folder / "submit.sh"))
     return found
 
 
-def submit(scripts: Sequence[tuple[Run, Path]]) -> int:
+def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
     """Submit the scripts with sbatch, record the job of each run, and return how many were refused."""
     refused = 0
     for run, path in scripts:
         try:
-            command = ["sbatch", "--parsable", str(path)]
-            completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
+            command = [*_command(cluster), "--parsable"]
+            completed = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=ANSWER_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            print(f"{run.title}: sbatch cannot be run: {error}", file=sys.stderr)
+            why = reason(error).lower() if isinstance(error, OSError) else str(error)
+            print(f"{run.title}: sbatch cannot be run: {why}", file=sys.stderr)
             return refused + 1
         if completed.returncode:
             refused += 1
@@ -156,6 +142,11 @@ def submit(scripts: Sequence[tuple[Run, Path]]) -> int:
         write(f"{job}\n", str(run.folder / "job"))
         print(f"{run.title}: job {job}", file=sys.stderr)
     return refused
+
+
+def _command(cluster: Cluster) -> list[str]:
+    """Return the command that submits a script, without the script."""
+    return ["sbatch", *cluster.options]
 
 
 def _is_queued(run: Run) -> bool:

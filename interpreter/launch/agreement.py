@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 NOT_COMPARED = {"log_file", "tensorboard"}  # only rank 0 writes them
-# The program and the data that result from these settings are compared instead.
-COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "data"}
+# The program, its partition and the data that result from these settings are compared instead.
+COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "split", "partition", "data"}
 HELP = "start every rank with the same files, options and versions"
 
 # Something made from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import partial
 
-from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Machine, Program
 from chimerac.compiler import compile_schedule, evaluation_of, load_program
-from chimerac.compiler.analyze.memory import memory
-from chimerac.compiler.lower.relower import arranged
-from chimerac.compiler.pipeline import verify_program
-from chimerac.compiler.verify import findings
-from chimerac.interpreter.launch.plan import TRANSPORT, Plan, RankBytes, arrange_command, check_kind, wrong_machine
+from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
+from chimerac.interpreter.launch.plan import Plan, RankBytes, check_kind
 from chimerac.interpreter.launch.settings import RunSettings
-from chimerac.interpreter.pipeline.programs import predicted_times, with_depth
+from chimerac.interpreter.launch.workloads import with_partition
+from chimerac.interpreter.pipeline.programs import check_machine, predicted_times, with_depth
 
 
 def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again."""
-    program = load_program(settings.schedule) if is_compiled else _compile(settings)
+    program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings))
     check_kind(program)
     if settings.loopback:
         return plan_of(program, timed=False, machine=settings.machine)
-    _check_machine(program, settings)
-    return plan_of(program, timed=settings.timed is not None, machine=TRANSPORT)
+    path, ranks = settings.schedule, f"ranks over {settings.transport}"
+    check_machine(program, PROCESSES, str(path), ranks, path, alternative="add --loopback")
+    return plan_of(program, timed=settings.timed is not None, machine=PROCESSES)
 
 
 def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Plan:
@@ -42,35 +42,22 @@ def plan_of(program: Program, timed: bool, machine: Machine | None = None) -> Pl
     return Plan(program, None, predicted_times(on_machine, {"hop": 0}))
 
 
-def _memory(program: Program, model: ModelDescription) -> tuple[RankBytes, ...]:
-    """Return the bytes of each rank for a model. Raises ChimeraError E705, E706 if the program cannot be cut for it."""
-    return tuple(RankBytes(r.weights, r.gradients, r.peak - r.weights - r.gradients) for r in memory(program, model))
+def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[RankBytes, ...]:
+    """Return the bytes of each rank for a model. Raises ChimeraError E705, E706 if the program cannot be cut for it.
+
+    zero: whether the ranks with copies of a stage share the optimizer's state.
+    """
+    ranks = memory(program, model, OptimizerState(Fraction(OPTIMIZERS["adamw"]), zero))
+    held = ((r.weights, r.gradients, r.optimizer) for r in ranks)
+    return tuple(RankBytes(*x, r.peak - sum(x)) for x, r in zip(held, ranks, strict=True))
 
 
 def _compile(settings: RunSettings) -> Program:
     """Return the program of a schedule. If the parameter D is not given, it follows from the number of processes."""
     width = settings.width or 1
-    started = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
+    world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
 
-    def compiled(parameters: Mapping[str, int]) -> Program:
+    def compile_with(parameters: Mapping[str, int]) -> Program:
         return compile_schedule(settings.schedule, parameters, width).program
 
-    return with_depth(compiled, dict(settings.parameters), width, started)
-
-
-def _check_machine(program: Program, settings: RunSettings) -> None:
-    """Raise ChimeraError E816 if a verified program hangs on the machine of the transport."""
-    on_transport = program.with_header(machine=TRANSPORT)
-    try:
-        verify_program(on_transport)
-        return
-    except ChimeraError as error:
-        problems = error.diagnostics
-    rearranged = arranged(on_transport, TRANSPORT)
-    if rearranged is None:
-        help = f"add --loopback, as --for {TRANSPORT} was tried and finds no order that all replicas share"
-    elif remaining := findings(rearranged):
-        help = f"add --loopback, as --for {TRANSPORT} was tried and results in {remaining[0].code}"
-    else:
-        help = f"{arrange_command(settings.schedule)} was tried: it then ends there"
-    raise wrong_machine(program, settings, problems[0].message, help)
+    return with_depth(compile_with, dict(settings.parameters), width, world)

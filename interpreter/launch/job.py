@@ -34,7 +34,7 @@ from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
 from chimerac.interpreter.training.data import Data
 from chimerac.interpreter.training.evaluation import Evaluator
-from chimerac.interpreter.training.export import check_export, export_weights
+from chimerac.interpreter.training.export import export_weights
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.training.trainer import Result, Trainer
 from chimerac.interpreter.transport import Transport
@@ -123,8 +123,6 @@ class TrainingJob:
         # In bfloat16 sums of gradients differ by their rounding, so a difference is no sign of an error.
         default = self.model.description.parameters <= MAX_CHECKED_PARAMETERS and settings.dtype == "fp32"
         self.check_gradients = default if settings.check_gradients is None else settings.check_gradients
-        if settings.export is not None:
-            check_export(settings.export)
         check_memory(plan, settings, self.model.description, ranks_here, self.check_gradients)
 
     def run(self, transport: Transport) -> int:
@@ -173,7 +171,7 @@ class Training:
 
     def __init__(self, job: TrainingJob, trainer: Trainer, record: Record, checkpoints: Checkpoints) -> None:
         self.job, self.trainer, self.record, self.checkpoints = job, trainer, record, checkpoints
-        self.tokens = trainer.batches(0, 0)[0].divisor
+        self.tokens = trainer.samples_per_iteration * job.data.tokens
         self.difference: float | None = None
         self.ranks = RankSummary()
         self.evaluator = None

@@ -10,7 +10,7 @@ import torch
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.interpreter.launch import measure
-from chimerac.interpreter.launch.plan import Plan, RankBytes
+from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
 
 HELP = "take a smaller model, smaller micro-batches or more machines; --no-memory-check starts without this check"
@@ -25,13 +25,12 @@ def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ran
     if plan.memory is None or not settings.memory_check:
         return
     device, sharing = _sharing(settings, ranks_here)
-    by_rank = plan.memory(model)
+    by_rank = plan.memory(model, settings.zero)
     ranks = [by_rank[rank] for rank in sharing]
-    state_bytes = [_state_bytes(r, settings, model, len(by_rank)) for r in ranks]
     whole = model.stage_sums((range(len(model.layers)),))[0]
     # The check of the gradients frees the whole model before the optimizer allocates its state.
     check_bytes = whole.weight_bytes + whole.gradient_bytes if checks_gradients else 0
-    needed_bytes = sum(sum(r) + max(s, check_bytes) for r, s in zip(ranks, state_bytes, strict=True))
+    needed_bytes = sum(sum(r) - r.optimizer + max(r.optimizer, check_bytes) for r in ranks)
     available_bytes = measure.available_memory_bytes(device)
     if needed_bytes <= available_bytes:
         return
@@ -40,7 +39,7 @@ def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ran
     parts = {
         "weights": sum(r.weights for r in ranks),
         "gradients": sum(r.gradients for r in ranks),
-        "optimizer state": sum(state_bytes),
+        "optimizer state": sum(r.optimizer for r in ranks),
         "activations and messages": sum(r.others for r in ranks),
     }
     notes = [", ".join(f"{name} {size:,}" for name, size in parts.items())]
@@ -63,10 +62,3 @@ def _sharing(settings: RunSettings, ranks_here: int) -> tuple[torch.device, Sequ
         return torch.device("cpu"), here
     gpus = torch.cuda.device_count()
     return torch.device("cuda", local % gpus), here[local % gpus :: gpus]
-
-
-def _state_bytes(rank: RankBytes, settings: RunSettings, model: ModelDescription, world: int) -> int:
-    """Return the bytes of AdamW's state on a rank: twice those of its gradients; with --zero, a share of the whole model's."""
-    if not settings.zero:
-        return 2 * rank.gradients
-    return 2 * model.stage_sums((range(len(model.layers)),))[0].gradient_bytes // world

@@ -17,7 +17,7 @@ from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.workloads import model_table
 
 EPILOG = """\
-models (NAME/BLOCKS chooses another number of blocks; the layers are an embedding, the blocks, and a head):
+models (NAME/BLOCKS chooses another number of blocks; one layer is before the blocks and one after them):
 {models}
 
 examples:
@@ -71,7 +71,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="torchrun --nproc-per-node RANKS interpreter/run.py",
         usage="%(prog)s [SCHEDULE] [-p NAME=VALUE ...] [options]",
-        description="Compile a pipeline schedule and train a GPT with it, one process per rank.",
+        description="Compile a pipeline schedule and train a model with it, one process per rank.",
         epilog=EPILOG.format(models=model_table()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # only what was given overrides the config file
@@ -101,7 +101,7 @@ def _argument(field: Field[Any]) -> dict[str, Any]:
         return arguments | {"nargs": "?"}
     if get_origin(kind) is Literal:
         return arguments | {"choices": get_args(kind)}
-    if get_origin(kind) is tuple:
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
         return arguments | {"nargs": len(get_args(kind))}
     return arguments
 
@@ -109,6 +109,8 @@ def _argument(field: Field[Any]) -> dict[str, Any]:
 def _from_words(name: str, value: Any) -> Any:
     """Return the value of a field from the words of the command line. Raises ValueError, which names the option."""
     try:
+        if name == "split":  # one word, unlike the other tuples
+            value = value.split(",")
         return convert(name, _parameters(value) if name == "parameters" else value, strict=False)
     except ValueError as error:
         raise ValueError(f"argument {option_names()[name]}: {error}") from None
@@ -138,6 +140,8 @@ def _check_together(settings: RunSettings) -> None:
         (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),
         (timed and s.tensorboard, "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard"),
         (one_file, "--trace and --log-file are the same file: give one of them another path"),
+        (s.split and s.partition, "--split and --partition both fix the layers of each stage: give one of them"),
+        (timed and (s.split or s.partition), "--timed has stages that sleep, and no layers: leave out --split and --partition"),
         (s.save_every and no_folder, "--save-every needs --save-dir"),
         (s.keep and no_folder, "--keep needs --save-dir"),
         (s.async_save and no_folder, "--async-save needs --save-dir"),

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.machines import Machine, machine_name
-from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.chimera_ir.diagnostics import refuse
 
 if TYPE_CHECKING:  # numpy and pydantic take 0.25 s to import, which --help does not need
     from chimerac.chimera_ir.model import ModelDescription
     from chimerac.chimera_ir.program import Program
     from chimerac.interpreter.runtime.times import IterationTimes
-
-TRANSPORT: Machine = "window"  # the machine of ranks that are processes (docs/semantics.md, "Machines")
 
 
 class RankBytes(NamedTuple):
@@ -24,6 +19,7 @@ class RankBytes(NamedTuple):
 
     weights: int
     gradients: int
+    optimizer: int
     others: int
 
 
@@ -32,31 +28,16 @@ class Plan:
     """The program of a run, and what the compiler derives from it: None if not needed, or if the compiler is not installed.
 
     evaluation: the program of evaluations. predicted: the simulator's times, in units of cost. memory: returns the bytes of
-    each rank for a model.
+    each rank for a model that is trained with AdamW, and for whether the holders of a stage share the optimizer's state.
     """
 
     program: Program
     evaluation: Program | None
     predicted: IterationTimes | None
-    memory: Callable[[ModelDescription], tuple[RankBytes, ...]] | None = None
+    memory: Callable[[ModelDescription, bool], tuple[RankBytes, ...]] | None = None
 
 
 def check_kind(program: Program) -> None:
     """Raise ChimeraError E814 where the program does not train."""
     if program.header.kind != "training":
         raise refuse("E814", f"the program is of kind {program.header.kind}: it has nothing to train with")
-
-
-def wrong_machine(program: Program, settings: RunSettings, note: str, help: str) -> ChimeraError:
-    """Return the finding E816: the program may hang on the machine of the transport."""
-    header = program.header
-    message = (
-        f"{settings.schedule} is for the {header.machine} machine, "
-        f"and ranks over {settings.transport} run {machine_name(TRANSPORT, header.window)}"
-    )
-    return refuse("E816", message, notes=(note,), help=help)
-
-
-def arrange_command(path: Path) -> str:
-    """Return the command that arranges a program for the machine of the transport."""
-    return f"chimerac {path} --for {TRANSPORT} --emit json -o arranged.json"

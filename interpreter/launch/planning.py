@@ -11,11 +11,14 @@ from pathlib import Path
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
-from chimerac.interpreter.launch.plan import Plan, arrange_command, check_kind, wrong_machine
+from chimerac.chimera_ir.machines import PROCESSES
+from chimerac.interpreter.launch.plan import Plan, check_kind
 from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.tensorboard import check_package
-from chimerac.interpreter.launch.workloads import check_depth, check_options
+from chimerac.interpreter.launch.workloads import check_depth, check_options, with_partition
+from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
+from chimerac.interpreter.training.export_file import check_export
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
 
@@ -34,10 +37,12 @@ def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text
 
 
 def check_outputs(settings: RunSettings) -> None:
-    """Raise ChimeraError: E811 for a file or a folder to which the run cannot write, E840 without the package tensorboard."""
+    """Raise ChimeraError: E811 and E835 for files and folders to which the run cannot write, E840 without tensorboard."""
     for path, option in ((settings.log_file, "--log-file"), (settings.trace, "--trace")):
         if path is not None:
             check_output(path, option)
+    if settings.export is not None:
+        check_export(settings.export)
     if settings.tensorboard is not None:
         check_package()
         check_folder(settings.tensorboard, "--tensorboard")
@@ -87,10 +92,11 @@ def _unverified(settings: RunSettings, text: Source | None, reason: str, notify:
             help="compile it where the compiler is: chimerac SCHEDULE --emit json -o p.json",
         )
     notify(f"without the compiler ({reason}): {path} is not verified again, and nothing is evaluated")
-    program = read_program(text)
+    program = with_partition(settings, read_program(text))
     check_kind(program)
     if program.header.machine == "posted" and not settings.loopback:
         # A program that terminates on any machine but `posted` also terminates on `window` (docs/semantics.md, "Machines").
         note = "only the compiler can check whether it ends there"
-        raise wrong_machine(program, settings, note, f"where the compiler is: {arrange_command(path)}")
+        ranks, help = f"ranks over {settings.transport}", f"where the compiler is: {arrange_command(path)}"
+        raise wrong_machine(program, str(path), ranks, PROCESSES, note, help)
     return Plan(program, None, None)

@@ -51,6 +51,11 @@ class RunSettings:
         None, PROGRAM, "a model of the table below, or NAME/BLOCKS for another number of blocks "
         "(default: gpt-small, with more blocks if the schedule has more than 6 stages)", "NAME",
     )  # fmt: skip
+    split: tuple[Count, ...] | None = option(
+        None, PROGRAM, "the number of layers of each stage (default: the program's partition, else stages of about equal cost)",
+        "n,n,...",
+    )  # fmt: skip
+    partition: Path | None = option(None, PROGRAM, "the layers of each stage: a file of chimerac partition -o", "PATH")
     data: Path | None = option(None, PROGRAM, "a text file or a folder of them (default: Python's standard library)", "PATH")
     transport: TransportName = option(
         "gloo", PROGRAM, "gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "
@@ -68,7 +73,7 @@ class RunSettings:
     iterations: Count | None = option(None, TRAINING, "weight updates (default: 200; 5 with --timed)", "T")
     micro_batch: Count = option(4, TRAINING, "samples of a micro-batch", "b")
     accumulate: Count = option(1, TRAINING, "batches whose gradients are summed before each weight update", "K")
-    seq_len: Count = option(128, TRAINING, "bytes of a sample", "L")
+    seq_len: Count = option(128, TRAINING, "tokens of a sample of text, which are bytes", "L")
     dtype: Dtype = option("fp32", TRAINING, "fp32, or bf16: layers compute in bfloat16 (autocast), weights stay fp32")
     lr: PositiveNumber = option(1e-3, TRAINING, "highest learning rate of AdamW", "RATE")
     lr_schedule: RateSchedule = option("cosine", TRAINING, "how the rate falls after the warm-up")

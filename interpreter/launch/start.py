@@ -16,8 +16,9 @@ from chimerac.interpreter.launch.timed_job import TimedJob
 from chimerac.interpreter.launch.workloads import data_of, model_of
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.training.settings import samples_per_micro_batch
-from chimerac.interpreter.transport import Transport, gloo, nccl
+from chimerac.interpreter.transport import gloo, nccl
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.interpreter.transport.processes import Processes
 from chimerac.interpreter.transport.rendezvous import rendezvous
 
 
@@ -35,7 +36,7 @@ def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
         first = describe(model_of(settings, plan.program), size).layers[0]
         return TimedJob(plan, settings, settings.timed, message=first.boundary[0])
-    return TrainingJob(plan, settings, model_of(settings, plan.program), data_of(settings), ranks_here)
+    return TrainingJob(plan, settings, model_of(settings, plan.program), data_of(settings, plan.program), ranks_here)
 
 
 def run_rank(plan: Plan, settings: RunSettings) -> int:
@@ -48,8 +49,10 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
         )
     job = make_job(plan, settings, ranks_here)
     try:
-        code = job.run(_join(settings, local_rank))
+        transport = _join(settings, local_rank)
+        code = job.run(transport)
         gloo.leave()
+        transport.close()
     except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         end_silently("the output was closed", rendezvous().liveness)
     except Exception as error:
@@ -59,7 +62,7 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
     return code
 
 
-def _join(settings: RunSettings, local_rank: int) -> Transport:
+def _join(settings: RunSettings, local_rank: int) -> Processes:
     """Connect to the other ranks, and return the transport of this rank."""
     match settings.transport:
         case "nccl":

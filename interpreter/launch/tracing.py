@@ -7,10 +7,10 @@ from pathlib import Path
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.launch.record import Record
-from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 
 
-def write_trace(pipeline: Pipeline, path: Path | None, record: Record) -> None:
+def write_trace(pipeline: BoundPipeline, path: Path | None, record: Record) -> None:
     """Write the trace of the last iteration to `path`, if there is one; called by all ranks together."""
     if path is None:
         return

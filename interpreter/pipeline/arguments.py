@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.partition import Partition
-from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.runtime.model import Values
+from chimerac.interpreter.runtime.model import Fields, Values
 
 Tensors = Tensor | Sequence[Tensor]
+Divisor = float | Sequence[float]
+
+OF_STEP = ("inputs", "targets", "divisor", "sync")  # the other arguments of `Pipeline.step`
 
 
 def tensors_of(given: Tensors) -> Values:
@@ -19,10 +20,22 @@ def tensors_of(given: Tensors) -> Values:
     tensors = (given,) if isinstance(given, Tensor) else tuple(given)
     for t in tensors:
         if not isinstance(t, Tensor) or not t.dim():
-            raise TypeError(f"inputs and targets are tensors whose first dimension is the samples, not {type(t).__name__}")
+            raise TypeError(
+                f"inputs, targets and fields are tensors whose first dimension is the samples, not {type(t).__name__}"
+            )
     if not tensors:
-        raise ValueError("there is no tensor in the inputs")
+        raise ValueError("there is no tensor in the inputs or the targets")
     return tensors
+
+
+def fields_of(given: Mapping[str, Tensor] | None) -> Fields:
+    """Return the examples of the fields. Raises ValueError for a name that cannot be an argument of `Pipeline.step`."""
+    fields = dict(given or {})
+    for name, t in fields.items():
+        if name in OF_STEP or not name.isidentifier():
+            raise ValueError(f"a field cannot have the name {name!r}: step takes fields as keyword arguments")
+        tensors_of(t)
+    return fields
 
 
 def check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
@@ -30,12 +43,38 @@ def check_inputs(inputs: Values, example: Values, micro_batches: int) -> None:
     if len(inputs) != len(example):
         raise ValueError(f"{len(inputs)} input tensors were given, and {len(example)} when the pipeline was created")
     for k, (t, e) in enumerate(zip(inputs, example, strict=True)):
-        expected = (micro_batches * len(e), *e.shape[1:])
-        if tuple(t.shape) != expected or t.dtype != e.dtype:
-            raise ValueError(
-                f"input {k} is {t.dtype} of shape {list(t.shape)}, and {micro_batches} micro-batches of {len(e)} samples "
-                f"are {e.dtype} of shape {list(expected)}"
-            )
+        _check_tensor(f"input {k}", t, e, micro_batches)
+
+
+def read_fields(given: Fields, example: Fields, needed: Sequence[str], micro_batches: int, rank: str) -> Fields:
+    """Return the fields that a rank reads. rank: how messages name it.
+
+    Raises ValueError for a field that is missing, unknown or of another shape.
+    """
+    if unknown := next((name for name in given if name not in example), None):
+        raise ValueError(f"{unknown} is none of the fields of this pipeline: {', '.join(example) or 'it has none'}")
+    if missing := next((name for name in needed if given.get(name) is None), None):
+        raise ValueError(f"{rank} has a stage that reads the field {missing}: give it that of its replica")
+    for name in needed:
+        _check_tensor(f"the field {name}", given[name], example[name], micro_batches)
+    return {name: given[name] for name in needed}
+
+
+def _check_tensor(what: str, t: Tensor, example: Tensor, micro_batches: int) -> None:
+    """Raise ValueError unless a tensor has the shape and the dtype of `micro_batches` micro-batches like the example."""
+    expected = (micro_batches * len(example), *example.shape[1:])
+    if tuple(t.shape) != expected or t.dtype != example.dtype:
+        raise ValueError(
+            f"{what} is {t.dtype} of shape {list(t.shape)}, and {micro_batches} micro-batches of {len(example)} samples "
+            f"are {example.dtype} of shape {list(expected)}"
+        )
+
+
+def check_own_stages_arguments(**arguments: object) -> None:
+    """Raise ValueError if one of these arguments of a whole model is given together with the stages of this rank."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"{name} is for the layers of a whole model: leave it out if layers are the stages of this rank")
 
 
 def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
@@ -43,15 +82,3 @@ def checked_autocast(dtype: torch.dtype | None) -> torch.dtype | None:
     if dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast={dtype}: give torch.bfloat16, the only type whose gradients need no scaling, or None")
     return dtype
-
-
-def partition_of(name: str, split: Sequence[int], layers: int, program: Program) -> Partition:
-    """Return the partition of the model `name` whose stages have these numbers of layers.
-
-    layers: of the whole model. Raises ValueError unless `split` has a positive number for each stage, `layers` in all.
-    """
-    stages = program.header.stages
-    if len(split) != stages or sum(split) != layers or min(split) < 1:
-        raise ValueError(f"split={list(split)}: give {stages} numbers of layers, at least 1 each and {layers} in all")
-    ends = [sum(split[: k + 1]) for k in range(stages)]
-    return Partition(name, tuple((end - count, end) for end, count in zip(ends, split, strict=True)))

@@ -24,6 +24,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.pipeline import checkpoint_files as files
 from chimerac.interpreter.pipeline.background import BackgroundThread, RanksFailedError
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_state import (
     MismatchError,
     Names,
@@ -36,13 +37,12 @@ from chimerac.interpreter.pipeline.checkpoint_state import (
     restore_generators,
 )
 from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader, TensorWriter
-from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.transport import Transport
 
 PathLike = str | os.PathLike[str]
 
 
-def save_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | None = None, **state: Any) -> None:
+def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any) -> None:
     """Write a checkpoint to the folder `path`; called by all ranks together, between two iterations.
 
     optimizer: of this rank's parameters, with a state for each of them, as AdamW and SGD have; None on ranks without
@@ -55,7 +55,9 @@ def save_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | N
     start_save(path, pipeline, optimizer, state).finish()
 
 
-def load_checkpoint(path: PathLike, pipeline: Pipeline, optimizer: Optimizer | None = None, **state: Any) -> dict[str, Any]:
+def load_checkpoint(
+    path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any
+) -> dict[str, Any]:
     """Load a checkpoint into the pipeline and the optimizer, and return the other state; called by all ranks together.
 
     state: objects with a `load_state_dict`, by the names with which they were saved; they are not in the result. The optimizer
@@ -106,7 +108,7 @@ class PendingSave:
 
 def start_save(
     path: PathLike,
-    pipeline: Pipeline,
+    pipeline: BoundPipeline,
     optimizer: Optimizer | None,
     state: Mapping[str, Any],
     info: Mapping[str, Any] | None = None,
@@ -118,6 +120,7 @@ def start_save(
     """
     path, rank, transport = Path(os.path.abspath(path)), pipeline.rank, pipeline.transport
     state_file = _serialized(state)
+    pipeline.average_buffers()
     names = Names(pipeline)
     tensors, settings = local_state(pipeline, optimizer, names), optimizer_settings(optimizer, names)
     folder = files.partial_folder(path)
@@ -146,7 +149,7 @@ def start_save(
 
     header = pipeline.program.header
     all_info = {
-        "model": pipeline.model.name,
+        "model": pipeline.name,
         "parameters": _parameter_count(pipeline),
         "schedule": header.schedule,
         "schedule_parameters": dict(header.parameters),
@@ -169,7 +172,7 @@ class OpenedCheckpoint:
         self._reader = reader
 
     def load(
-        self, pipeline: Pipeline, optimizer: Optimizer | None, with_settings: bool = True, needed: Iterable[str] = ()
+        self, pipeline: BoundPipeline, optimizer: Optimizer | None, with_settings: bool = True, needed: Iterable[str] = ()
     ) -> dict[str, Any]:
         """Load the checkpoint, and return the further state that was saved in it; called by all ranks together.
 
@@ -205,7 +208,7 @@ class OpenedCheckpoint:
         pipeline.iteration = info["iteration"]
         return state
 
-    def _check_model(self, pipeline: Pipeline) -> None:
+    def _check_model(self, pipeline: BoundPipeline) -> None:
         """Raise ChimeraError E831 on all ranks unless the names and shapes are those of the whole model."""
         expected: dict[str, list[int]] = {}
         for text in pipeline.transport.all_gather(json.dumps(local_shapes(pipeline))):
@@ -216,7 +219,7 @@ class OpenedCheckpoint:
         notes = [f"{name} has the shape {saved[name]}, and here {s}" for name, s in expected.items() if saved.get(name, s) != s]
         notes += [f"it has no {name}" for name in expected if name not in saved]
         notes += [f"this model has no {name}" for name in saved if name not in expected]
-        own = f"{pipeline.model.name} with {_parameter_count(pipeline):,} parameters"
+        own = f"{pipeline.name} with {_parameter_count(pipeline):,} parameters"
         raise mismatch(
             self.path,
             f"it has the model {self.info['model']} with {self.info['parameters']:,} parameters, and this run {own}",
@@ -224,7 +227,7 @@ class OpenedCheckpoint:
         )
 
 
-def open_checkpoint(path: PathLike, pipeline: Pipeline) -> OpenedCheckpoint:
+def open_checkpoint(path: PathLike, pipeline: BoundPipeline) -> OpenedCheckpoint:
     """Check the files of a checkpoint, and return it; called by all ranks together.
 
     Raises ChimeraError E832 on all ranks if it cannot be read.
@@ -256,7 +259,7 @@ def _wait_for_readers(path: Path, thread: BackgroundThread, transport: Transport
         reason = error.reason.removeprefix(f"{files.UnreadableError.__name__}: ")
         raise refuse(
             "E832",
-            f"rank {error.rank} cannot read the checkpoint {short_path(path)}: {reason}",
+            f"{transport.named([error.rank])} cannot read the checkpoint {short_path(path)}: {reason}",
             help="give another checkpoint",
         ) from None
 
@@ -276,14 +279,14 @@ def _write_error(path: Path, error: RanksFailedError, transport: Transport) -> C
     BackgroundThread(remove).results(transport)
     return refuse(
         "E830",
-        f"rank {error.rank} cannot write the checkpoint {short_path(path)}: {error.reason}",
+        f"{transport.named([error.rank])} cannot write the checkpoint {short_path(path)}: {error.reason}",
         help="give a folder that all machines see and may write to, on a disk with enough space",
     )
 
 
-def _parameter_count(pipeline: Pipeline) -> int:
+def _parameter_count(pipeline: BoundPipeline) -> int:
     """Return the number of parameters of the whole model, each once; called by all ranks together."""
-    count = torch.tensor([sum(p.numel() for p in pipeline.counted_parameters())])
+    count = torch.tensor([sum(p.numel() for p in pipeline.gradient.counted_parameters())])
     pipeline.transport.all_reduce(count)
     return int(count[0])
 

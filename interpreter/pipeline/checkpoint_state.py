@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader
-from chimerac.interpreter.pipeline.pipeline import Pipeline
 from chimerac.interpreter.runtime.generators import Generators
 
 _NOT_SETTINGS = {"params", "param_names"}  # of a group of an optimizer
@@ -31,7 +31,7 @@ class MismatchError(Exception):
 class Names:
     """The names of a rank's parameters in the full model. A shared parameter has its first name, the same on all ranks."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: BoundPipeline) -> None:
         self._names = {id(p): name for name, p in pipeline.named_parameters()}
 
     def of(self, parameter: Tensor) -> str:
@@ -44,7 +44,7 @@ class Names:
         return self._names[id(parameter)]
 
 
-def local_state(pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
+def local_state(pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> dict[str, Any]:
     """Return the values that this rank saves, as nested mappings."""
     generators = Generators.of(pipeline.transport.device).states
     state: dict[str, Any] = {"model": pipeline.state_dict(), "random": {_rank_key(pipeline.rank): generators}}
@@ -80,12 +80,12 @@ def merged_settings(by_rank: Iterable[Mapping[str, Any] | None]) -> dict[str, An
     return {"kind": kind, "groups": [[list(names), values] for values, names in merged.values()]} if merged else None
 
 
-def local_shapes(pipeline: Pipeline) -> dict[str, list[int]]:
+def local_shapes(pipeline: BoundPipeline) -> dict[str, list[int]]:
     """Return the shapes of this rank's parameters and buffers."""
     return {name: list(t.shape) for name, t in pipeline.state_dict().items()}
 
 
-def needed_places(reader: TensorReader, pipeline: Pipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
+def needed_places(reader: TensorReader, pipeline: BoundPipeline, optimizer: Optimizer | None, names: Names) -> list[Place]:
     """Return the places in a checkpoint of the values that this rank restores."""
     places: list[Place] = [("model", name) for name in pipeline.state_dict()]
     places += reader.places("random", _rank_key(pipeline.rank))
@@ -97,7 +97,7 @@ def needed_places(reader: TensorReader, pipeline: Pipeline, optimizer: Optimizer
 
 def restore_function(
     values: Mapping[Place, Any],
-    pipeline: Pipeline,
+    pipeline: BoundPipeline,
     optimizer: Optimizer | None,
     names: Names,
     settings: Mapping[str, Any] | None,
@@ -118,7 +118,7 @@ def restore_function(
     return restore
 
 
-def restore_generators(values: Mapping[Place, Any], pipeline: Pipeline) -> None:
+def restore_generators(values: Mapping[Place, Any], pipeline: BoundPipeline) -> None:
     """Give torch's generators the states that this rank saved, if it saved them for the same type of device."""
     device = pipeline.transport.device
     states = {place[2]: value for place, value in values.items() if place[0] == "random"}

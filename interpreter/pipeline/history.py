@@ -13,12 +13,16 @@ from chimerac.interpreter.runtime.generators import Generators
 
 
 class History:
-    """The batches of the current weight update, each with the states of torch's random generators before it ran."""
+    """The batches of the current weight update, each with the states of torch's random generators before it ran.
+
+    loss: this rank's share of the loss of the last run; 0.0 before the first one. has_run: whether there was one.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._runs: list[tuple[MicroBatches, Generators]] = []
         self._is_complete = True
+        self.loss, self.has_run = 0.0, False
 
     def run(self, batch: MicroBatches, sync: bool) -> float:
         """Run a batch and return this rank's share of the loss."""
@@ -26,7 +30,8 @@ class History:
             self._runs.clear()
         self._runs.append((batch, Generators.of(self._executor.transport.device)))
         self._is_complete = sync
-        return self._executor.run(batch, sync)
+        self.loss, self.has_run = self._executor.run(batch, sync), True
+        return self.loss
 
     def first_cause(self, names: Mapping[int, str]) -> Cause | None:
         """Run the batches again, and return the first cause of a value that is not finite; called by all ranks together.

@@ -1,27 +1,25 @@
-"""The user's layers as a Model, with their names, their shared parameters, the loss and example inputs."""
+"""The user's layers as a LayeredModel, with their names, their shared parameters, the loss and an example."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Values
 
 Builder = Callable[[], nn.Module]
 Layer = nn.Module | Builder
 Layers = nn.Sequential | Sequence[Layer | tuple[str, Layer]]
+Loss = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
-def model_of(
-    layers: Layers, loss: Callable[..., Tensor], inputs: Values, targets: Values | None, model: nn.Module | None, name: str
-) -> Model:
+def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | None, name: str) -> LayeredModel:
     """Return the model of these layers.
 
     layers: modules, or functions that build them, alone or as (name, layer). model: the module that contains the layers and
-    gives them their names. inputs, targets: of one micro-batch, with the shapes and dtypes of real ones. name: of the model.
+    gives them their names. example: of one micro-batch, with the shapes and dtypes of real ones. name: of the model.
 
     Raises TypeError for a layer that is neither a module nor a function, and ValueError if there is no layer, if two layers
     have the same name, or if a layer is not in `model`.
@@ -36,8 +34,19 @@ def model_of(
         if layer_name in seen:
             raise ValueError(f"layers {seen[layer_name]} and {k} have the same name, {layer_name}")
         seen[layer_name] = k
-    builders = tuple((layer_name, _builder(layer)) for layer_name, layer in named)
-    return Model(name, builders, _loss_of(loss), _example_of(inputs, targets), _ties(named))
+    return LayeredModel(
+        name=name,
+        layers=tuple((layer_name, _builder(layer)) for layer_name, layer in named),
+        loss=_loss_of(loss),
+        example=_example_of(example),
+        fields=tuple(example.fields),
+        ties=_ties(named),
+    )
+
+
+def objective_of(loss: Loss, autocast: torch.dtype | None) -> Objective:
+    """Return the loss and the precision of stages, without their layers."""
+    return LayeredModel(name="", layers=(), loss=_loss_of(loss), example=_example_of(Example((), None)), autocast=autocast)
 
 
 def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer]]:
@@ -62,16 +71,25 @@ def _builder(layer: Layer) -> Builder:
     return (lambda: layer) if isinstance(layer, nn.Module) else layer
 
 
-def _loss_of(loss: Callable[..., Tensor]) -> Callable[[Values, Any], Tensor]:
-    """Return the user's loss as a function of the tuple of outputs. A single output is passed without the tuple."""
-    return lambda outputs, targets: loss(outputs[0] if len(outputs) == 1 else outputs, targets)
+def _loss_of(loss: Loss) -> Callable[[Values, Values], Values]:
+    """Return the user's loss as a function of tuples that returns a tuple. A single tensor is passed without the tuple."""
+
+    def losses(outputs: Values, targets: Values) -> Values:
+        found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
+
+    return losses
 
 
-def _example_of(inputs: Values, targets: Values | None) -> Callable[[int], tuple[Values, Any]]:
+def _example_of(given: Example) -> Callable[[int], Example]:
     """Return a function that returns zeros with the shapes and dtypes of these tensors."""
 
-    def example(samples: int) -> tuple[Values, Any]:
-        return tuple(torch.zeros_like(t) for t in inputs), None if targets is None else torch.zeros_like(targets[0])
+    def zeros(tensors: Values) -> Values:
+        return tuple(torch.zeros_like(t) for t in tensors)
+
+    def example(samples: int) -> Example:
+        fields = dict(zip(given.fields, zeros(tuple(given.fields.values())), strict=True))
+        return Example(zeros(given.inputs), None if given.targets is None else zeros(given.targets), fields)
 
     return example
 

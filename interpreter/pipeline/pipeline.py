@@ -12,364 +12,154 @@ Every rank runs the same script. docs/runtime.md is the guide.
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.distributed import ProcessGroup
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.program import Program, Tied
-from chimerac.interpreter.pipeline.arguments import Tensors, check_inputs, checked_autocast, partition_of, tensors_of
-from chimerac.interpreter.pipeline.history import History
-from chimerac.interpreter.pipeline.layers import Layers, model_of
-from chimerac.interpreter.pipeline.ranks import check_equal, joined
-from chimerac.interpreter.pipeline.sharded import Ownership, Parameters, ShardedOptimizer
-from chimerac.interpreter.pipeline.weights import Weights
-from chimerac.interpreter.pipeline.world import check_world
-from chimerac.interpreter.runtime.batch import MicroBatches, TensorBatch
-from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.pipeline.arguments import (
+    Divisor,
+    Tensors,
+    check_inputs,
+    check_own_stages_arguments,
+    checked_autocast,
+    fields_of,
+    read_fields,
+    tensors_of,
+)
+from chimerac.interpreter.pipeline.bound import BoundPipeline, StagedModel
+from chimerac.interpreter.pipeline.layers import Layers, model_of, objective_of
+from chimerac.interpreter.pipeline.ranks import join_ranks
+from chimerac.interpreter.pipeline.stages import OwnStage, Ties
+from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.draws import Draws
-from chimerac.interpreter.runtime.executor import Executor
-from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
-from chimerac.interpreter.runtime.messages import table_digest
-from chimerac.interpreter.runtime.model import Values
-from chimerac.interpreter.runtime.parameters import holders_by_group
-from chimerac.interpreter.runtime.partitioned import PartitionedModel, missing_ties, partitioned
-from chimerac.interpreter.runtime.times import IterationTimes, Times
-from chimerac.interpreter.runtime.trace import write_trace
+from chimerac.interpreter.runtime.model import Example
 from chimerac.interpreter.transport import Transport
-from chimerac.interpreter.transport.gloo import leave
 
-Schedule = str | os.PathLike[str] | Program
+if TYPE_CHECKING:
+    from chimerac.chimera_ir.program import Program
+    from chimerac.interpreter.pipeline.programs import Schedule
 
 
-class Pipeline:
+class Pipeline(BoundPipeline):
     """One rank of a pipeline. All ranks create it together, with the same arguments.
 
-    layers: the whole model as a list of modules, or of functions that build them, of which each rank calls its own. The
-    tensors that a layer returns are the arguments of the next one. Layers may share parameters: their gradients are summed over
-    all stages that have them. A layer may be (name, layer); `model` is the module that
-    contains the layers and gives them their names. schedule: a name of the library, a path, a text, or a compiled program;
-    parameters: its parameters by name, where D follows from the number of ranks. width: data-parallel replicas. loss: called
-    with the output of the last layer and the targets of one micro-batch. inputs: of one micro-batch, with the shapes and
-    dtypes of all of them; targets: the same, only to know what the loss keeps in memory. split: how many layers each stage
-    has; by default stages of about equal computation. autocast: torch.bfloat16 computes under torch.autocast; weights,
-    gradients and the optimizer keep the types of the parameters. compile_stages: compile each stage with torch.compile, with
-    these options of it; only for schedules with full backwards.
+    layers: the whole model as a list of modules, or of functions that build them. Each rank calls the functions of its own
+    layers only. The tensors that a layer returns are the arguments of the next one. Layers may share parameters: their
+    gradients are summed over all stages that have them. A layer may be (name, layer). model: the module that contains the
+    layers and gives them their names. schedule: a name in the library, a path, a text, or a compiled program. parameters: of
+    the schedule, by name; by default D follows from the number of ranks. width: the number of data-parallel replicas. loss:
+    called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of several.
+    inputs: of one micro-batch, with the shapes and dtypes of all of them. targets: the same; they only show what the loss keeps
+    in memory. fields: the same for tensors that layers read directly from the batch, such as an attention mask, by name; a
+    layer reads those that are parameters of its `forward`. split: how many layers each stage has; by default stages of about
+    equal computation. autocast: with torch.bfloat16, layers compute under torch.autocast;
+    weights, gradients and the optimizer keep their dtypes. compile_stages: compile each stage with torch.compile: True, or its
+    options; not for schedules that split backwards.
 
-    Ranks talk over the default process group if there is one, otherwise over one that is created from torchrun's environment.
-    device: where the stages are. timeout_s: how long a rank waits for another one before it raises PeerLostError.
-    profile_ranges: whether each instruction is a range for torch.profiler, named by its text.
+    layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages` returns
+    their numbers. Then `model`, `split` and `targets` are not given. tied: the parameters that stages share. For each set, by
+    a name of your choice, it has the path of the parameter in each of the stages. All ranks give all sets, and all fields.
 
-    Raises ChimeraError for a schedule that does not compile, for a number of ranks that does not fit, and where ranks differ;
-    TypeError and ValueError for other wrong arguments.
+    process_group: the ranks of this pipeline, which have the same numbers as in the group; by default all ranks of the default
+    process group, which is created from torchrun's environment if there is none. device: of the stages. timeout_s: seconds that
+    a rank waits for another one before it raises PeerLostError. profile_ranges: make each instruction a range for
+    torch.profiler, named by its text. transport: between the ranks; `process_group`, `device` and `timeout_s` are then unused.
+
+    Raises ChimeraError for a schedule that does not compile, if it needs another number of ranks or another machine, and if
+    ranks differ. Raises TypeError and ValueError for other wrong arguments.
     """
 
     def __init__(
         self,
-        layers: Layers,
+        layers: Layers | Mapping[int, OwnStage],
         schedule: Schedule,
         parameters: Mapping[str, int] | None = None,
         *,
         loss: Any,
         inputs: Tensors,
         targets: Tensors | None = None,
+        fields: Mapping[str, Tensor] | None = None,
         model: nn.Module | None = None,
         width: int = 1,
         split: Sequence[int] | None = None,
+        tied: Ties | None = None,
         autocast: torch.dtype | None = None,
         compile_stages: bool | Mapping[str, Any] = False,
         device: torch.device | str = "cpu",
         timeout_s: float = 300.0,
         profile_ranges: bool = False,
+        process_group: ProcessGroup | None = None,
         transport: Transport | None = None,
     ) -> None:
-        # Where a compiled program is run by `of`, the compiler may not be installed. Its import takes 0.2 s.
-        from chimerac.interpreter.pipeline.programs import program_for
+        from chimerac.interpreter.pipeline.cut import cut_model, with_own_stages  # with the compiler, whose import takes 0.2 s
 
-        self._joined, transport = (False, transport) if transport else joined(torch.device(device), timeout_s)
-
-        def compiled(tied: Sequence[Tied] = ()) -> Program:
-            found = program_for(schedule, parameters or {}, width, transport.world, tied)
-            check_world(found, transport.world)
-            return found if split is None else replace(found, partition=partition_of(name, split, len(whole.layers), found))
-
-        example = tensors_of(inputs)
-        name = type(model or layers).__name__
-        whole = model_of(layers, loss, example, None if targets is None else tensors_of(targets), model, name)
-        whole = replace(whole, autocast=checked_autocast(autocast))
-        program = compiled()
-        description = describe(whole, len(example[0]), transport.device if autocast else None)
-        if tied := missing_ties(program, description):
-            program = compiled(tied)
-        parts = partitioned(program, whole, description, ties_by_stage=True)
-        self._profile_ranges = profile_ranges
-        self._start(program, parts, transport, seed=0, example=example, compile_stages=compile_stages)
-
-    @classmethod
-    def of(
-        cls,
-        program: Program,
-        model: PartitionedModel,
-        transport: Transport,
-        seed: int,
-        evaluation: Program | None = None,
-        compile_stages: bool = False,
-        profile_ranges: bool = False,
-    ) -> Self:
-        """Return the pipeline of a verified program and a model whose layers are built with the seed.
-
-        evaluation: the program of evaluations; by default the compiler derives it.
-        """
-        pipeline = cls.__new__(cls)
-        pipeline._joined, pipeline._profile_ranges = False, profile_ranges
-        pipeline._start(program, model, transport, seed, evaluation=evaluation, compile_stages=compile_stages)
-        return pipeline
-
-    def _start(
-        self,
-        program: Program,
-        model: PartitionedModel,
-        transport: Transport,
-        seed: int,
-        example: Values | None = None,
-        evaluation: Program | None = None,
-        compile_stages: bool | Mapping[str, Any] = False,
-    ) -> None:
-        self.program, self.model, self.transport, self.partition = program, model.model, transport, model.partition
-        self.table, header = model.table, program.header
-        check_equal(transport, "program", "E806", program.digest)
-        check_equal(transport, "table of boundary values", "E807", table_digest(self.table))
-        transport.connect(program)
-        held = sorted(s for s in range(header.stages) if transport.rank in header.holders([s]))
-        self.stages = {s: model.build(s, seed).to(transport.device) for s in held}
-        self.executor = self._executor(program)
-        self.weights = Weights(header, self.stages, transport)
-        self._history, self._share = History(self.executor), 0.0
-        if compile_stages:
-            self._compile({} if compile_stages is True else compile_stages)
-        self._evaluation_program, self._example = evaluation, example
-        self._evaluation: Executor | None = None
-        self.iteration = 0
-        self._has_run = False
-
-    def _executor(self, program: Program) -> Executor:
-        return Executor(program, self.model, self.stages, self.table, self.transport, self._profile_ranges)
-
-    @property
-    def rank(self) -> int:
-        """Return the number of this rank."""
-        return self.transport.rank
-
-    @property
-    def replica(self) -> int:
-        """Return the number of the data-parallel replica to which this rank belongs, from 0 to width - 1."""
-        return self.rank // self.program.header.ranks
-
-    @property
-    def reads_inputs(self) -> bool:
-        """Return whether `step` needs the inputs on this rank: it has the first stage."""
-        return 0 in self.stages
-
-    @property
-    def reads_targets(self) -> bool:
-        """Return whether `step` needs the targets on this rank: it has the last stage."""
-        return self.program.header.stages - 1 in self.stages
+        self._leave: Callable[[], None] | None = None
+        if transport is None:
+            transport, self._leave = join_ranks(torch.device(device), timeout_s, process_group)
+        self._example = Example(tensors_of(inputs), None if targets is None else tensors_of(targets), fields_of(fields))
+        dtype, sizes = checked_autocast(autocast), parameters or {}
+        program: Program
+        staged: StagedModel
+        if isinstance(layers, Mapping):
+            check_own_stages_arguments(model=model, split=split, targets=targets)
+            objective = objective_of(loss, dtype)
+            program, staged = with_own_stages(layers, objective, self._example, schedule, sizes, width, tied or {}, transport)
+        else:
+            if tied is not None:
+                raise ValueError("tied is for stages: leave it out, parameters that layers share are found without it")
+            name = type(model or layers).__name__
+            full_model = replace(model_of(layers, loss, self._example, model, name), autocast=dtype)
+            program, staged = cut_model(full_model, len(self._example.inputs[0]), schedule, sizes, width, split, transport)
+        super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
 
     def step(
         self,
         inputs: Tensors | None = None,
-        targets: Tensor | None = None,
+        targets: Tensors | None = None,
         *,
-        divisor: float | None = None,
+        divisor: Divisor | None = None,
         sync: bool = True,
+        **fields: Tensor,
     ) -> float:
         """Run one iteration and return its loss, the same on all ranks; called by all ranks together.
 
-        inputs, targets: of this rank's replica, all micro-batches one after the other along the first dimension; a rank that
-        does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas, divided
-        by `divisor`; by default by their number, which gives the mean. Afterwards every parameter has its complete gradient,
-        added to the one that it had.
+        inputs, targets, fields: of this rank's replica, all micro-batches one after the other along the first dimension; a rank
+        that does not read them may leave them out. The loss is the sum of the losses of all micro-batches of all replicas,
+        divided by `divisor`; by default by their number, which gives the mean. If there are several losses, `divisor` may have
+        one number for each. Afterwards every parameter has its complete gradient, added to the one that it had.
 
         sync: False leaves the gradients of the ranks unsummed. A later step with sync sums those of all these steps, so a
-        weight update over several batches needs one sum. Raises RankError, which names the instruction that failed, and
+        weight update over several batches needs one all-reduce. Raises RankError, which names the instruction that failed, and
         ValueError for tensors that do not fit.
         """
-        share = self.run(self._batch(inputs, targets, divisor), sync)
+        own_loss = self.run(self._batch(inputs, targets, divisor, fields), sync)
         self.iteration += 1
-        return self._total(share)
+        return self._sum_of_ranks(own_loss)
 
-    def run(self, batch: MicroBatches, sync: bool = True) -> float:
-        """Run one iteration on micro-batches of any source, and return this rank's share of the loss."""
-        self._share = self._history.run(batch, sync)
-        self._has_run = True
-        return self._share
-
-    def evaluate(self, inputs: Tensors | None = None, targets: Tensor | None = None, *, divisor: float | None = None) -> float:
+    def evaluate(
+        self,
+        inputs: Tensors | None = None,
+        targets: Tensors | None = None,
+        *,
+        divisor: Divisor | None = None,
+        **fields: Tensor,
+    ) -> float:
         """Return the loss of a batch, as `step` does, without gradients and with all modules in evaluation mode."""
-        return self._total(self.evaluate_batch(self._batch(inputs, targets, divisor)))
-
-    def evaluate_batch(self, batch: MicroBatches) -> float:
-        """Return this rank's share of the loss of micro-batches of any source, as `evaluate` computes it."""
-        if self._evaluation is None:
-            program = self._evaluation_program
-            if program is None:
-                from chimerac.interpreter.pipeline.programs import evaluation_of  # 0.2 s: see __init__
-
-                program = evaluation_of(self.program)
-            self.transport.connect(program)
-            self._evaluation = self._executor(program)
-        with self._in_evaluation_mode():
-            return self._evaluation.run(batch)
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield this rank's parameters, each once. Their gradients are complete after a step, on every rank that has them."""
-        return (p for _, p in self.named_parameters())
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield this rank's parameters, each once, with their names in the full model."""
-        return self.weights.named_parameters()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the parameters and buffers of this rank's stages, with their names in the full model."""
-        return self.weights.state_dict()
-
-    def full_state_dict(self) -> dict[str, Tensor]:
-        """Return the parameters and buffers of the whole model, on the CPU of every rank; called by all ranks together."""
-        return self.weights.full_state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the parameters and buffers of this rank's stages. state: may also have those of other stages.
-
-        Raises KeyError for a missing name and ValueError for another shape; nothing is loaded then.
-        """
-        self.weights.load_state_dict(state)
-
-    def grad_norm(self) -> float:
-        """Return the norm of the gradient of the whole model, in which each parameter counts once; called by all together.
-
-        Raises RuntimeError after a step without sync: the ranks then have the gradients of their own tasks only.
-        """
-        self.check_summed()
-        total = torch.tensor([self.squared_norm()], dtype=torch.float64)
-        self.transport.all_reduce(total)
-        return math.sqrt(float(total[0]))
-
-    def clip_grad_norm_(self, max_norm: float) -> float:
-        """Scale the gradients to this norm if theirs is larger, and return theirs; called by all ranks together.
-
-        torch.nn.utils.clip_grad_norm_ knows the parameters of one rank only.
-        """
-        norm = self.grad_norm()
-        self.scale_gradients(min(1.0, max_norm / (norm + 1e-6)))
-        return norm
-
-    def scale_gradients(self, factor: float) -> None:
-        """Multiply this rank's gradients."""
-        if factor != 1.0:
-            torch._foreach_mul_([p.grad for p in self.parameters() if p.grad is not None], factor)
-
-    def squared_norm(self) -> float:
-        """Return this rank's share of the squared norm of the gradient of the whole model."""
-        return sum(float(p.grad.double().square().sum()) for p in self.counted_parameters() if p.grad is not None)
-
-    def counted_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that this rank counts where each counts once: the first rank that holds a group counts it."""
-        holders = holders_by_group(self.program.header)
-        return [p for name, ps in self.executor.groups.items() if holders[name][0] == self.rank for p in ps]
-
-    def check_finite(self) -> None:
-        """Raise ChimeraError E812 on all ranks if the last loss or a gradient is not finite; called by all ranks together.
-
-        Call it after a step, before the weights change. The error names the first cause: rank, instruction, micro-batch and,
-        for a gradient, the parameter. To find it, the batches since gradients were last complete are run again.
-        """
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        is_finite = math.isfinite(self._share) and all(bool(torch.isfinite(g).all()) for g in gradients)
-        if self._total(0.0 if is_finite else 1.0):
-            raise self.nonfinite(f"step {self.iteration} has a loss or a gradient that is not finite")
-
-    def nonfinite(self, message: str, help: str = "") -> ChimeraError:
-        """Return the error E812 with the first cause, the same on all ranks; called by all ranks together."""
-        cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
-        if cause is None:
-            note = "run again from gradients of zero, every value is finite: gradients were there before, or a layer is random"
-            return refuse("E812", message, notes=(note,), help=help)
-        return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
-
-    def sharded_optimizer(
-        self, optimizer_class: Callable[..., Optimizer], parameters: Parameters | None = None, **defaults: Any
-    ) -> ShardedOptimizer:
-        """Return an optimizer whose state is shared out over the holders of each parameter; called by all ranks together.
-
-            optimizer = pipe.sharded_optimizer(torch.optim.AdamW, lr=1e-3)
-
-        Every rank then has the state of the parameters that it owns. `step` gives the updated values to all holders, bit for
-        bit as a whole optimizer would. parameters: of this rank, or groups of them with their own options, as for any
-        optimizer of torch; by default all. defaults: the class's own arguments.
-        """
-        ownership = Ownership(self.executor.groups, holders_by_group(self.program.header), self.transport)
-        chosen = self.parameters() if parameters is None else parameters
-        return ShardedOptimizer(optimizer_class, chosen, ownership, self.check_summed, defaults)
-
-    def check_summed(self) -> None:
-        """Raise RuntimeError if the last step was without sync."""
-        if not all(gradients.are_complete for gradients in self.executor.gradients.values()):
-            raise RuntimeError("the last step was without sync: run one with sync before the gradients are used")
-
-    @property
-    def times(self) -> Times:
-        """Return when this rank's instructions ran in the last step."""
-        return self.executor.times
-
-    @property
-    def figures(self) -> Figures:
-        """Return what this rank measured of the last step."""
-        return Figures.of(self.times, self.transport.device)
-
-    def measured(self) -> MeasuredTimes:
-        """Return the duration of the last step, in seconds, and of each rank its idle share, the time that it waited for
-        communication, and its peak memory; called by all ranks together.
-        """
-        row = self.figures.row()
-        rows = torch.zeros(self.transport.world, len(row), dtype=torch.float64)
-        rows[self.rank] = torch.tensor(row, dtype=torch.float64)
-        self.transport.all_reduce(rows)
-        return MeasuredTimes.of(rows.tolist())
-
-    def trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the times of the last step on all ranks to a file that Perfetto opens; called by all ranks together.
-
-        Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E811 on all ranks if the file cannot
-        be written.
-        """
-        if not self._has_run:
-            raise ValueError("there is nothing to trace before the first step")
-        write_trace(self.program, self.times, self.transport, path)
-
-    def predicted(self) -> IterationTimes:
-        """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
-        from chimerac.interpreter.pipeline.programs import predicted_times  # 0.2 s
-
-        return predicted_times(self.program)
-
-    def check_copies(self) -> None:
-        """Raise ChimeraError E810 on all ranks if copies of a parameter differ in any bit; called by all ranks together."""
-        self.executor.check_copies()
+        return self._sum_of_ranks(self.evaluate_batch(self._batch(inputs, targets, divisor, fields)))
 
     def close(self) -> None:
-        """Leave the process group if this pipeline has created it; called by all ranks together."""
-        if self._joined:
-            leave()
-            self._joined = False
+        """Close the connections to the other ranks; called by all ranks together.
+
+        The last pipeline that uses the default process group destroys it, if a pipeline has created it.
+        """
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
 
     def __enter__(self) -> Self:
         return self
@@ -378,47 +168,26 @@ class Pipeline:
         if error is None:  # after an error the other ranks may never come to the barrier
             self.close()
 
-    def _batch(self, inputs: Tensors | None, targets: Tensor | None, divisor: float | None) -> TensorBatch:
+    def _batch(
+        self, inputs: Tensors | None, targets: Tensors | None, divisor: Divisor | None, fields: Mapping[str, Tensor]
+    ) -> TensorBatch:
         if torch.is_autocast_enabled(self.transport.device.type):
             raise RuntimeError("leave torch.autocast before a step, and create the pipeline with autocast=torch.bfloat16")
         header = self.program.header
-        count = header.micro_batches
+        count, own_name = header.micro_batches, self.transport.named([self.rank])
         if inputs is None and self.reads_inputs:
-            raise ValueError(f"rank {self.rank} has the first stage: give it the inputs of its replica")
+            raise ValueError(f"{own_name} has the first stage: give it the inputs of its replica")
         if targets is None and self.reads_targets:
-            raise ValueError(f"rank {self.rank} has the last stage: give it the targets of its replica")
-        given = None if inputs is None else tensors_of(inputs)
-        if given is not None and self._example is not None:
-            check_inputs(given, self._example, count)
-        if targets is not None and len(targets) % count:
-            raise ValueError(f"{len(targets)} targets cannot be cut into {count} micro-batches")
-        size = len(given[0]) // count if given else 1
+            raise ValueError(f"{own_name} has the last stage: give it the targets of its replica")
+        input_tensors = None if inputs is None else tensors_of(inputs)
+        if input_tensors is not None:
+            check_inputs(input_tensors, self._example.inputs, count)
+        target_tensors = None if targets is None else tensors_of(targets)
+        if odd := next((len(t) for t in target_tensors or () if len(t) % count), None):
+            raise ValueError(f"{odd} targets cannot be cut into {count} micro-batches")
+        own_fields = read_fields(fields, self._example.fields, self.reads_fields, count, own_name)
+        size = len(input_tensors[0]) // count if input_tensors else 1
         first = (self.iteration * header.width + self.replica) * count
         draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
-        return TensorBatch(given, targets, count, divisor or count * header.width, draws)
-
-    def _total(self, share: float) -> float:
-        total = torch.tensor([share], dtype=torch.float64)
-        self.transport.all_reduce(total)
-        return float(total[0])
-
-    def _compile(self, options: Mapping[str, Any]) -> None:
-        """Compile this rank's stages. Raises ValueError for a program with split backwards."""
-        if bool((self.program.table.op == Op.BWD_INPUT).any()):
-            raise ValueError(
-                f"{self.program.header.schedule} has split backwards, for which stages cannot be compiled: every function that "
-                "defers a weight gradient would be compiled apart; leave out compile_stages or take a schedule without I and W"
-            )
-        for stage in self.stages.values():
-            stage.compile(**options)
-
-    @contextmanager
-    def _in_evaluation_mode(self) -> Iterator[None]:
-        training = [m for stage in self.stages.values() for m in stage.modules() if m.training]
-        for module in training:
-            module.training = False
-        try:
-            yield
-        finally:
-            for module in training:
-                module.training = True
+        divisors = divisor if isinstance(divisor, Sequence) else (divisor or count * header.width,)
+        return TensorBatch(input_tensors, target_tensors, own_fields, count, divisors, draws)

@@ -1,12 +1,14 @@
-"""Programs for a number of ranks: what a pipeline gets from the compiler."""
+"""What a pipeline gets from the compiler: the program for its ranks, the program of evaluations, and the predicted times."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
+from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.compiler import (
     compile_text,
@@ -17,39 +19,50 @@ from chimerac.compiler import (
     verify,
 )
 from chimerac.compiler.library import find
+from chimerac.compiler.lower.relower import arranged
+from chimerac.compiler.verify import findings
+from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
 from chimerac.interpreter.runtime.times import IterationTimes
 
-__all__ = ["evaluation_of", "predicted_times", "program_for", "schedule_text", "with_depth"]
+__all__ = ["check_machine", "evaluation_of", "path_of", "predicted_times", "program_for", "schedule_text", "with_depth"]
 
+Schedule = str | os.PathLike[str] | Program  # a name in the library, a path, a text (it has a line break), or a program
 Compile = Callable[[Mapping[str, int]], Program]
 
 
 def program_for(
-    schedule: str | os.PathLike[str] | Program,
+    schedule: Schedule,
     parameters: Mapping[str, int],
     width: int,
     world: int | None,
     tied: Sequence[Tied] = (),
 ) -> Program:
-    """Return the verified program of a schedule, whose parameter D, where it is not given, is world / width.
+    """Return the verified program of a schedule.
 
-    schedule: a name of the library, a path, a text, or a compiled program as a value or a text; world: the number of ranks;
-    tied: sets of tied parameters besides those of the schedule; a compiled program is returned without them.
+    schedule: a text or a file may also be a compiled program. parameters: if D is not given, it is world / width. width: the
+    number of data-parallel replicas. world: the number of ranks; None if it is not known. tied: sets of tied parameters besides
+    those of the schedule. A compiled program is returned as it is, without them.
+
+    Raises ChimeraError for a schedule that does not compile or a program that is not correct, and E808 if parameters or a width
+    are given for a compiled program.
     """
     if isinstance(schedule, Program):
-        return _compiled_before(verify(schedule), schedule.header.schedule, parameters, width)
-    source = Source("<schedule>", schedule) if isinstance(schedule, str) and "\n" in schedule else find(schedule)
+        return _fixed(verify(schedule), schedule.header.schedule, parameters, width)
+    source = Source("<schedule>", schedule) if _is_text(schedule) else find(schedule)
     if is_program(source):
-        return _compiled_before(verify(read_program(source)), source.name, parameters, width)
+        return _fixed(verify(read_program(source)), source.name, parameters, width)
     return with_depth(lambda p: compile_text(source.text, p, width, source.name, tied).program, parameters, width, world)
 
 
-def with_depth(compiled: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:
-    """Return the program for these parameters, in which D, where it is not given, follows from the number of ranks."""
+def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:
+    """Compile a schedule with these parameters. If D is not given, it is world / width.
+
+    compile_with: compiles with the parameters that it is given. world: the number of ranks; None or 0 if it is not known.
+    """
     if "D" not in parameters and world and world % width == 0:
         depth = world // width
         try:
-            return compiled({**parameters, "D": depth})
+            return compile_with({**parameters, "D": depth})
         except ChimeraError as error:
             if all(d.code != "E203" for d in error.diagnostics):  # the schedule has a parameter D
                 note = f"D = {depth} follows from the {world} processes that were started"
@@ -57,7 +70,38 @@ def with_depth(compiled: Compile, parameters: Mapping[str, int], width: int, wor
                     replace(d, notes=tuple(note if n == f"D was given: -p D={depth}" else n for n in d.notes))
                     for d in error.diagnostics
                 ) from None
-    return compiled(parameters)
+    return compile_with(parameters)
+
+
+def check_machine(
+    program: Program,
+    machine: Machine,
+    name: str,
+    ranks: str,
+    path: str | os.PathLike[str],
+    alternative: str = "give another schedule",
+) -> None:
+    """Raise ChimeraError E816 if a verified program hangs on the machine of the ranks that run it.
+
+    name: of the program in the message. ranks: in the message, such as `ranks over gloo`. path: of the program in the command
+    that arranges it for their machine. alternative: what the help suggests if the arranged program is not correct either.
+    """
+    if program.header.machine == machine:
+        return  # it was verified for this machine
+    on_machine = program.with_header(machine=machine)
+    try:
+        verify(on_machine)
+        return
+    except ChimeraError as error:
+        problems = error.diagnostics
+    rearranged = arranged(on_machine, machine)
+    if rearranged is None:
+        help = f"{alternative}, as --for {machine} was tried and finds no order that all replicas share"
+    elif remaining := findings(rearranged):
+        help = f"{alternative}, as --for {machine} was tried and results in {remaining[0].code}"
+    else:
+        help = f"{arrange_command(path, machine)} was tried: it then ends there"
+    raise wrong_machine(program, name, ranks, machine, problems[0].message, help)
 
 
 def schedule_text(name_or_path: str) -> str:
@@ -68,15 +112,25 @@ def schedule_text(name_or_path: str) -> str:
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:
     """Return the times of an iteration by the simulator, in units of the program's costs.
 
-    costs: by name, in the place of the program's, as for `simulate`.
+    costs: by name; they replace those of the program, as in `simulate`.
     """
     simulated = simulate(program, costs)
     idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
     return IterationTimes(simulated.makespan / simulated.scale, idle)
 
 
-def _compiled_before(program: Program, name: str, parameters: Mapping[str, int], width: int) -> Program:
-    """Return a compiled program. Raises ChimeraError E808 where parameters are given for it."""
+def path_of(schedule: Schedule) -> str:
+    """Return the path or the name of a schedule, for a command in a message. For a text or a program, return PROGRAM."""
+    return "PROGRAM" if isinstance(schedule, Program) or _is_text(schedule) else os.fspath(schedule)
+
+
+def _is_text(schedule: str | os.PathLike[str]) -> TypeGuard[str]:
+    """Return whether this is the text of a schedule. A name or a path has no line break."""
+    return isinstance(schedule, str) and "\n" in schedule
+
+
+def _fixed(program: Program, name: str, parameters: Mapping[str, int], width: int) -> Program:
+    """Return a compiled program. Raises ChimeraError E808 if parameters, or another width, are given for it."""
     if parameters or width not in (1, program.header.width):
         raise refuse(
             "E808",

@@ -1,35 +1,84 @@
-"""The ranks of a pipeline: how they find each other, and checks that they agree."""
+"""The ranks of a pipeline: how they connect to each other, and the check that they agree."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.transport import Transport, gloo, nccl
+from chimerac.interpreter.transport.group import join_group, leave_group
+from chimerac.interpreter.transport.rendezvous import Rendezvous
+
+_job_pipelines = 0  # how many pipelines use the default process group that the first of them created
 
 
-def joined(device: torch.device, timeout_s: float) -> tuple[bool, Transport]:
-    """Return whether a process group had to be created, and the transport of this rank.
+def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | None) -> tuple[Transport, Callable[[], None]]:
+    """Connect to the other ranks of a pipeline; called by all of them together.
 
-    Tensors on a GPU are sent over NCCL if that is the backend of the default process group, otherwise through host memory.
+    Return the transport of this rank, and a function that disconnects it, which all ranks call together too. group: of the
+    ranks; by default the default process group, which is created if there is none. Tensors on a GPU are sent over NCCL if that
+    is the backend of the group, otherwise through host memory.
     """
-    created = not dist.is_initialized()
-    if created:
+    if group is None and not dist.is_initialized():
         gloo.join(timeout_s)
-    if device.type == "cuda" and dist.get_backend() == "nccl":
+        return _join_job(device)
+    if group is None and _job_pipelines:
+        return _join_job(device)
+    group = dist.group.WORLD if group is None else group
+    assert group is not None, "the default process group was destroyed"
+    ranks = join_group(group, timeout_s)
+    if device.type == "cuda" and dist.get_backend(group) == "nccl":
         torch.cuda.set_device(device)
-        return created, nccl.Nccl()
-    return created, gloo.Gloo(device)
+        transport: gloo.Gloo | nccl.Nccl = nccl.Nccl(ranks)
+    else:
+        transport = gloo.Gloo(device, ranks=ranks)
+    return transport, lambda: _leave_group(transport, ranks)
+
+
+def _join_job(device: torch.device) -> tuple[Transport, Callable[[], None]]:
+    """Return the transport of the ranks that torchrun started. The last pipeline to disconnect ends their process group."""
+    global _job_pipelines
+    _job_pipelines += 1
+    transport = gloo.Gloo(device)
+
+    def leave() -> None:
+        global _job_pipelines
+        _job_pipelines -= 1
+        if _job_pipelines:
+            _wait_for_all(transport)
+        else:
+            gloo.leave()
+        transport.close()
+
+    return transport, leave
+
+
+def _leave_group(transport: gloo.Gloo | nccl.Nccl, ranks: Rendezvous) -> None:
+    _wait_for_all(transport)
+    transport.close()
+    leave_group(ranks)
+
+
+def _wait_for_all(transport: Transport) -> None:
+    """Wait for all ranks, so that no connection closes before the last message has arrived."""
+    transport.all_reduce(torch.zeros(1))
 
 
 def check_equal(transport: Transport, what: str, code: str, digest: str) -> None:
-    """Compare a digest with every rank's. Raises ChimeraError on all ranks if two differ."""
+    """Compare a digest with that of every rank. what: has this digest, for the message; code: of the error.
+
+    Raises ChimeraError on all ranks if two of them differ.
+    """
     digests = transport.all_gather(digest)
-    other = next((r for r, its in enumerate(digests) if its != digests[0]), None)
+    other = next((r for r, of_rank in enumerate(digests) if of_rank != digests[0]), None)
     if other is not None:
         raise refuse(
             code,
-            f"rank 0 and rank {other} have a different {what}: {digests[0][:12]} and {digests[other][:12]}",
+            f"{transport.named([0])} and {transport.named([other])} have a different {what}: "
+            f"{digests[0][:12]} and {digests[other][:12]}",
             help="start every rank with the same files, options and versions",
         )

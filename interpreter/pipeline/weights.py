@@ -13,6 +13,11 @@ from chimerac.interpreter.runtime.model import Stage
 from chimerac.interpreter.transport import Transport
 
 
+def full_name(layer: str, path: str) -> str:
+    """Return the name in the full model of `path` in a layer. layer: its name; empty if its paths are the names already."""
+    return f"{layer}.{path}" if layer else path
+
+
 class Weights:
     """Names and values of a rank's weights. stages: of this rank, by number. All ranks create it together."""
 
@@ -60,7 +65,7 @@ class Weights:
         for s, stage in self._stages.items():
             for k, (name, layer, ties) in enumerate(zip(stage.names, stage.layers, stage.ties, strict=True)):
                 for tied, path in ties.items():
-                    uses.setdefault(tied, []).append((s, k, f"{name}.{path}"))
+                    uses.setdefault(tied, []).append((s, k, full_name(name, path)))
                     parameters[tied] = id(layer.get_parameter(path))
         by_rank = [json.loads(text) for text in self._transport.all_gather(json.dumps(uses))]
         first_uses = {tied: min(use for of_rank in by_rank for use in of_rank.get(tied, [])) for tied in parameters}
@@ -92,5 +97,5 @@ def _state_of(layers: Iterator[tuple[str, nn.Module]]) -> dict[str, Tensor]:
     """Return the parameters and persistent buffers of these layers. A module's extra state is left out."""
     state: dict[str, Tensor] = {}
     for name, layer in layers:
-        layer.state_dict(destination=state, prefix=f"{name}.")
+        layer.state_dict(destination=state, prefix=full_name(name, ""))
     return {name: t for name, t in state.items() if isinstance(t, Tensor)}

@@ -1,21 +1,41 @@
-"""The number of ranks that a program needs. It imports neither torch nor numpy, so that --help appears at once."""
+"""The errors of a program that does not fit the ranks that run it: another number of ranks, or another machine.
+
+For a fast `--help` of interpreter/run.py, it imports neither torch nor numpy.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.machines import PROCESSES, Machine, machine_name
 
 if TYPE_CHECKING:
     from chimerac.chimera_ir.program import Program
 
 
-def check_world(program: Program, started: int) -> None:
-    """Raise ChimeraError E800 unless there is one process for each stream."""
-    if started != program.world:
+def check_world(program: Program, world: int) -> None:
+    """Raise ChimeraError E800 unless the program has one stream for each rank. world: the number of ranks that were started."""
+    if world != program.world:
         raise refuse(
             "E800",
-            f"{program.world} ranks are needed and {started} were started",
+            f"{program.world} ranks are needed and {world} were started",
             notes=(f"{program.header.width} data-parallel replicas x {program.header.ranks} pipeline ranks",),
             help=f"start them with: torchrun --nproc-per-node {program.world} ...",
         )
+
+
+def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, note: str, help: str) -> ChimeraError:
+    """Return the error E816: the program may hang on the machine of the ranks that run it.
+
+    name: of the program in the message. ranks: in the message, such as `ranks over gloo`. machine: of these ranks.
+    """
+    header = program.header
+    message = f"{name} is for the {header.machine} machine, and {ranks} run {machine_name(machine, header.window)}"
+    return refuse("E816", message, notes=(note,), help=help)
+
+
+def arrange_command(path: str | os.PathLike[str], machine: Machine = PROCESSES) -> str:
+    """Return the command that arranges a program for a machine. path: of the program or its schedule."""
+    return f"chimerac {path} --for {machine} --emit json -o arranged.json"

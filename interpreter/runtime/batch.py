@@ -1,11 +1,14 @@
 """The samples on which one replica trains in one iteration: read from a source by their numbers, or given as tensors.
 
-The numbers of the samples are in docs/semantics.md, "Samples and random numbers".
+A sample has inputs, which the first layer takes; targets, which the loss takes; and fields, such as an attention mask, which
+any layers take. Each rank reads only what its own stages take. The numbers of the samples are in docs/semantics.md, "Samples
+and random numbers".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -18,30 +21,43 @@ from chimerac.interpreter.runtime.model import Values
 
 
 class MicroBatches(Protocol):
-    """The micro-batches of one replica in one iteration."""
+    """The micro-batches of one replica in one iteration. Their tensors may be on any device."""
 
     @property
-    def divisor(self) -> float:
-        """Return the number by which the loss of each micro-batch is divided."""
+    def divisors(self) -> Sequence[float]:
+        """Return the numbers by which the losses of each micro-batch are divided: one for each loss, or one for all."""
 
     def inputs(self, micro_batch: int) -> Values:
-        """Return the inputs of a micro-batch, on any device."""
+        """Return the inputs of a micro-batch."""
 
-    def targets(self, micro_batch: int) -> Tensor:
-        """Return the targets of a micro-batch, on any device."""
+    def targets(self, micro_batch: int) -> Values:
+        """Return the targets of a micro-batch."""
+
+    def field(self, micro_batch: int, name: str) -> Tensor:
+        """Return a field of a micro-batch."""
 
     def draws(self, micro_batch: int) -> Draws:
         """Return what a micro-batch's random numbers depend on."""
 
 
-class Samples(Protocol):
-    """A source of samples. Each sample has a number."""
+class Samples(ABC):
+    """A source of samples. Each sample has a number. Tensors have the samples along their first dimension, as numbered."""
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return the inputs and the targets of these samples, stacked in this order."""
+    @abstractmethod
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return the inputs of these samples."""
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
-        """Return how many targets of these samples count in the loss."""
+    @abstractmethod
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the targets of these samples. A target that does not count in the loss is `IGNORED`."""
+
+    def field(self, numbers: Sequence[int], name: str) -> Tensor:
+        """Return a field of these samples. Raises KeyError for a name that is none of theirs."""
+        raise KeyError(f"these samples have no field {name}")
+
+    @abstractmethod
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return for each loss how many targets of these samples count in it."""
 
 
 @dataclass(frozen=True)
@@ -72,55 +88,64 @@ class Batch:
 
     def inputs(self, micro_batch: int) -> Values:
         """Return the inputs of a micro-batch."""
-        inputs = self.source.read(self.numbers(micro_batch))[0]
-        return in_own_memory(inputs, [False] * len(inputs))
+        return _in_own_memory(self.source.inputs(self.numbers(micro_batch)))
 
-    def targets(self, micro_batch: int) -> Tensor:
+    def targets(self, micro_batch: int) -> Values:
         """Return the targets of a micro-batch."""
-        return in_own_memory([self.source.read(self.numbers(micro_batch))[1]], [False])[0]
+        return _in_own_memory(self.source.targets(self.numbers(micro_batch)))
+
+    def field(self, micro_batch: int, name: str) -> Tensor:
+        """Return a field of a micro-batch."""
+        return _in_own_memory((self.source.field(self.numbers(micro_batch), name),))[0]
 
     def draws(self, micro_batch: int) -> Draws:
         """Return what a micro-batch's random numbers depend on."""
         return Draws(self.seed, self.iteration // self.accumulated, tuple(self.numbers(micro_batch)))
 
     @cached_property
-    def divisor(self) -> float:
-        """Return the number of valid targets of all batches of the weight update."""
-        first = self.iteration // self.accumulated * self.accumulated
-        return self._valid_targets_of(range(first, first + self.accumulated))
+    def divisors(self) -> tuple[int, ...]:
+        """Return for each loss the number of its valid targets, at least 1, in all batches of the weight update."""
+        samples = self.accumulated * self.width * self.micro_batches * self.size
+        first = self.iteration // self.accumulated * samples
+        return tuple(max(1, count) for count in self.source.valid_targets(range(first, first + samples)))
 
-    @cached_property
-    def valid_targets(self) -> int:
-        """Return the number of valid targets of this batch, in all micro-batches of all replicas."""
-        return self._valid_targets_of(range(self.iteration, self.iteration + 1))
 
-    def _valid_targets_of(self, batches: range) -> int:
-        samples = self.width * self.micro_batches * self.size
-        return self.source.valid_targets(range(batches.start * samples, batches.stop * samples))
+def _in_own_memory(tensors: Values) -> Values:
+    return in_own_memory(tensors, [False] * len(tensors))
 
 
 class TensorBatch:
     """The tensors of one replica, cut into micro-batches along their first dimension.
 
-    inputs: None on ranks without the first stage; targets: None on ranks without the last one. divisor: the loss of each
-    micro-batch is divided by it. draws: of each micro-batch.
+    inputs: None on ranks without the first stage; targets: None on ranks without the last one. fields: those that this rank
+    reads, by name. divisors: as of `MicroBatches`. draws: of each micro-batch.
     """
 
     def __init__(
-        self, inputs: Values | None, targets: Tensor | None, micro_batches: int, divisor: float, draws: Sequence[Draws]
+        self,
+        inputs: Values | None,
+        targets: Values | None,
+        fields: Mapping[str, Tensor],
+        micro_batches: int,
+        divisors: Sequence[float],
+        draws: Sequence[Draws],
     ) -> None:
-        self.divisor, self._draws = divisor, draws
-        parts = [t.chunk(micro_batches) for t in inputs or ()]
-        self._inputs = list(zip(*parts, strict=True))
-        self._targets = () if targets is None else targets.chunk(micro_batches)
+        self.divisors, self._draws = divisors, draws
+        self._inputs = list(zip(*(t.chunk(micro_batches) for t in inputs or ()), strict=True))
+        self._targets = list(zip(*(t.chunk(micro_batches) for t in targets or ()), strict=True))
+        self._fields = {name: t.chunk(micro_batches) for name, t in fields.items()}
 
     def inputs(self, micro_batch: int) -> Values:
         """Return the inputs of a micro-batch: views of the batch."""
         return self._inputs[micro_batch]
 
-    def targets(self, micro_batch: int) -> Tensor:
-        """Return the targets of a micro-batch: a view of the batch."""
+    def targets(self, micro_batch: int) -> Values:
+        """Return the targets of a micro-batch: views of the batch."""
         return self._targets[micro_batch]
+
+    def field(self, micro_batch: int, name: str) -> Tensor:
+        """Return a field of a micro-batch: a view of the batch."""
+        return self._fields[name][micro_batch]
 
     def draws(self, micro_batch: int) -> Draws:
         """Return what a micro-batch's random numbers depend on."""

@@ -29,8 +29,9 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.model import Layer, ModelDescription, Shared, TiedLayers
+from chimerac.chimera_ir.preset import COST_UNIT
 from chimerac.interpreter.runtime.draws import Draws, drawing
-from chimerac.interpreter.runtime.model import Model, Values, apply_layer, build_layer
+from chimerac.interpreter.runtime.model import Model, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
 
 # torch counts every kernel of fused attention but the one for the CPU.
@@ -40,7 +41,7 @@ _CPU_ATTENTION: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _WEIGHT_OF_NORM: dict[Any, int] = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_group_norm.default: 1}
 
 
-def describe(model: Model, samples: int, device: torch.device | None = None) -> ModelDescription:
+def describe(model: Model, samples: int, device: torch.device | None = None, cost_unit: int = COST_UNIT) -> ModelDescription:
     """Return the description of a model for micro-batches of `samples` samples.
 
     device: where the layers are; by default the CPU. It matters with autocast, because torch autocasts other functions on GPUs
@@ -52,7 +53,7 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
     - split_kept_bytes: the same where the backward is split.
     - weight_kept_bytes: the storages that the split backward leaves for BWD_WEIGHT.
     - cost: the multiplications and additions of the forward in matrix products and attention, and one operation for each
-      number of the output; in thousands, rounded up.
+      number of the output; in units of `cost_unit`, rounded up.
     Storages that several layers keep, or a layer that did not make them, are counted in `shared` instead. An output that no
     later layer reads is counted as if one did.
 
@@ -63,25 +64,26 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     norms = _MixedNorms()  # type: ignore[no-untyped-call]
     with mode, norms, drawing(Draws(0, 0, tuple(range(samples)))):
-        modules = _without_memory(mode, [build_layer(model, k, seed=0) for k in range(len(model.layers))])
-        _move(modules, device)
-        full = _Run(model, modules, samples, device, split=False)
-        split = _Run(model, modules, samples, device, split=True)
+        stages = _without_memory(mode, [model.build_stage(range(k, k + 1), seed=0) for k in range(len(model.layer_names))])
+        _move(stages, device)
+        _check_fields(stages, model.example(samples).fields)
+        full = _Run(model, stages, samples, device, split=False)
+        split = _Run(model, stages, samples, device, split=True)
         kept, shared_kept = _by_layer(full.saved, full)
         split_kept, shared_split_kept = _by_layer(split.saved, split)
         weight_kept, shared_weight_kept = _by_layer(split.deferred, split)
         layers = []
-        for k, (name, _) in enumerate(model.layers):
-            parameters = list(modules[k].parameters())
+        for k, (name, stage) in enumerate(zip(model.layer_names, stages, strict=True)):
+            parameters = list(stage.parameters())
             layers.append(
                 Layer(
                     name=name,
                     parameters=sum(p.numel() for p in parameters),
-                    weight_bytes=sum(t.nbytes for t in (*parameters, *modules[k].buffers())),
+                    weight_bytes=sum(t.nbytes for t in (*parameters, *stage.buffers())),
                     kept_bytes=kept[k],
                     weight_kept_bytes=weight_kept[k],
                     boundary=tuple(_boundary(k, number, full, split) for number in range(len(full.outputs[k]))),
-                    cost=-(-(full.operations[k] + sum(t.numel() for t in full.outputs[k])) // 1000),
+                    cost=-(-(full.operations[k] + sum(t.numel() for t in full.outputs[k])) // cost_unit),
                     gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
                     split_kept_bytes=split_kept[k],
                 )
@@ -89,21 +91,30 @@ def describe(model: Model, samples: int, device: torch.device | None = None) -> 
     shared = [Shared(size, maker, kept=keepers) for (maker, keepers), size in shared_kept.items()]
     shared += [Shared(size, maker, split_kept=keepers) for (maker, keepers), size in shared_split_kept.items()]
     shared += [Shared(size, maker, weight_kept=keepers) for (maker, keepers), size in shared_weight_kept.items()]
-    return ModelDescription(model.name, samples, tuple(layers), _tied(model, modules), tuple(shared))
+    return ModelDescription(model.name, samples, tuple(layers), _tied(stages), tuple(shared))
 
 
-def _without_memory(mode: FakeTensorMode, modules: list[nn.Module]) -> list[nn.Module]:
-    """Return the modules, or copies with fake tensors if they have real ones. Parameters that modules share stay shared."""
-    if all(isinstance(t, FakeTensor) for m in modules for t in (*m.parameters(), *m.buffers())):
-        return modules
+def _without_memory(mode: FakeTensorMode, stages: list[Stage]) -> list[Stage]:
+    """Return the stages, or copies with fake tensors if they have real ones. Parameters that stages share stay shared."""
+    if all(isinstance(t, FakeTensor) for stage in stages for t in (*stage.parameters(), *stage.buffers())):
+        return stages
     with FakeCopyMode(mode):
-        return copy.deepcopy(modules)
+        return copy.deepcopy(stages)
 
 
-def _move(modules: Sequence[nn.Module], device: torch.device) -> None:
-    """Move modules with fake tensors to a device, for which Module.to fails. Parameters that modules share stay shared."""
+def _check_fields(stages: Sequence[Stage], fields: Iterable[str]) -> None:
+    """Raise ValueError unless the layers read exactly these fields."""
+    known, read = set(fields), {name for stage in stages for name in stage.reads}
+    if unread := sorted(known - read):
+        raise ValueError(f"no layer reads the field {unread[0]}: a layer reads the fields that its forward names as parameters")
+    if unknown := sorted(read - known):
+        raise ValueError(f"a layer reads the field {unknown[0]}, and the fields are: {', '.join(sorted(known)) or 'none'}")
+
+
+def _move(stages: Sequence[Stage], device: torch.device) -> None:
+    """Move stages with fake tensors to a device, for which Module.to fails. Parameters that stages share stay shared."""
     moved: dict[int, torch.Tensor] = {}
-    for module in (submodule for layer in modules for submodule in layer.modules()):
+    for module in (submodule for stage in stages for submodule in stage.modules()):
         tables: list[dict[str, Any]] = [module._parameters, module._buffers]
         for tensors in tables:
             for name, t in tensors.items():
@@ -139,26 +150,27 @@ class _Run:
     parameters and buffers.
     """
 
-    def __init__(self, model: Model, modules: Sequence[nn.Module], samples: int, device: torch.device, split: bool) -> None:
+    def __init__(self, model: Model, stages: Sequence[Stage], samples: int, device: torch.device, split: bool) -> None:
         self.outputs: list[Values] = []
-        self.saved: list[list[torch.Tensor]] = [[] for _ in modules]
+        self.saved: list[list[torch.Tensor]] = [[] for _ in stages]
         self.operations: list[int] = []
         self.makers: dict[int, int] = {}
-        splittings = [Splitting() if split else None for _ in modules]
-        weights = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+        splittings = [Splitting() if split else None for _ in stages]
+        weights = [t for stage in stages for t in (*stage.parameters(), *stage.buffers())]
         self.weights = {_storage(t) for t in weights}
-        values, targets = model.example(samples)
-        values, targets = tuple(t.to(device) for t in values), None if targets is None else targets.to(device)
-        self._samples = values  # kept, so that no other tensor gets the same storage
+        inputs, targets, fields = model.example(samples)
+        values, fields = tuple(t.to(device) for t in inputs), {name: t.to(device) for name, t in fields.items()}
+        targets = None if targets is None else tuple(t.to(device) for t in targets)
+        self._samples = values, fields  # kept, so that no other tensor gets the same storage
         self._record_maker(values, 0)
         with model.autocasting(device):
-            for k, module in enumerate(modules):
+            for k, stage in enumerate(stages):
                 counter = FlopCounterMode(display=False, custom_mapping={_CPU_ATTENTION: _attention_flops})
                 with counter, saved_tensors_hooks(_recorder(self.saved[k]), lambda tensor: tensor):
-                    with splittings[k] or nullcontext(), _reading_no_values(f"the layer '{model.layers[k][0]}'"):
-                        values = apply_layer(module, values)
+                    with splittings[k] or nullcontext(), _reading_no_values(f"the layer '{model.layer_names[k]}'"):
+                        values = stage(*values, **{name: fields[name] for name in stage.reads})
                     with _reading_no_values("the loss"):
-                        loss = self._loss(model, values, targets) if k == len(modules) - 1 else None
+                        loss = self._loss(model, values, targets) if k == len(stages) - 1 else None
                 self.operations.append(counter.get_total_flops())
                 self.outputs.append(values)
                 self._record_maker(values, k)
@@ -167,10 +179,10 @@ class _Run:
         self.deferred = [[t for product in s.products for t in product.reads] if s else [] for s in splittings]
 
     @staticmethod
-    def _loss(model: Model, outputs: Values, targets: Any) -> torch.Tensor | None:
+    def _loss(model: Model, outputs: Values, targets: Values | None) -> torch.Tensor | None:
         """Return the loss. If the targets are not known, return a sum that has a gradient but saves no tensor."""
         if targets is not None:
-            return model.loss(outputs, targets)
+            return combined(model.loss(outputs, targets), [1.0])
         sums = [t.sum() for t in outputs if t.requires_grad]
         return sum(sums[1:], start=sums[0]) if sums else None
 
@@ -243,22 +255,23 @@ def _is_kept(tensor: torch.Tensor, kept: Iterable[Sequence[torch.Tensor]]) -> bo
     return any(_storage(t) == storage for tensors in kept for t in tensors)
 
 
-def _tied(model: Model, modules: Sequence[nn.Module]) -> tuple[TiedLayers, ...]:
-    """Return the parameters that several layers share: by name in their `tied` (runtime/parameters.py), or as one object."""
+def _tied(stages: Sequence[Stage]) -> tuple[TiedLayers, ...]:
+    """Return the parameters that several layers share: by name in the `ties` of their stages, or as one object."""
     declared = {
-        id(module.get_parameter(path)): name
-        for k, module in enumerate(modules)
-        for name, path in (model.ties.get(k) or getattr(module, "tied", {})).items()
+        id(layer.get_parameter(path)): name
+        for stage in stages
+        for layer, ties in zip(stage.layers, stage.ties, strict=True)
+        for name, path in ties.items()
     }
     found: dict[str | int, list[tuple[int, str, nn.Parameter]]] = {}
-    for k, module in enumerate(modules):
-        for path, p in module.named_parameters():
-            found.setdefault(declared.get(id(p), id(p)), []).append((k, path, p))
+    for k, stage in enumerate(stages):
+        for name, p in stage.parameters_by_name().items():
+            found.setdefault(declared.get(id(p), id(p)), []).append((k, name, p))
     tied = []
     for key, uses in found.items():
-        layers, (first, path, p) = tuple(k for k, _, _ in uses), uses[0]
+        layers, (_, first_name, p) = tuple(dict.fromkeys(k for k, _, _ in uses)), uses[0]
         if len(layers) > 1:
-            name = key if isinstance(key, str) else f"{model.layers[first][0]}.{path}"
+            name = key if isinstance(key, str) else first_name
             tied.append(TiedLayers(name, layers, p.numel(), p.nbytes, p.nbytes if p.requires_grad else 0))
     return tuple(tied)
 

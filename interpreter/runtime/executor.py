@@ -32,6 +32,7 @@ from chimerac.chimera_ir.instructions import (
     Free,
     Fwd,
     Instruction,
+    Recompute,
     Recv,
     Send,
     Task,
@@ -41,7 +42,7 @@ from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.messages import Layout, Specs, with_gradient
-from chimerac.interpreter.runtime.model import Model, Stage, Values
+from chimerac.interpreter.runtime.model import Objective, Stage, Values
 from chimerac.interpreter.runtime.parameters import Gradients, check_copies, holders_by_group, parameter_groups
 from chimerac.interpreter.runtime.store import Key, Message, Slot, Store
 from chimerac.interpreter.runtime.times import Times, times_of
@@ -64,7 +65,7 @@ class Executor:
     def __init__(
         self,
         program: Program,
-        model: Model,
+        objective: Objective,
         stages: Mapping[int, Stage],
         table: Sequence[Specs],
         transport: Transport,
@@ -82,7 +83,7 @@ class Executor:
             for name, parameters in trained.items()
         }
         self.store = Store()
-        self.iteration = Iteration(model, transport.device)
+        self.iteration = Iteration(objective, transport.device)
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
         self._key = transport.progress.add(program)
@@ -145,9 +146,10 @@ class Executor:
 
     def _failure(self, number: int, cause: Exception) -> RankError:
         """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""
+        rank, name = self.transport.rank, self.transport.named([self.transport.rank])
         if number == len(self.stream):
-            return RankError(self.transport.rank, None, "epilogue", cause)
-        return RankError(self.transport.rank, number, instruction_text(self.stream[number], self.pipes), cause)
+            return RankError(rank, None, "epilogue", cause, name)
+        return RankError(rank, number, instruction_text(self.stream[number], self.pipes), cause, name)
 
     def _finish(self) -> None:
         """Wait for sends and collectives."""
@@ -174,6 +176,8 @@ class Executor:
                 return self._each(i, Work.backward_input)
             case BwdWeight():
                 return self._each(i, Work.backward_weight)
+            case Recompute():
+                return self._each(i, Work.recompute)
             case Send():
                 slots, specs = self._message(i)
                 layout = Layout(specs * len(slots))

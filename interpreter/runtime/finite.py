@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Task
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, Fwd, Recompute, Task
 from chimerac.chimera_ir.textline import instruction_text
 from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.transport import Transport
@@ -26,19 +26,20 @@ SHOWN = 4  # parameters that a message names
 class Cause:
     """A value that is not finite, and the instruction that computed it from finite values.
 
-    is_reduction: whether the instruction is an all-reduce. number, text: of the instruction, on `rank`. value: which value is
-    not finite, in words. weights: the names of the stage's weights that are not finite.
+    is_reduction: whether the instruction is an all-reduce. number, text: of the instruction, on `rank`. name: of the rank in
+    messages. value: which value is not finite, in words. weights: the names of the stage's weights that are not finite.
     """
 
     is_reduction: bool
     number: int
     rank: int
+    name: str
     text: str
     value: str
     weights: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"rank {self.rank}, instruction {self.number}: {self.text}: {self.value}"
+        return f"{self.name}, instruction {self.number}: {self.text}: {self.value}"
 
     @property
     def note(self) -> str:
@@ -66,7 +67,7 @@ class FiniteCheck:
     def around(self, number: int, call: Callable[[], None]) -> None:
         """Run an instruction, and check the values that it reads and computes. number: of the instruction; call: runs it."""
         instruction = self._executor.stream[number] if number < len(self._executor.stream) else None
-        if not isinstance(instruction, Task):
+        if not isinstance(instruction, Task) or isinstance(instruction, Recompute):  # a RECOMPUTE makes no value
             call()
             return
         keys = [(instruction.pipe, instruction.stage, m) for m in instruction.micro_batches]
@@ -131,7 +132,9 @@ class FiniteCheck:
         weights = [] if stage is None else [p for p in self._executor.stages[stage].parameters() if not _is_finite((p,))]
         text = instruction_text(self._executor.stream[number], self._executor.pipes)
         names = tuple(dict.fromkeys(self._names[id(p)] for p in weights))
-        self.causes.append(Cause(is_reduction, number, self._executor.transport.rank, text, value, names))
+        transport = self._executor.transport
+        name = transport.named([transport.rank])
+        self.causes.append(Cause(is_reduction, number, transport.rank, name, text, value, names))
 
 
 def first_cause(transport: Transport, causes: Iterable[Cause]) -> Cause | None:

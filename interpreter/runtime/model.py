@@ -1,16 +1,19 @@
-"""Models as lists of layers, and stages of consecutive layers.
+"""Models, which can be cut between any two of their layers, and stages of consecutive layers.
 
-A layer's weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights without
-communication between ranks. A layer takes and returns the tensors of one boundary value.
+A model names its layers, builds any of its stages, and has a loss. `LayeredModel` is a model that is a list of modules. A
+layer's weights depend on (seed, layer) and nothing else. So all copies of a stage start with the same weights without
+communication between ranks.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,27 +21,58 @@ from torch import Tensor, nn
 IGNORED = -100  # a target that does not count, neither in the loss nor in the number of valid targets
 
 Values = tuple[Tensor, ...]
+Fields = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Model:
+class Example(NamedTuple):
+    """Tensors with the shapes and dtypes of a micro-batch. The first dimension of each is the samples.
+
+    inputs: of the first layer. targets: of the loss; None if they are not known. fields: what layers read directly from the
+    data, by name.
+    """
+
+    inputs: Values
+    targets: Values | None
+    fields: Fields = {}  # noqa: RUF012  # never changed
+
+
+class Objective(Protocol):
+    """What stages are run with: the losses of their last output, and the precision in which they compute."""
+
+    @property
+    def loss(self) -> Callable[[Values, Values], Values]:
+        """Return the function from the output of the last layer and the targets to the losses."""
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """Return the type in which torch.autocast computes; None: without it."""
+
+    def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context in which stages and loss compute on this device; backwards run outside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(ABC):
     """A model that can be cut between any two of its layers.
 
-    layers: the name of each layer, and a function that builds it with weights from torch's generator. loss: a function of the
-    output of the last layer and the targets; it returns the *sum* of the losses of all valid targets. example: a function of a
-    number of samples; it returns inputs and targets with the shapes and dtypes of real ones, or None instead of targets that
-    are not known. ties: by layer, the parameters that it shares with other layers, as in `Stage.ties`; by default they are in
-    the layer's attribute `tied`. tie_names: the names of these sets in the program, where they differ. autocast: the dtype of
-    torch.autocast; None: no autocast.
+    example: a function of a number of samples; it returns tensors with the shapes and dtypes of real ones. loss: a function of
+    the output of the last layer and the targets; it returns one or several losses, each the *sum* of the losses of all its
+    valid targets. The loss of an iteration is the sum of their means. autocast: the dtype of torch.autocast; None: no autocast.
     """
 
     name: str
-    layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
-    loss: Callable[[Values, Tensor], Tensor]
-    example: Callable[[int], tuple[Values, Any]]
-    ties: Mapping[int, Mapping[str, str]] = field(default_factory=dict, hash=False)
-    tie_names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    example: Callable[[int], Example]
+    loss: Callable[[Values, Values], Values]
     autocast: torch.dtype | None = None
+
+    @property
+    @abstractmethod
+    def layer_names(self) -> tuple[str, ...]:
+        """Return the names of the layers, in the order in which they run."""
+
+    @abstractmethod
+    def build_stage(self, layers: range, seed: int) -> Stage:
+        """Build the stage of these layers with its initial weights, which depend on (seed, layer) and nothing else."""
 
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context in which layers and loss are computed on this device. Backwards run outside it."""
@@ -46,47 +80,100 @@ class Model:
 
 
 class Stage(nn.Module):
-    """Consecutive layers, applied to the tensors of one boundary value.
+    """Consecutive layers as one module, which takes and returns the tensors of one boundary value.
 
-    names: of the layers in the full model. ties: for each layer, the paths of the parameters that it shares with other layers,
-    of this stage or of others, by the name of the set of tied parameters.
+    layers: the modules that have all its parameters and buffers. names: of these modules in the full model. ties: for each
+    module, the paths of the parameters that it shares with other layers, of this stage or of others, by the name of the set of
+    tied parameters. fields_of: for each module, the names of the fields that it takes as keyword arguments. reads: the names of
+    all these fields, which the stage takes as keyword arguments.
+
+    A subclass whose stages are not a plain list of layers overrides `forward`.
     """
 
     def __init__(
-        self, layers: Sequence[nn.Module], names: Sequence[str] | None = None, ties: Sequence[Mapping[str, str]] | None = None
+        self,
+        layers: Sequence[nn.Module],
+        names: Sequence[str] | None = None,
+        ties: Sequence[Mapping[str, str]] | None = None,
+        fields_of: Sequence[Sequence[str]] | None = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.names = [str(k) for k in range(len(layers))] if names is None else list(names)
         self.ties = [getattr(layer, "tied", {}) for layer in layers] if ties is None else list(ties)
+        self._fields_of = [tuple(names) for names in fields_of or [()] * len(layers)]
+        self.reads = tuple(dict.fromkeys(name for names in self._fields_of for name in names))
 
-    def forward(self, *values: Tensor) -> Values:
-        for layer in self.layers:
-            values = apply_layer(layer, values)
+    def forward(self, *values: Tensor, **fields: Tensor) -> Values:
+        if not fields:
+            for layer in self.layers:
+                values = apply_layer(layer, values)
+            return values
+        for layer, names in zip(self.layers, self._fields_of, strict=True):
+            values = apply_layer(layer, values, {name: fields[name] for name in names})
         return values
 
+    def parameters_by_name(self) -> dict[str, nn.Parameter]:
+        """Return the parameters under their names in the full model. One that several layers share is there under each."""
+        named = zip(self.names, self.layers, strict=True)
+        return {path: p for name, layer in named for path, p in layer.named_parameters(name)}
 
-def apply_layer(layer: nn.Module, values: Values) -> Values:
+
+def apply_layer(layer: nn.Module, values: Values, fields: Fields = {}) -> Values:  # noqa: B006  # never changed
     """Return the output of a layer as contiguous tensors. Tensors that are received from another rank are contiguous too."""
-    output = layer(*values)
+    output = layer(*values, **fields)
     return tuple(t.contiguous() for t in (output if isinstance(output, tuple) else (output,)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayeredModel(Model):
+    """A model that is a list of layers. A layer takes the tensors that the layer before it returns.
+
+    layers: the name of each layer, and a function that builds it with weights from torch's generator. fields: the names of the
+    tensors that layers read directly from the data; a layer reads those that are parameters of its `forward`. ties: by layer,
+    the parameters that it shares with other layers, as in `Stage.ties`; by default they are in the layer's attribute `tied`.
+    """
+
+    layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
+    fields: tuple[str, ...] = ()
+    ties: Mapping[int, Mapping[str, str]] = field(default_factory=dict, hash=False)
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Return the names of the layers, in the order in which they run."""
+        return tuple(name for name, _ in self.layers)
+
+    def build_layer(self, layer: int, seed: int) -> nn.Module:
+        """Build one layer with its initial weights, without changing the state of torch's own generator."""
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed_from(seed, layer))
+            return self.layers[layer][1]()
+
+    def build_stage(self, layers: range, seed: int) -> Stage:
+        """Build the stage of these layers with its initial weights."""
+        modules = [self.build_layer(k, seed) for k in layers]
+        ties = [self.ties.get(k) or getattr(module, "tied", {}) for k, module in zip(layers, modules, strict=True)]
+        return Stage(modules, [self.layers[k][0] for k in layers], ties, [fields_read(m, self.fields) for m in modules])
+
+
+def fields_read(module: nn.Module, fields: Iterable[str]) -> list[str]:
+    """Return those of the fields that a module reads: the parameters of its `forward` with these names."""
+    parameters = inspect.signature(module.forward).parameters
+    return [name for name in fields if name in parameters]
+
+
+def combined(losses: Values, divisors: Sequence[float]) -> Tensor:
+    """Return the sum of the losses, each divided by its own divisor, or all by the same one if there is only one.
+
+    Raises ValueError for another number of divisors.
+    """
+    if len(divisors) == 1:
+        return (losses[0] if len(losses) == 1 else torch.stack(losses).sum()) / divisors[0]
+    if len(losses) != len(divisors):
+        raise ValueError(f"the model has {len(losses)} losses, and {len(divisors)} divisors were given: give one for each")
+    return torch.stack([loss / divisor for loss, divisor in zip(losses, divisors, strict=True)]).sum()
 
 
 def seed_from(*numbers: int) -> int:
     """Return a seed of 63 bits: a hash of these numbers in this order, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "big") >> 1
-
-
-def build_layer(model: Model, layer: int, seed: int) -> nn.Module:
-    """Build one layer with its initial weights, without changing the state of torch's own generator."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed_from(seed, layer))
-        return model.layers[layer][1]()
-
-
-def build_stage(model: Model, layers: range, seed: int) -> Stage:
-    """Build the stage of these layers with its initial weights."""
-    modules = [build_layer(model, k, seed) for k in layers]
-    by_layer = [model.ties.get(k) or getattr(module, "tied", {}) for k, module in zip(layers, modules, strict=True)]
-    ties = [{model.tie_names.get(name, name): path for name, path in paths.items()} for paths in by_layer]
-    return Stage(modules, [model.layers[k][0] for k in layers], ties)

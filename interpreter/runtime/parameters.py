@@ -111,7 +111,7 @@ def check_copies(transport: Transport, groups: Groups) -> None:
         if other is not None:
             raise refuse(
                 "E810",
-                f"the copies of {name} on rank {first} and rank {other} have different weights",
+                f"the copies of {name} on {transport.named([first])} and {transport.named([other])} have different weights",
                 notes=(f"{name} is on ranks {', '.join(str(rank) for rank, _ in holders)}",),
                 help="start every rank with the same files, options and versions; on one machine this is an error of ours",
             )

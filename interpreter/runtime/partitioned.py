@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 from chimerac.chimera_ir.diagnostics import refuse
@@ -12,16 +12,30 @@ from chimerac.chimera_ir.model import ModelDescription, TiedLayers
 from chimerac.chimera_ir.partition import Partition, partition_for
 from chimerac.chimera_ir.program import Header, Program, Tied
 from chimerac.interpreter.runtime.messages import Specs, boundary_table
-from chimerac.interpreter.runtime.model import Model, Stage, build_stage
+from chimerac.interpreter.runtime.model import Model, Stage
 
 
 @dataclass(frozen=True)
 class PartitionedModel:
-    """A model, its description, and the layers of each stage."""
+    """A model, its description, and the layers of each stage.
+
+    tie_names: the names of the model's sets of tied parameters in the program, where they differ.
+    """
 
     model: Model
     description: ModelDescription
     partition: Partition
+    tie_names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the model."""
+        return self.model.name
+
+    @property
+    def objective(self) -> Model:
+        """Return the loss, and the precision in which stages compute: the model has both."""
+        return self.model
 
     @property
     def table(self) -> tuple[Specs, ...]:
@@ -30,7 +44,9 @@ class PartitionedModel:
 
     def build(self, stage: int, seed: int) -> Stage:
         """Build a stage with its initial weights."""
-        return build_stage(self.model, self.partition.layers[stage], seed)
+        built = self.model.build_stage(self.partition.layers[stage], seed)
+        built.ties = [{self.tie_names.get(name, name): path for name, path in ties.items()} for ties in built.ties]
+        return built
 
 
 def partitioned(program: Program, model: Model, description: ModelDescription, ties_by_stage: bool = False) -> PartitionedModel:
@@ -43,12 +59,13 @@ def partitioned(program: Program, model: Model, description: ModelDescription, t
     parameters than the model.
     """
     partition = partition_for(program.partition, description, program.header.stages)
+    names: dict[str, str] = {}
     if ties_by_stage:
         names, _ = _names_in_program(program.header, description, partition)
         tied_layers = tuple(replace(tied, name=names.get(tied.name, tied.name)) for tied in description.tied)
-        model, description = replace(model, tie_names=names), replace(description, tied=tied_layers)
+        description = replace(description, tied=tied_layers)
     _check_ties(program.header, description, partition, ties_by_stage)
-    return PartitionedModel(model, description, partition)
+    return PartitionedModel(model, description, partition, names)
 
 
 def missing_ties(program: Program, description: ModelDescription) -> tuple[Tied, ...]:

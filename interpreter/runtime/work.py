@@ -1,6 +1,7 @@
 """One stage's work on one micro-batch: the values that each task reads and makes, and what it keeps or frees.
 
 FWD          act[s, m]  -> act[s + 1, m], or the loss          keeps its graph; with recompute, nothing
+RECOMPUTE    act[s, m]                                         keeps its graph
 BWD          grad[s, m] -> grad[s - 1, m], weight gradients    frees act[s, m], grad[s, m] and the graph
 BWD_INPUT    grad[s, m] -> grad[s - 1, m]                      frees grad[s, m] and the graph
 BWD_WEIGHT   weight gradients                                  frees act[s, m] and what the BWD_INPUT left for it
@@ -19,7 +20,7 @@ from chimerac.interpreter.runtime.batch import MicroBatches
 from chimerac.interpreter.runtime.draws import set_draws
 from chimerac.interpreter.runtime.generators import Generators
 from chimerac.interpreter.runtime.memory import in_own_memory, is_alone
-from chimerac.interpreter.runtime.model import Model, Stage, Values
+from chimerac.interpreter.runtime.model import Objective, Stage, Values, combined
 from chimerac.interpreter.runtime.split import Splitting
 from chimerac.interpreter.runtime.store import Slot
 
@@ -30,24 +31,29 @@ class Iteration:
     losses: of this rank's last stages so far, by micro-batch, on the device. one: the gradient of a loss.
     """
 
-    def __init__(self, model: Model, device: torch.device) -> None:
-        self.loss_of, self.model, self.device = model.loss, model, device
+    def __init__(self, objective: Objective, device: torch.device) -> None:
+        self.loss_of, self.objective, self.device = objective.loss, objective, device
         self.losses: dict[int, Tensor] = {}
         self.one = torch.ones((), device=device)
         self.batch: MicroBatches
 
     def begin(self, batch: MicroBatches) -> None:
         """Start an iteration on these micro-batches."""
-        self.batch, self.divisor, self.draws = batch, batch.divisor, batch.draws
+        self.batch, self.divisors, self.draws = batch, batch.divisors, batch.draws
         self.losses.clear()
 
     def inputs(self, m: int) -> Values:
         """Return the inputs of a micro-batch, on the device of the stages."""
         return tuple([t.to(self.device) for t in self.batch.inputs(m)])
 
+    def fields(self, m: int, names: Sequence[str]) -> dict[str, Tensor]:
+        """Return these fields of a micro-batch, on the device of the stages."""
+        return {name: self.batch.field(m, name).to(self.device) for name in names}
+
     def loss(self, outputs: Values, m: int) -> Tensor:
         """Return a micro-batch's share of the loss of the iteration."""
-        loss = self.loss_of(outputs, self.batch.targets(m).to(self.device)) / self.divisor
+        targets = tuple([t.to(self.device) for t in self.batch.targets(m)])
+        loss = combined(self.loss_of(outputs, targets), self.divisors)
         if loss.dtype is not self.one.dtype:
             self.one = torch.ones_like(loss)
         return loss
@@ -111,7 +117,7 @@ class Work:
         self.ran = False  # whether the forward has run and its last backward has not
         self.leaves: Values = ()  # the input's tensors that have a gradient
         # Where the backward begins: the nodes of the output's tensors that have a gradient. The tensors may be freed earlier.
-        self.edges: tuple[GradientEdge, ...] | None = None  # None: the backward runs the forward again
+        self.edges: tuple[GradientEdge, ...] | None = None  # None: the forward has to be run again
 
     def forward(self) -> None:
         """Run the stage and keep its graph."""
@@ -120,11 +126,17 @@ class Work:
         self.ran = True
 
     def forward_to_recompute(self) -> None:
-        """Run the stage without a graph: the backward runs it again, with the same random numbers."""
+        """Run the stage without a graph: it is run again before its backward, with the same random numbers."""
         before = Generators.of(self.iteration.device)
         self._without_graph()
         self.generators = before if before.have_advanced() else None
         self.ran = True
+
+    def recompute(self) -> None:
+        """Run a forward that kept nothing again, and keep its graph. Its output and its loss are there already."""
+        if not self.ran or self.edges is not None:
+            raise KeyError("no forward that kept nothing has run, or it was run again before")
+        self._build_again()
 
     def forward_only(self) -> None:
         """Run the stage and keep nothing: there is no backward."""
@@ -148,7 +160,7 @@ class Work:
 
     def backward_weight(self) -> None:
         """Add the weight gradients."""
-        self._begin_backward()
+        self._check_forward()
         assert self.split is not None
         self.split.weights()
         self._end()
@@ -171,8 +183,8 @@ class Work:
         """Run the stage; the last one's output is its share of the iteration's loss."""
         iteration, split = self.iteration, self.split
         set_draws((iteration.draws, self.m))
-        if iteration.model.autocast is not None:
-            with iteration.model.autocasting(iteration.device), split or nullcontext():
+        if iteration.objective.autocast is not None:
+            with iteration.objective.autocasting(iteration.device), split or nullcontext():
                 return self._apply(inputs)
         if split is not None:
             with split:
@@ -180,7 +192,8 @@ class Work:
         return self._apply(inputs)
 
     def _apply(self, inputs: Values) -> Values:
-        outputs: Values = self.module(*inputs)
+        module = self.module
+        outputs: Values = module(*inputs, **self.iteration.fields(self.m, module.reads)) if module.reads else module(*inputs)
         return outputs if self.output is not None else (self.iteration.loss(outputs, self.m),)
 
     def _store_output(self, outputs: Values, kept: Sequence[bool], inputs: Values) -> None:
@@ -201,7 +214,13 @@ class Work:
             self._store_output(outputs, [False] * len(outputs), inputs)
 
     def _build_again(self) -> None:
-        """Run the forward again, with the random numbers that it had."""
+        """Run the forward again, with the random numbers that it had. Buffers, such as running statistics, stay as they are."""
+        buffers = [(b, b.clone()) for b in self.module.buffers()]
+        self._build_with_generators()
+        for b, values in buffers:
+            b.data.copy_(values)  # `data`: the graph may have saved the buffer, and its values are those that it had then
+
+    def _build_with_generators(self) -> None:
         if self.generators is None:
             self._build(self._inputs())
         else:
@@ -211,12 +230,14 @@ class Work:
 
     def _run_backward(self) -> None:
         """Compute the gradients, and store the input gradient."""
+        self._check_forward()
         # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
         # They are waited for first: a backward that recomputes its forward begins when its gradient is there.
         grads = None if self.output_gradient is None else self.output_gradient.take()
-        edges = self._begin_backward()
-        if edges:  # empty for a first stage without parameters
-            _backward(edges, (self.iteration.one,) if grads is None else grads)
+        if self.edges is None:
+            self._build_again()
+        if self.edges:  # empty for a first stage without parameters
+            _backward(self.edges, (self.iteration.one,) if grads is None else grads)
         if self.input_gradient is None:
             return
         if self.is_simple and (gradient := self.leaves[0].grad) is not None and is_alone(gradient, grads or ()):
@@ -225,16 +246,12 @@ class Work:
             gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
             self.input_gradient.set(in_own_memory(gradients, [False] * len(gradients), grads or ()))
 
-    def _begin_backward(self) -> tuple[GradientEdge, ...]:
-        """Return where in the graph the backward begins."""
+    def _check_forward(self) -> None:
+        """Raise KeyError if the forward has not run, or its input was freed."""
         if not self.ran:
             raise KeyError("its forward has not run, or its last backward has")
         if self.input is not None:
             self.input.read()  # fails where the input was freed too early
-        if self.edges is None:
-            self._build_again()
-        assert self.edges is not None
-        return self.edges
 
     def _end(self) -> None:
         self.close()

@@ -26,8 +26,9 @@ class Data:
     """The samples of a run for training and evaluation, and their descriptions.
 
     held_out_count: how many samples `held_out` has before it repeats. identity: a text that is the same for the same data;
-    ranks compare it. summary, sample: descriptions of all the data and of one sample. target: what one target is, such as
-    `byte`. baseline: returns the name of a prediction without a model, its loss in nats per target, and a remark on it.
+    ranks compare it. summary, sample: descriptions of all the data and of one sample. tokens: of one sample; an image counts as
+    one. target: what one target is, such as `byte`. baseline: returns the name of a prediction without a model, its loss in
+    nats per target, and a remark on it.
     """
 
     train: Samples
@@ -36,12 +37,13 @@ class Data:
     identity: str
     summary: str
     sample: str
+    tokens: int
     target: str
     baseline: Callable[[], tuple[str, float, str]]
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(Samples):
     """Samples of `length` bytes. The targets are the inputs shifted by one byte. The inputs of samples do not overlap."""
 
     text: Text
@@ -53,24 +55,32 @@ class Windows:
         """Return how many samples the text has. After these the text is read again, in another order."""
         return (len(self.text) - 1) // self.length
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return the inputs and the targets of these samples, (samples, length) each."""
-        starts = [self._window_of(k) * self.length for k in numbers]
-        tokens = torch.from_numpy(windows(self.text, starts, self.length + 1).astype(np.int64))  # (b, L + 1)
-        return (tokens[:, :-1],), tokens[:, 1:]  # (b, L) each
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return the bytes of these samples, (samples, length)."""
+        return (self._read(numbers, 0),)
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the byte after each of them, (samples, length)."""
+        return (self._read(numbers, 1),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return how many targets these samples have: every byte counts."""
-        return len(numbers) * self.length
+        return (len(numbers) * self.length,)
+
+    def _read(self, numbers: Sequence[int], offset: int) -> Tensor:
+        """Return the bytes of these samples from their byte `offset` on, (samples, length)."""
+        starts = [self._window_of(k) * self.length + offset for k in numbers]
+        return torch.from_numpy(windows(self.text, starts, self.length).astype(np.int64))
 
     def _window_of(self, number: int) -> int:
         """Return the window of a sample. Each epoch has all windows of the text, in an order of its own."""
         epoch, position = divmod(number, self.count)
-        return int(_permutation(self.seed, epoch, self.count)[position])
+        return int(permutation(self.seed, epoch, self.count)[position])
 
 
 @lru_cache(maxsize=4)
-def _permutation(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
+def permutation(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
+    """Return the order in which `count` samples are read in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -85,15 +95,16 @@ def text_data(text: Text, length: int, seed: int) -> Data:
         train,
         held_out,
         held_out.count,
-        identity=_identity(train.text),
+        identity=identity_of(train.text),
         summary=f"text: {len(train.text):,} bytes, {len(held_out.text):,} held out{note}",
         sample=f"{length} bytes",
+        tokens=length,
         target="byte",
         baseline=lambda: ("unigram entropy", unigram_entropy(held_out.text), "of the held-out text"),
     )
 
 
-def _identity(text: Text) -> str:
+def identity_of(text: Text) -> str:
     """Return the length of a text, and a digest of its beginning and end: reading a large text whole would take long."""
     ends = bytes(text.read(0, 2**16)) + bytes(text.read(len(text) - 2**16, len(text)))
     return f"{hashlib.sha256(ends).hexdigest()[:12]}, of {len(text)} bytes"

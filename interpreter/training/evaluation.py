@@ -14,21 +14,32 @@ from chimerac.interpreter.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class FirstSamples:
+class FirstSamples(Samples):
     """The first `count` samples of a source. The targets of all later samples are ignored."""
 
     source: Samples
     count: int
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return the inputs and the targets of these samples."""
-        inputs, targets = self.source.read([n % self.count for n in numbers])
-        beyond = torch.tensor([n >= self.count for n in numbers]).view(-1, *[1] * (targets.dim() - 1))
-        return inputs, targets.masked_fill(beyond, IGNORED)
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return the inputs of these samples."""
+        return self.source.inputs(self._repeated(numbers))
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the targets of these samples."""
+        beyond = torch.tensor([n >= self.count for n in numbers])
+        targets = self.source.targets(self._repeated(numbers))
+        return tuple(t.masked_fill(beyond.view(-1, *[1] * (t.dim() - 1)), IGNORED) for t in targets)
+
+    def field(self, numbers: Sequence[int], name: str) -> Tensor:
+        """Return a field of these samples."""
+        return self.source.field(self._repeated(numbers), name)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return how many targets of these samples count."""
         return self.source.valid_targets([n for n in numbers if n < self.count])
+
+    def _repeated(self, numbers: Sequence[int]) -> list[int]:
+        return [n % self.count for n in numbers]
 
 
 class Evaluator:
@@ -41,10 +52,11 @@ class Evaluator:
         """Return the mean loss of the held-out samples, nats per valid target; called by all ranks together."""
         trainer, header = self.trainer, self.trainer.program.header
         pipeline, seed, size = trainer.pipeline, trainer.settings.seed, trainer.size
-        samples_per_batch = header.width * header.micro_batches * size
+        batches = -(-self.samples // (header.width * header.micro_batches * size))
         total = torch.zeros(1, dtype=torch.float64)
-        for number in range(-(-self.samples // samples_per_batch)):
-            batch = Batch(self.source, seed, number, pipeline.replica, header.width, header.micro_batches, size)
-            total += pipeline.evaluate_batch(batch) * batch.valid_targets
+        for number in range(batches):
+            # Like the batches of one weight update, these have the same divisors, so their losses add up to the mean.
+            batch = Batch(self.source, seed, number, pipeline.replica, header.width, header.micro_batches, size, batches)
+            total += pipeline.evaluate_batch(batch)
         trainer.transport.all_reduce(total)
-        return float(total[0]) / self.source.valid_targets(range(self.samples))
+        return float(total[0])

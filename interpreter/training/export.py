@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
-from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.pipeline.background import BackgroundThread, RanksFailedError
-from chimerac.interpreter.pipeline.pipeline import Pipeline
-
-SAFETENSORS, TORCH = ".safetensors", ".pt"
-
-
-def check_export(path: Path) -> None:
-    """Raise ChimeraError E835 if `export_weights` could not write this file; called before a run starts."""
-    if path.suffix not in (SAFETENSORS, TORCH):
-        raise _error(path, "its name has no known ending", f"give a name that ends in {SAFETENSORS} or {TORCH}")
-    if path.suffix == SAFETENSORS and importlib.util.find_spec("safetensors") is None:
-        help = f"pip install safetensors, or give a name that ends in {TORCH}"
-        raise _error(path, "safetensors is not installed", help)
-    if path.is_dir():
-        raise _error(path, "it is a folder", "give the name of a file")
-    if not path.absolute().parent.is_dir():
-        reason = f"there is no folder {short_path(path.absolute().parent)}"
-        raise _error(path, reason, "create the folder, or give another path")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise _error(path, "its folder may not be written to", "give another path")
+from chimerac.interpreter.pipeline.bound import BoundPipeline
+from chimerac.interpreter.training.export_file import SAFETENSORS, export_error
 
 
-def export_weights(path: Path, pipeline: Pipeline) -> None:
+def export_weights(path: Path, pipeline: BoundPipeline) -> None:
     """Write the parameters and buffers of the whole model to a file, by name; called by all ranks together.
 
     A file of this name is replaced when the new one is complete. Raises ChimeraError E835 on all ranks if the file cannot be
@@ -49,7 +29,7 @@ def export_weights(path: Path, pipeline: Pipeline) -> None:
     try:
         BackgroundThread(write).results(pipeline.transport)
     except RanksFailedError as error:
-        raise _error(path, error.reason, "give another path") from None
+        raise export_error(path, error.reason, "give another path") from None
 
 
 def _write(path: Path, weights: dict[str, Tensor]) -> None:
@@ -66,7 +46,3 @@ def _write(path: Path, weights: dict[str, Tensor]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _error(path: Path, reason: str, help: str) -> ChimeraError:
-    return refuse("E835", f"the weights cannot be written to {short_path(path)}: {reason}", help=help)

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.training.settings import Settings
 
 
@@ -35,7 +35,7 @@ def build_optimizer(named_parameters: Mapping[str, nn.Parameter], settings: Sett
     return AdamW(groups, lr=settings.rate, betas=settings.betas) if groups else None
 
 
-def build_sharded_optimizer(pipeline: Pipeline, settings: Settings) -> Optimizer:
+def build_sharded_optimizer(pipeline: BoundPipeline, settings: Settings) -> Optimizer:
     """Return AdamW for a rank's parameters, with its state sharded over the ranks that hold copies of a parameter."""
     groups = decay_groups(pipeline.parameters(), settings)
     return pipeline.sharded_optimizer(AdamW, groups, lr=settings.rate, betas=settings.betas)

@@ -6,14 +6,14 @@ Every rank can compute the reference, because it can build all layers from their
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.draws import Draws, drawing
-from chimerac.interpreter.runtime.model import Model, Stage, build_stage
+from chimerac.interpreter.runtime.model import Model, Stage, combined
 from chimerac.interpreter.training.optimizer import build_optimizer, learning_rate
 from chimerac.interpreter.training.settings import Settings
 from chimerac.interpreter.training.trainer import Result, Trainer
@@ -21,19 +21,21 @@ from chimerac.interpreter.training.trainer import Result, Trainer
 
 def whole_model(model: Model, seed: int) -> Stage:
     """Build the model as a single stage with its initial weights."""
-    return build_stage(model, range(len(model.layers)), seed)
+    return model.build_stage(range(len(model.layer_names)), seed)
 
 
 def add_gradients(whole: Stage, trainer: Trainer, iteration: int) -> float:
     """Add the gradients of one iteration to those of `whole`, micro-batch after micro-batch, and return the loss."""
-    device, model = trainer.transport.device, trainer.pipeline.model
+    device, model = trainer.transport.device, trainer.model.model
     total = 0.0
     for replica in range(trainer.program.header.width):
         for batch in trainer.batches(iteration, replica):
             for m in range(batch.micro_batches):
                 with drawing(batch.draws(m)), model.autocasting(device):
-                    outputs = whole(*(t.to(device) for t in batch.inputs(m)))
-                    loss = model.loss(outputs, batch.targets(m).to(device)) / batch.divisor
+                    fields = {name: batch.field(m, name).to(device) for name in whole.reads}
+                    outputs = whole(*(t.to(device) for t in batch.inputs(m)), **fields)
+                    targets = tuple(t.to(device) for t in batch.targets(m))
+                    loss = combined(model.loss(outputs, targets), batch.divisors)
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
     return total
@@ -44,24 +46,25 @@ def largest_difference(trainer: Trainer) -> float:
 
     Called by all ranks together, when they have the gradients of iteration 0.
     """
-    whole = whole_model(trainer.pipeline.model, trainer.settings.seed).to(trainer.transport.device)
+    whole = whole_model(trainer.model.model, trainer.settings.seed).to(trainer.transport.device)
     add_gradients(whole, trainer, iteration=0)
-    stages, layers = trainer.pipeline.stages, trainer.pipeline.partition.layers
-    mine = [_difference(stage, [whole.layers[k] for k in layers[s]]) for s, stage in stages.items()]
+    expected = whole.parameters_by_name()
+    mine = [_difference(stage, expected) for stage in trainer.pipeline.stages.values()]
     return max(map(float, trainer.transport.all_gather(repr(max(mine, default=0.0)))))
 
 
-def _difference(stage: Stage, layers: list[nn.Module]) -> float:
+def _difference(stage: Stage, expected: Mapping[str, nn.Parameter]) -> float:
     """Return the largest relative difference ||g - r|| / ||r|| of a parameter of a stage.
 
-    g: the gradient in the pipeline; r: the gradient in the reference, whose layers are `layers`. The relative error of a
+    g: the gradient in the pipeline; r: the gradient in the reference, whose parameters are `expected`. The relative error of a
     gradient near zero means nothing. So ||r|| is replaced by a thousandth of the largest ||r|| of the stage where it is less.
     """
-    reference = [_gradient(p) for layer in layers for p in layer.parameters()]
+    parameters = stage.parameters_by_name()
+    reference = [_gradient(expected[name]) for name in parameters]
     norms = [float(r.double().norm()) for r in reference]
     least = 1e-3 * max(norms, default=0.0) + 1e-30  # 1e-30: no division by zero where all gradients are zero
     largest = 0.0
-    for p, r, norm in zip(stage.parameters(), reference, norms, strict=True):
+    for p, r, norm in zip(parameters.values(), reference, norms, strict=True):
         g = _gradient(p)
         difference = float((g - r).double().norm()) / max(norm, least)
         if math.isnan(difference):  # if both are not finite, they are equal here, and the update reports them
@@ -75,24 +78,30 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int) -> Iterator[Result]:
+def train(whole: Stage, model: Model, source: Samples, settings: Settings, samples: int, parts: int = 1) -> Iterator[Result]:
     """Train the whole model in this process without a pipeline, and yield the result of each iteration.
 
-    samples: of an iteration; they are one batch.
+    samples: of an iteration. parts: into how many micro-batches they are cut. The results are the same for every number, except
+    for models that compute over the samples of a micro-batch, such as batch normalization.
     """
     parameters = list(whole.parameters())
     optimizer = build_optimizer(dict(whole.named_parameters()), settings)
     assert optimizer is not None, "a model without parameters"
+    size = samples // parts
     for iteration in range(settings.iterations):
-        numbers = range(iteration * samples, (iteration + 1) * samples)
-        inputs, targets = source.read(numbers)
-        with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(inputs[0].device):
-            loss = model.loss(whole(*inputs), targets) / source.valid_targets(numbers)
-        torch.autograd.backward(loss)
+        first, total = iteration * samples, 0.0
+        divisors = source.valid_targets(range(first, first + samples))
+        for start in range(first, first + samples, size):
+            numbers = range(start, start + size)
+            inputs, fields = source.inputs(numbers), {name: source.field(numbers, name) for name in whole.reads}
+            with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(inputs[0].device):
+                loss = combined(model.loss(whole(*inputs, **fields), source.targets(numbers)), divisors)
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip)
         rate = learning_rate(settings, iteration)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad()
-        yield Result(float(loss.detach()), float(norm), rate)
+        yield Result(total, float(norm), rate)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from chimerac.chimera_ir.diagnostics import refuse
-
 if TYPE_CHECKING:
     from chimerac.chimera_ir.program import Program
 
@@ -45,12 +43,4 @@ class Settings:
 
 def samples_per_micro_batch(program: Program, micro_batch: int) -> int:
     """Return how many samples one micro-batch of the program has. Raises ChimeraError E804 if that is not an integer."""
-    numerator, denominator = program.header.micro_batch_size
-    if micro_batch * numerator % denominator:
-        raise refuse(
-            "E804",
-            f"micro-batches of {micro_batch} samples cannot be cut to {numerator}/{denominator} of their size",
-            notes=(f"{program.header.schedule} runs micro-batches of size {numerator}/{denominator}",),
-            help=f"give --micro-batch a multiple of {denominator}",
-        )
-    return micro_batch * numerator // denominator
+    return program.header.samples(micro_batch)

@@ -14,15 +14,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.model import Layer, ModelDescription
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import RECOMPUTE, Program
+from chimerac.interpreter.runtime.batch import Samples
+from chimerac.interpreter.runtime.draws import current_draws
 from chimerac.interpreter.runtime.measured import MeasuredTimes
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 from chimerac.interpreter.runtime.split import register
 from chimerac.interpreter.runtime.split_functions import Product
 from chimerac.interpreter.runtime.times import IterationTimes
@@ -62,6 +66,7 @@ class TaskCosts:
     """The costs of a stage's tasks for one micro-batch, in units."""
 
     forward: int
+    recompute: int
     backward: int
     input: int
     weight: int
@@ -104,22 +109,36 @@ register(with_sleeping_backward, _with_split_sleeping_backward)
 
 
 class TimedStage(nn.Module):
-    """A stage that sleeps for the costs of the program. shape: of its output."""
+    """A stage that sleeps for the costs of the program.
 
-    def __init__(self, program: Program, stage: int, shape: tuple[int, ...], sleeper: Sleeper) -> None:
+    shape: of its output; size: samples of a micro-batch. recomputed: the micro-batches whose forward keeps nothing here. Their
+    graph is built when it is run again.
+    """
+
+    def __init__(self, program: Program, stage: int, shape: tuple[int, ...], size: int, sleeper: Sleeper) -> None:
         super().__init__()
-        costs = program.costs
-        self.costs = TaskCosts(costs.FWD[stage], costs.BWD[stage], costs.BWD_INPUT[stage], costs.BWD_WEIGHT[stage])
+        tasks = (Op.FWD, Op.RECOMPUTE, Op.BWD, Op.BWD_INPUT, Op.BWD_WEIGHT)
+        self.costs = TaskCosts(*(program.costs.of(op)[stage] for op in tasks))
+        self.size, self.micro_batches, self.recomputed = size, program.header.micro_batches, _recomputed(program, stage)
         self.is_first, self.shape, self.sleeper = stage == 0, shape, sleeper
         # The first stage has no input gradient. Without a parameter that it uses autograd would not run its backward.
         self.parameter = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep for the forward, and return an output whose backward sleeps."""
-        self.sleeper.sleep(self.costs.forward)
+        micro_batch = current_draws().samples[0] // self.size % self.micro_batches
+        is_second = torch.is_grad_enabled() and micro_batch in self.recomputed
+        self.sleeper.sleep(self.costs.recompute if is_second else self.costs.forward)
         if self.is_first:
             x = torch.zeros(self.shape) + self.parameter
         return with_sleeping_backward(x, self.sleeper, self.costs)
+
+
+def _recomputed(program: Program, stage: int) -> frozenset[int]:
+    """Return the micro-batches of which the forward of a stage is run again."""
+    t = program.table
+    rows = np.flatnonzero((t.op == Op.FWD) & (t.stage == stage) & ((t.flags & RECOMPUTE) != 0))
+    return frozenset(m for k in t.operand[rows].tolist() for m in program.micro_batch_lists[k])
 
 
 def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
@@ -128,30 +147,34 @@ def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -
     boundary: the output of each layer; its first dimension is the samples. size: samples of a micro-batch.
     """
     stages = program.header.stages
-    builders = [partial(TimedStage, program, s, boundary.shape, sleeper) for s in range(stages)]
+    builders = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]
 
-    def loss(outputs: Values, targets: Tensor) -> Tensor:
-        return outputs[0].sum()
+    def loss(outputs: Values, targets: Values) -> Values:
+        return (outputs[0].sum(),)
 
-    def example(samples: int) -> tuple[Values, Tensor]:
-        return (torch.zeros(samples, 1),), torch.zeros(samples, 1)
+    def example(samples: int) -> Example:
+        return Example((torch.zeros(samples, 1),), (torch.zeros(samples, 1),))
 
     names = [f"timed {s}" for s in range(stages)]
     layers = tuple(Layer(name, 1, 4, 0, 0, (boundary,), 1) for name in names)
-    return Model("timed", tuple(zip(names, builders, strict=True)), loss, example), ModelDescription("timed", size, layers)
+    model = LayeredModel(name="timed", layers=tuple(zip(names, builders, strict=True)), loss=loss, example=example)
+    return model, ModelDescription("timed", size, layers)
 
 
-class ZeroSamples:
+class ZeroSamples(Samples):
     """Samples of zeros."""
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return zeros of shape (samples, 1) as inputs and as targets."""
-        zeros = torch.zeros(len(numbers), 1)
-        return (zeros,), zeros
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return zeros of shape (samples, 1)."""
+        return (torch.zeros(len(numbers), 1),)
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return zeros of shape (samples, 1)."""
+        return (torch.zeros(len(numbers), 1),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return the number of targets, one per sample."""
-        return len(numbers)
+        return (len(numbers),)
 
 
 def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> MeasuredTimes:

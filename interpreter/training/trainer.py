@@ -14,7 +14,7 @@ import torch
 
 from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.errors import InterpreterError, RankError
-from chimerac.interpreter.pipeline.pipeline import Pipeline
+from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.runtime.batch import Batch, Samples
 from chimerac.interpreter.runtime.partitioned import PartitionedModel
 from chimerac.interpreter.training.optimizer import build_optimizer, build_sharded_optimizer, learning_rate
@@ -54,10 +54,16 @@ class Trainer:
         evaluation: Program | None = None,
         profile_ranges: bool = False,
     ) -> None:
-        self.program, self.source, self.settings, self.transport = program, source, settings, transport
+        self.program, self.model, self.source, self.settings, self.transport = program, model, source, settings, transport
         self.size = samples_per_micro_batch(program, settings.micro_batch)
-        self.pipeline = Pipeline.of(
-            program, model, transport, settings.seed, evaluation, settings.compile_stages, profile_ranges
+        self.pipeline = BoundPipeline(
+            program,
+            model,
+            transport,
+            settings.seed,
+            evaluation=evaluation,
+            compile_stages=settings.compile_stages,
+            profile_ranges=profile_ranges,
         )
         self.skipped = 0
         self.optimizer = (
@@ -97,7 +103,7 @@ class Trainer:
         """
         rank, world, count = self.transport.rank, self.transport.world, len(figures)
         totals = torch.zeros(2 + world * count, dtype=torch.float64)
-        totals[0], totals[1] = loss, self.pipeline.squared_norm()
+        totals[0], totals[1] = loss, self.pipeline.gradient.squared_norm()
         totals[2 + rank * count : 2 + (rank + 1) * count] = torch.tensor(figures, dtype=torch.float64)
         try:
             self.transport.all_reduce(totals)
@@ -109,12 +115,12 @@ class Trainer:
             # Every rank has the same totals, so all ranks take this branch.
             if not self.settings.skip_nonfinite:
                 message = f"iteration {iteration + 1} has the loss {total_loss} and the gradient norm {norm}"
-                raise self.pipeline.nonfinite(message, help="give a smaller --lr or a longer --warm-up")
+                raise self.pipeline.nonfinite_error(message, help="give a smaller --lr or a longer --warm-up")
             self.skipped += 1
             if self.optimizer is not None:
                 self.optimizer.zero_grad(set_to_none=True)
             return Result(total_loss, norm, rate, measured, is_skipped=True)
-        self.pipeline.scale_gradients(min(1.0, self.settings.clip / (norm + 1e-6)))
+        self.pipeline.gradient.scale(min(1.0, self.settings.clip / (norm + 1e-6)))
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate

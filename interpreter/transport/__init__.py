@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.program import Machine, Program
 from chimerac.interpreter.transport.progress import Progress
 
 
@@ -31,15 +31,20 @@ class Pending(Protocol):
 class Transport(Protocol):
     """How one rank communicates with the others.
 
-    device: where the tensors of messages are. waited_ns: nanoseconds that this rank has waited for other ranks in the calls of
-    its stream, in total since the start. progress: what this rank is doing; the executor writes its position.
+    machine: the machine of docs/semantics.md on which its ranks run. device: where the tensors of messages are. waited_ns:
+    nanoseconds that this rank has waited for other ranks in the calls of its stream, in total since the start. progress: what
+    this rank is doing; the executor writes its position.
     """
 
     rank: int
     world: int
+    machine: Machine
     device: torch.device
     waited_ns: int
     progress: Progress
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks as text for a message: `rank 1`, `ranks 0, 2`, with their global ranks if those are different."""
 
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs.

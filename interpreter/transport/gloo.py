@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from chimerac.interpreter.transport.processes import CPU, Processes
-from chimerac.interpreter.transport.rendezvous import initialize, shutdown
+from chimerac.interpreter.transport.rendezvous import Rendezvous, initialize, shutdown
 
 
 def join(timeout_s: float) -> None:
@@ -25,8 +25,9 @@ def leave() -> None:
 class Gloo(Processes):
     """One rank's channels and collectives. The ranks must have joined.
 
-    device: where messages are; staged: whether they pass through host memory; by default only those on a GPU do.
+    device: where messages are; staged: whether they pass through host memory; by default only those on a GPU do. ranks: the
+    rendezvous of these ranks; by default that of the job.
     """
 
-    def __init__(self, device: torch.device = CPU, staged: bool | None = None) -> None:
-        super().__init__("gloo", device, device != CPU if staged is None else staged)
+    def __init__(self, device: torch.device = CPU, staged: bool | None = None, ranks: Rendezvous | None = None) -> None:
+        super().__init__("gloo", device, device != CPU if staged is None else staged, ranks)

@@ -31,7 +31,7 @@ class LivenessCheck:
 
     hosted: rank 0 hosts the store; otherwise torchrun does. claim: a path that does not exist yet, the same one for all ranks
     of this machine. If the store does not answer, the rank that creates this file reports. None: there is no such path.
-    end: ends this process with an exit code.
+    end: ends this process with an exit code; None: this process writes its status and goes on, as in a user's process group.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LivenessCheck:
         world: int,
         hosted: bool,
         progress: Progress,
-        end: Callable[[int], object] = os._exit,
+        end: Callable[[int], object] | None = os._exit,
         claim: Path | None = None,
     ) -> None:
         self.store, self.rank, self.world, self.hosted, self.progress = store, rank, world, hosted, progress
@@ -54,7 +54,7 @@ class LivenessCheck:
         self._unanswered: threading.Thread | None = None  # the latest call of the store that was not answered in time
 
     def start(self) -> None:
-        """Start the thread that polls the abort flag. Once the flag is set, it writes the status and ends this process."""
+        """Start the thread that polls the abort flag. Once it is set, it writes the status and ends this process."""
         self._poller = threading.Thread(target=self._poll, name="liveness check", daemon=True)
         self._poller.start()
 
@@ -72,11 +72,13 @@ class LivenessCheck:
                 self._last_answer_s = time.monotonic()
                 if aborted:
                     self.store.set(f"rank {self.rank}", self.progress.status().to_json())
+                    if self._end is None:
+                        return
                     self._poll_report(REPORT_TIMEOUT_S)
                     break
         except RuntimeError:
             pass  # the store is gone, as at the end of rank 0, which may host it
-        if aborted:
+        if aborted and self._end is not None:
             self._terminated.wait(LINGER_S)
             if not self._failed.is_set() and not self._stopped.is_set():
                 self._end(1)
@@ -97,7 +99,7 @@ class LivenessCheck:
     def _end_without_store(self) -> None:
         while not self._stopped.wait(POLL_INTERVAL_S):
             if time.monotonic() - self._last_answer_s > STORE_LOST_S:
-                if not self._failed.is_set():
+                if not self._failed.is_set() and self._end is not None:
                     self._end(1)
                 return
 

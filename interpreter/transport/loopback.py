@@ -10,7 +10,7 @@ error of autograd.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import TypeVar
@@ -76,13 +76,17 @@ class Loopback:
     """One rank on the network that all ranks share."""
 
     def __init__(self, rank: int, network: Network, device: torch.device) -> None:
-        self.rank, self.world, self.device, self.waited_ns = rank, network.size, device, 0
-        self.progress = Progress()
+        self.rank, self.world, self.machine = rank, network.size, network.machine
+        self.device, self.waited_ns, self.progress = device, 0, Progress()
         self._network = network
         self._to: dict[int, Channel] = {}
         self._sent: dict[int, deque[Tensor]] = {}  # by peer, the messages of the sends that have not been waited for
         self._launched: dict[tuple[int, ...], int] = {}  # by ranks, how many collectives this rank has posted
         self._gathers = 0  # how many gathers of all ranks this rank has begun
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks as text for a message."""
+        return ranks_text(ranks)
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
         """Return when `ready()` is true; other ranks run meanwhile. what: that is waited for, for the error."""

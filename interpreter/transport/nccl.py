@@ -1,10 +1,9 @@
 """Ranks that are processes, over NCCL, with one GPU each.
 
-NCCL has no tags. Within a process group, torch puts all messages of a pair of ranks on one CUDA stream, so a receive that
-is posted early would block a later send. Therefore every channel (one direction of a pair) has a process group of its own,
-and so has every collective. The first call on a group creates its communicator and blocks until the peer calls it too. So
-all groups are used once before the first iteration, in one global order (processes.py). The default group is not bound to a
-device: otherwise torch would split every new group from it, and all ranks would take part in each split.
+NCCL has no tags. Within a communicator, torch puts all messages of a pair of ranks on one CUDA stream, so a receive that is
+posted early would block a later send. Therefore every channel (one direction of a pair) has a communicator of its own, and so
+has every collective. The first call on one creates it and blocks until the peer calls it too. So all of them are used once
+before the first iteration, in one global order (processes.py).
 
 `wait` on a transfer blocks the GPU's current stream and not the process. So under NCCL a SEND whose window is full returns
 at once, and the GPU work that is queued after it waits. The waiting times that the process measures do not include this wait.
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.transport.gloo import join as join_gloo
 from chimerac.interpreter.transport.processes import Processes
+from chimerac.interpreter.transport.rendezvous import Rendezvous
 
 
 def join(timeout_s: float, local_rank: int) -> None:
@@ -40,7 +40,10 @@ def join(timeout_s: float, local_rank: int) -> None:
 
 
 class Nccl(Processes):
-    """One rank's channels and collectives. The ranks must have joined, each with its GPU as the current device."""
+    """One rank's channels and collectives. The ranks must have joined, each with its GPU as the current device.
 
-    def __init__(self) -> None:
-        super().__init__("nccl", torch.device("cuda", torch.cuda.current_device()), staged=False)
+    ranks: by default those of the job.
+    """
+
+    def __init__(self, ranks: Rendezvous | None = None) -> None:
+        super().__init__("nccl", torch.device("cuda", torch.cuda.current_device()), staged=False, ranks=ranks)

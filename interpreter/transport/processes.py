@@ -1,8 +1,8 @@
-"""Ranks that are processes, on the process groups of torch.distributed: what gloo and NCCL have in common.
+"""Ranks that are processes, on the backends of torch.distributed: what gloo and NCCL have in common.
 
-Every channel and every collective has a process group of its own. All of them are created, and used once, in one global
-order before the first iteration. So every connection exists before it is needed, and no later call waits until another rank
-sets one up. `all_reduce` and `all_gather` use the default group, which is gloo's, and host memory.
+Every channel and every collective has a backend of its own (backends.py). All of them are created, and used once, in one
+global order before the first iteration. So every connection exists before it is needed, and no later call waits until another
+rank sets one up. `all_reduce` and `all_gather` use a gloo backend of all ranks, and host memory.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from chimerac.chimera_ir.instructions import Op
-from chimerac.chimera_ir.machines import max_incomplete_sends
+from chimerac.chimera_ir.machines import PROCESSES, max_incomplete_sends
 from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.transport import Pending, ranks_text
+from chimerac.interpreter.transport import Pending
+from chimerac.interpreter.transport.backends import all_reduce, broadcast, create_backend
 from chimerac.interpreter.transport.progress import NUMBER, Awaited
-from chimerac.interpreter.transport.rendezvous import rendezvous
+from chimerac.interpreter.transport.rendezvous import Rendezvous, rendezvous
 
 CPU = torch.device("cpu")
-# gloo counts the timeout of a collective from its launch, but a rank may begin to wait for it much later. So the groups of
+# gloo counts the timeout of a collective from its launch, but a rank may begin to wait for it much later. So the backends of
 # collectives have this timeout, which is never reached, and PendingOperation.wait applies that of the run.
 YEAR = timedelta(days=365)
 
 
 class PendingOperation:
-    """A transfer or a collective that was posted to a process group.
+    """A transfer or a collective that was posted.
 
     work: torch's handle of it. then: called when it is complete. limit: the timeout of the wait; None if the timeout of its
-    group applies.
+    backend applies.
     """
 
     __slots__ = ("_awaited", "_limit", "_posted", "_then", "_transport", "_work")
@@ -70,69 +71,69 @@ class PendingOperation:
 
 
 class Channel:
-    """One end of a channel: its group, the peer's rank in the group, and the sends that have not been waited for."""
+    """One end of a channel: its backend, the peer's rank in it, and the sends that have not been waited for."""
 
-    __slots__ = ("awaited", "group", "peer", "sends")
+    __slots__ = ("awaited", "backend", "peer", "sends")
 
-    def __init__(self, group: Any, peer: int, awaited: Awaited) -> None:
-        self.group, self.peer, self.awaited = group, peer, awaited
+    def __init__(self, backend: Any, peer: int, awaited: Awaited) -> None:
+        self.backend, self.peer, self.awaited = backend, peer, awaited
         self.sends: deque[tuple[PendingOperation, Tensor]] = deque()  # a buffer may not be freed before its send is complete
 
 
 class Processes:
-    """One rank's channels and collectives. The ranks must have joined.
+    """One rank's channels and collectives. The ranks must have joined. All of them create it together.
 
-    backend: of the groups; device: where messages are; staged: whether they are copied through host memory, as gloo needs
-    for messages on a GPU.
+    backend: gloo or nccl. device: where messages are. staged: whether they are copied through host memory, as gloo needs for
+    messages on a GPU. ranks: the rendezvous of these ranks; by default that of the job.
     """
 
-    def __init__(self, backend: str, device: torch.device, staged: bool) -> None:
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.device, self.waited_ns, self.rendezvous = device, 0, rendezvous()
-        self.progress = self.rendezvous.progress
+    machine = PROCESSES
+
+    def __init__(self, backend: str, device: torch.device, staged: bool, ranks: Rendezvous | None = None) -> None:
+        self.device, self.waited_ns, self.rendezvous = device, 0, ranks or rendezvous()
+        self.rank, self.world = self.rendezvous.rank, self.rendezvous.world
+        self.progress, self.named = self.rendezvous.progress, self.rendezvous.named
         self._backend, self._staged = backend, staged
         # Whether this class applies the timeout to waits for a collective. NCCL's waits do not block the process.
         self._limits_waits = backend == "gloo" and self.rendezvous.limit is not None
         self._free_buffers: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # in host memory, for reuse
-        self._channels: set[tuple[int, int]] = set()  # of all ranks: sender, receiver
+        self._channels: set[tuple[int, int]] = set()  # of this rank: sender, receiver
         self._to: dict[int, Channel] = {}
         self._from: dict[int, Channel] = {}
-        self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the group
+        self._collectives: dict[tuple[int, ...], Any] = {}  # by ranks, the backend
+        self._keys = self.rendezvous.keys()
+        self._all_ranks = self._backend_of("gloo", "all", range(self.world))
 
     def connect(self, program: Program) -> None:
         """Create this program's channels and collectives; called by all ranks together, with equal programs."""
         self.progress.add(program)
-        self._window = max_incomplete_sends(program.header.machine, program.header.window)
+        self._window = max_incomplete_sends(self.machine, program.header.window)
         sends = program.table.op == Op.SEND
         pairs = np.unique(np.stack([program.rank_of[sends], program.table.peer[sends]], axis=1), axis=0)
-        channels = [(sender, receiver) for sender, receiver in pairs.tolist() if (sender, receiver) not in self._channels]
-        collectives = sorted({c.ranks for c in program.collectives} - set(self._collectives))
-        # All ranks create all groups, in this order: new_group is itself a collective.
+        channels = [(a, b) for a, b in pairs.tolist() if self.rank in (a, b) and (a, b) not in self._channels]
+        collectives = sorted({c.ranks for c in program.collectives if self.rank in c.ranks} - set(self._collectives))
+        # Creating a backend waits until all of its ranks create it. So all ranks create theirs in one global order.
         for sender, receiver in channels:
             self._channels.add((sender, receiver))
-            group = self._new_group((sender, receiver))
+            backend = self._backend_of(self._backend, "channel", (sender, receiver))
             if self.rank == sender:
-                awaited = Awaited(f"the send to rank {receiver}", "send", (receiver,))
-                self._to[receiver] = Channel(group, dist.get_group_rank(group, receiver), awaited)
-            elif self.rank == receiver:
-                awaited = Awaited(f"the receive from rank {sender}", "receive", (sender,))
-                self._from[sender] = Channel(group, dist.get_group_rank(group, sender), awaited)
+                awaited = Awaited(f"the send to {self.named([receiver])}", "send", (receiver,))
+                self._to[receiver] = Channel(backend, 1, awaited)
+            else:
+                awaited = Awaited(f"the receive from {self.named([sender])}", "receive", (sender,))
+                self._from[sender] = Channel(backend, 0, awaited)
         for ranks in collectives:
-            self._collectives[ranks] = self._new_group(ranks)
+            self._collectives[ranks] = self._backend_of(self._backend, "all-reduce", ranks)
         self._use_once(channels, collectives)
         if self._limits_waits:
             for ranks in collectives:
-                if self.rank in ranks:
-                    self._collectives[ranks]._get_backend(CPU).set_timeout(YEAR)
+                self._collectives[ranks].set_timeout(YEAR)
 
-    def _new_group(self, ranks: Sequence[int]) -> Any:
-        """Create the process group of these ranks; called by all ranks together."""
-        limit = self.rendezvous.limit
-        with self.rendezvous.wait(f"connecting {ranks_text(ranks)}", "other"):
-            if limit is None:
-                return dist.new_group(list(ranks), backend=self._backend)
-            # A new group does not inherit the timeout of the default group: torch's default is half an hour.
-            return dist.new_group(list(ranks), backend=self._backend, timeout=limit)
+    def _backend_of(self, name: str, purpose: str, ranks: Sequence[int]) -> Any:
+        """Create the backend of these ranks for one purpose; called by all of them together. name: gloo or nccl."""
+        keys = PrefixStore(f"{purpose} {' '.join(map(str, ranks))}", self._keys)
+        with self.rendezvous.wait(f"connecting {self.named(ranks)}", "other", ranks):
+            return create_backend(name, keys, ranks.index(self.rank), len(ranks), self.rendezvous.limit)
 
     def _use_once(self, channels: Sequence[tuple[int, int]], collectives: Sequence[tuple[int, ...]]) -> None:
         """Transfer one number over each channel and reduce one in each collective, which creates their connections."""
@@ -140,11 +141,10 @@ class Processes:
             if self.rank == sender:
                 self.send(receiver, torch.zeros(1, device=self.device))
                 self.flush()
-            elif self.rank == receiver:
+            else:
                 self.recv(sender, torch.zeros(1, device=self.device)).wait()
         for ranks in collectives:
-            if self.rank in ranks:
-                self.launch_all_reduce(ranks, torch.zeros(1, device=self.device)).wait()
+            self.launch_all_reduce(ranks, torch.zeros(1, device=self.device)).wait()
 
     def send(self, peer: int, buffer: Tensor) -> None:
         """Post a send, after waiting for the oldest of its channel where the window is full."""
@@ -158,7 +158,7 @@ class Processes:
             message.copy_(buffer)
             then = self._releasing(message)
         try:
-            work = channel.group.send([message], channel.peer, 0)
+            work = channel.backend.send([message], channel.peer, 0)
         except RuntimeError as error:
             raise self.rendezvous.lost(channel.awaited, error) from error
         queue.append((PendingOperation(self, work, channel.awaited, then), message))
@@ -173,30 +173,32 @@ class Processes:
             message = self._host_buffer(buffer)
             then = self._releasing(message, buffer)
         try:
-            work = channel.group.recv([message], channel.peer, 0)
+            work = channel.backend.recv([message], channel.peer, 0)
         except RuntimeError as error:
             raise self.rendezvous.lost(channel.awaited, error) from error
         return PendingOperation(self, work, channel.awaited, then)
 
     def launch_all_reduce(self, ranks: tuple[int, ...], buffer: Tensor) -> Pending:
         """Launch an all-reduce (sum) of `buffer`, in place, over these ranks."""
-        awaited = Awaited(f"the all-reduce over {ranks_text(ranks)}", "all-reduce", ranks)
-        return self._launch(awaited, dist.all_reduce, ranks, buffer)
+        awaited = Awaited(f"the all-reduce over {self.named(ranks)}", "all-reduce", ranks)
+        return self._launch(awaited, ranks, buffer, all_reduce)
 
     def broadcast(self, ranks: tuple[int, ...], source: int, buffer: Tensor) -> Pending:
         """Copy the buffer of rank `source` to all of these ranks; called by them together, outside the streams."""
-        awaited = Awaited(f"the broadcast from rank {source} to {ranks_text(ranks)}", "other", ranks)
-        return self._launch(awaited, partial(dist.broadcast, src=source), ranks, buffer)
+        awaited = Awaited(f"the broadcast from {self.named([source])} to {self.named(ranks)}", "other", ranks)
+        return self._launch(awaited, ranks, buffer, partial(broadcast, source=ranks.index(source)))
 
-    def _launch(self, awaited: Awaited, collective: Callable[..., Any], ranks: tuple[int, ...], buffer: Tensor) -> Pending:
-        """Launch a collective of torch that changes `buffer` in place."""
+    def _launch(
+        self, awaited: Awaited, ranks: tuple[int, ...], buffer: Tensor, collective: Callable[[Any, Tensor], Any]
+    ) -> Pending:
+        """Launch a collective that changes `buffer` in place."""
         values, then = buffer, None
         if self._staged:
             values = self._host_buffer(buffer)
             values.copy_(buffer)
             then = self._releasing(values, buffer)
         try:
-            work = collective(values, group=self._collectives[ranks], async_op=True)
+            work = collective(self._collectives[ranks], values)
         except RuntimeError as error:
             raise self.rendezvous.lost(awaited, error) from error
         return PendingOperation(self, work, awaited, then, self.rendezvous.limit if self._limits_waits else None)
@@ -228,14 +230,35 @@ class Processes:
     def all_reduce(self, buffer: Tensor) -> None:
         """Sum `buffer`, in place, over all ranks; called by all ranks together, outside the streams."""
         host = buffer.to(CPU)
-        with self.rendezvous.wait("an all-reduce over all ranks"):
-            dist.all_reduce(host)
+        self._wait_for_sum(host, "an all-reduce over all ranks")
         if host is not buffer:
             buffer.copy_(host)
 
+    def _wait_for_sum(self, host: Tensor, what: str) -> None:
+        """Sum a tensor in host memory, in place, over all ranks. what: the wait, as text."""
+        with self.rendezvous.wait(what):
+            all_reduce(self._all_ranks, host).wait()
+
     def all_gather(self, text: str) -> Sequence[str]:
         """Return the text of each rank; called by all ranks together, outside the streams."""
-        texts = [""] * self.world
-        with self.rendezvous.wait("the comparison of all ranks"):
-            dist.all_gather_object(texts, text)
-        return texts
+        own = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        sizes = torch.zeros(self.world, dtype=torch.int64)
+        sizes[self.rank] = len(own)
+        self._wait_for_sum(sizes, "the comparison of all ranks")
+        everything = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
+        texts = torch.split(everything, sizes.tolist())
+        texts[self.rank].copy_(own)
+        if len(everything):
+            # Each rank adds zeros to the texts of the others, so the sum is all texts one after the other.
+            self._wait_for_sum(everything, "the comparison of all ranks")
+        return [bytes(part.numpy()).decode() for part in texts]
+
+    def close(self) -> None:
+        """Close all connections. No rank may still wait for another one."""
+        if self._backend == "nccl":
+            channels = (*self._to.values(), *self._from.values())
+            for backend in (*(channel.backend for channel in channels), *self._collectives.values()):
+                backend.shutdown()
+        for by_ranks in (self._to, self._from, self._collectives):
+            by_ranks.clear()
+        self._all_ranks = None

@@ -1,8 +1,8 @@
 """Rendezvous and shutdown of the processes, and the error that is raised when a wait for other ranks fails.
 
-Ranks connect to a key-value store: torchrun's, or one that rank 0 hosts. When a wait fails, all ranks that are still running
-write to the store what they are doing (liveness.py). So the error names the rank that is missing, also where a rank waits for
-one that waits for the missing one.
+Ranks connect to a key-value store: torchrun's, one that rank 0 hosts, or that of a user's process group. When a wait fails, all
+ranks that are still running write to the store what they are doing (liveness.py). So the error names the rank that is missing,
+also where a rank waits for one that waits for the missing one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class Host(NamedTuple):
 
 
 class Rendezvous:
-    """The waits of this process for other ranks.
+    """The waits of this process for the other ranks of a job, or of a process group of a user.
 
     limit: the timeout of one wait; None before the rendezvous. liveness: determines which ranks answer; None before the store
-    is connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this one.
+    is connected. progress: what this process is doing. hosts: the host of each rank; empty if all ranks are on this one. store:
+    with keys that only these ranks use. global_ranks: of each rank of a process group; None for the ranks of a job.
     """
 
     def __init__(
@@ -51,9 +52,40 @@ class Rendezvous:
         liveness: LivenessCheck | None = None,
         progress: Progress | None = None,
         hosts: Sequence[Host] = (),
+        store: Store | None = None,
+        global_ranks: Sequence[int] | None = None,
     ) -> None:
-        self.limit, self.liveness, self.hosts = limit, liveness, hosts
+        self.limit, self.liveness, self.hosts, self.global_ranks = limit, liveness, hosts, global_ranks
+        self._store, self._transports = store, 0
         self.progress = Progress() if progress is None else progress
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this rank."""
+        return 0 if self.liveness is None else self.liveness.rank
+
+    @property
+    def world(self) -> int:
+        """Return the number of ranks."""
+        return 1 if self.liveness is None else self.liveness.world
+
+    def keys(self) -> Store:
+        """Return a store with keys of its own for a transport; called by all ranks together."""
+        assert self._store is not None, "the ranks have not joined"
+        self._transports += 1
+        return PrefixStore(f"transport {self._transports}", self._store)
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks for a message, with their hosts and their numbers in the world: `rank 1 (global rank 3)`."""
+        text = ranks_of_hosts(ranks, self.hosts)
+        if self.global_ranks is None or list(self.global_ranks) == list(range(self.world)):
+            return text
+        return f"{text} (global {ranks_text([self.global_ranks[r] for r in ranks])})"
+
+    def close(self) -> None:
+        """Stop answering the other ranks."""
+        if self.liveness is not None:
+            self.liveness.stop()
 
     def terminate(self) -> None:
         """Record that this process got SIGTERM: it then exits as soon as another rank has failed."""
@@ -61,11 +93,12 @@ class Rendezvous:
             self.liveness.terminate()
 
     @contextmanager
-    def wait(self, what: str, kind: Kind = "all") -> Iterator[None]:
-        """Record that the calls inside wait for all ranks. what: the wait, as text. Raises PeerLostError if one fails."""
-        others: tuple[int, ...] = ()
-        if self.liveness is not None:
-            others = tuple(r for r in range(self.liveness.world) if r != self.liveness.rank)
+    def wait(self, what: str, kind: Kind = "all", ranks: Sequence[int] | None = None) -> Iterator[None]:
+        """Record that the calls inside wait for these ranks, by default for all. what: the wait, as text.
+
+        Raises PeerLostError if one fails.
+        """
+        others = tuple(r for r in (range(self.world) if ranks is None else ranks) if r != self.rank)
         if kind == "all":
             self.progress.collectives += 1
         awaited = Awaited(what, kind, others)
@@ -90,25 +123,25 @@ class Rendezvous:
         """Return the error for a wait that has timed out. what: the wait, and its timeout."""
         statuses = liveness.collect_statuses(ANSWER_AFTER_TIMEOUT_S)
         if statuses is None:
-            return PeerLostError(f"{what}: {self._store(liveness)} does not answer")
+            return PeerLostError(f"{what}: {self._store_text(liveness)} does not answer")
         if missing := [r for r in range(liveness.world) if r not in statuses]:
-            positions = _positions_here(missing)
+            positions = self._positions(missing)
             verb = "does" if len(missing) == 1 else "do"
-            message = f"{what}: {ranks_of_hosts(missing, self.hosts)} {verb} not answer{self._places(positions)}"
+            message = f"{what}: {self.named(missing)} {verb} not answer{self._places(positions)}"
             return PeerLostError(message, hanging=[p.pid for p in positions.values() if p.pid > 0])
-        return PeerLostError(f"{what}: {Stall(self.progress, statuses).reason(liveness.rank)}")
+        return PeerLostError(f"{what}: {Stall(self.progress, statuses, self.named).reason(liveness.rank)}")
 
     def _ended(self, liveness: LivenessCheck, awaited: Awaited, reason: str) -> str:
         """Return as text which ranks have ended, after a connection was closed. reason: torch's; used if every rank answers."""
         statuses = liveness.collect_statuses(ANSWER_AFTER_CLOSE_S)
         if statuses is None:
-            return f"{self._store(liveness)} has ended"
+            return f"{self._store_text(liveness)} has ended"
         missing = [r for r in awaited.ranks if r not in statuses] or [r for r in range(liveness.world) if r not in statuses]
         if not missing:
             return f"{reason}; every rank answers"
         missing = self._with_lost_hosts(missing, statuses)
         verb = "has" if len(missing) == 1 else "have"
-        return f"{ranks_of_hosts(missing, self.hosts)} {verb} ended{self._places(_positions_here(missing))}"
+        return f"{self.named(missing)} {verb} ended{self._places(self._positions(missing))}"
 
     def _with_lost_hosts(self, missing: Sequence[int], statuses: Mapping[int, Status]) -> list[int]:
         """Return these ranks, and for each of their hosts on which no rank answers, all ranks of that host."""
@@ -117,8 +150,14 @@ class Rendezvous:
         lost = {self.hosts[r] for r in missing} - {self.hosts[r] for r in statuses}
         return [r for r, host in enumerate(self.hosts) if r in missing or host in lost]
 
-    def _store(self, liveness: LivenessCheck) -> str:
+    def _positions(self, ranks: Sequence[int]) -> dict[int, Position]:
+        """Return the positions of these ranks, of those on this machine. Only the ranks of a job write them to files."""
+        return _positions_here(ranks) if self.global_ranks is None else {}
+
+    def _store_text(self, liveness: LivenessCheck) -> str:
         """Return the process that has the store as text, with the ranks of its host if that is another host."""
+        if self.global_ranks is not None:
+            return "the store of the process group"
         text = "rank 0" if liveness.hosted else "the store of torchrun"
         if not self.hosts or self.hosts[0] == self.hosts[liveness.rank]:
             return text
@@ -166,11 +205,11 @@ def initialize(timeout_s: float) -> None:
     own_file = own_progress_file()
     claim = None if own_file is None else own_file.parent.parent / f"report{_count}"
     liveness = LivenessCheck(PrefixStore(f"chimerac/liveness/{attempt}", second), rank, world, hosted, progress, claim=claim)
-    _rendezvous = Rendezvous(limit, liveness, progress)
+    group_store = PrefixStore(f"chimerac/{attempt}", store)
+    _rendezvous = Rendezvous(limit, liveness, progress, store=group_store)
     liveness.start()
     with _rendezvous.wait("the rendezvous of all ranks", "other"):
-        group_store = PrefixStore(f"chimerac/{attempt}", store)
-        _rendezvous.hosts = _hosts(group_store, rank, world)
+        _rendezvous.hosts = hosts_of(group_store, rank, world)
         if _rendezvous.hosts:
             check_own_address()
         dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world, timeout=limit)
@@ -181,8 +220,7 @@ def shutdown() -> None:
     global _rendezvous
     with _rendezvous.wait("the shutdown barrier"):
         dist.barrier()
-    if _rendezvous.liveness is not None:
-        _rendezvous.liveness.stop()
+    _rendezvous.close()
     dist.destroy_process_group()
     _rendezvous = Rendezvous()
 
@@ -198,9 +236,9 @@ def ranks_of_hosts(ranks: Sequence[int], hosts: Sequence[Host]) -> str:
     return ", ".join(texts[:SHOWN]) + (", ..." if len(texts) > SHOWN else "")
 
 
-def _hosts(store: Store, rank: int, world: int) -> list[Host]:
+def hosts_of(store: Store, rank: int, world: int) -> list[Host]:
     """Return the host of each rank; empty if all ranks are on this one. Called by all ranks together."""
-    if int(os.environ.get("LOCAL_WORLD_SIZE", "0")) == world:
+    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
         return []
     name = socket.gethostname()
     store.set(f"host {rank}", json.dumps([os.environ.get("GROUP_RANK", name), name]))

@@ -7,23 +7,29 @@ instruction that another rank waits for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.transport import ranks_text
 from chimerac.interpreter.transport.progress import NONE, Progress, Status
 
 SHOWN = 8  # how many ranks a message lists
 
 
 class Stall:
-    """The ranks of a job in which a wait has taken too long. statuses: by rank, of those that answered."""
+    """The ranks of a job in which a wait has taken too long.
 
-    def __init__(self, progress: Progress, statuses: Mapping[int, Status]) -> None:
-        self.progress, self.statuses = progress, statuses
+    statuses: by rank, of those that answered; named: returns ranks for a message.
+    """
+
+    def __init__(
+        self, progress: Progress, statuses: Mapping[int, Status], named: Callable[[Sequence[int]], str] = ranks_text
+    ) -> None:
+        self.progress, self.statuses, self._named = progress, statuses, named
 
     def reason(self, rank: int) -> str:
         """Return why the wait of `rank` takes so long, and what the other ranks are doing, as lines."""
@@ -31,7 +37,7 @@ class Stall:
         if lost:
             headline = f"never sent: {self._lost_message(*lost[0])}"
         elif late:
-            headline = f"late: rank {late[0]} still computes, {self._place(late[0])}"
+            headline = f"late: {self._named(late[:1])} still computes, {self._place(late[0])}"
         elif cycle := _cycle(rank, waits_for):
             headline = f"cycle: {len(cycle)} ranks wait for each other"
             return "\n".join([headline, *self._lines(cycle)])
@@ -102,11 +108,11 @@ class Stall:
         """Return as text that `other` is past the SEND for which `rank` waits."""
         number = self._awaited_instruction(rank, other)
         send = self.progress.instruction(other, replace(self.statuses[rank].position, number=number))
-        return f"rank {other} is past {'its SEND' if number == NONE else send}, but no message came"
+        return f"{self._named([other])} is past {'its SEND' if number == NONE else send}, but no message came"
 
     def _lines(self, ranks: Sequence[int]) -> list[str]:
         """Return what these ranks are doing, one line each."""
-        lines = [f"  rank {r}, {self._place(r)}: {self._activity(r)}" for r in ranks[:SHOWN]]
+        lines = [f"  {self._named([r])}, {self._place(r)}: {self._activity(r)}" for r in ranks[:SHOWN]]
         return lines + ([f"  and {len(ranks) - SHOWN} more ranks"] if len(ranks) > SHOWN else [])
 
     def _place(self, rank: int) -> str:

@@ -20,6 +20,8 @@ FILES_OF_CODES = {
         "compiler/given.py",
         "compiler/explain/",
         "compiler/library.py",
+        "compiler/descriptions.py",
+        "compiler/plan/partition.py",
         "compiler/analyze/simulate.py",
     ),
     "E1": ("compiler/syntax/parse.py", "compiler/syntax/build.py", "compiler/diagnose/unexpected.py"),
@@ -33,7 +35,9 @@ FILES_OF_CODES = {
     "E45": ("compiler/verify/collectives.py", "compiler/diagnose/collectives.py"),
     "E46": ("compiler/verify/memory.py", "compiler/analyze/memory.py"),
     "E6": ("chimera_ir/jsonform.py", "chimera_ir/textform.py"),
-    "E7": ("chimera_ir/model.py", "chimera_ir/partition.py"),
+    "E7": ("chimera_ir/model.py", "chimera_ir/partition.py", "compiler/plan/partition.py"),
+    "E801": ("models/presets.py", "chimera_ir/preset.py", "compiler/descriptions.py"),
+    "E804": ("chimera_ir/header.py",),
     "E8": ("interpreter/", "models/"),
 }
 

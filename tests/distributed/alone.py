@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chimerac.chimera_ir.program import Program
-from chimerac.interpreter.transport import Pending
+from chimerac.chimera_ir.program import Machine, Program
+from chimerac.interpreter.transport import Pending, ranks_text
 from chimerac.interpreter.transport.progress import Progress
 
 
@@ -14,9 +14,14 @@ class Alone:
     """The transport of rank 0 of one rank. gathered: the texts of the other ranks in all_gather."""
 
     rank, world, device, waited_ns = 0, 1, torch.device("cpu"), 0
+    machine: Machine = "window"
 
     def __init__(self, *gathered: str) -> None:
         self.gathered, self.progress = gathered, Progress()
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ranks for a message."""
+        return ranks_text(ranks)
 
     def connect(self, program: Program) -> None:
         """Do nothing, because there are no channels."""

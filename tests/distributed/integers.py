@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.batch import Samples
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 
 WIDTH, LENGTH = 8, 2
 
@@ -44,33 +45,38 @@ class Last(nn.Module):
         return x * mask
 
 
-def loss(outputs: Values, targets: Tensor) -> Tensor:
+def loss(outputs: Values, targets: Values) -> Values:
     """Return a sum of small integers."""
-    return (outputs[0] * (targets.unsqueeze(-1) - 3)).sum()
+    return ((outputs[0] * (targets[0].unsqueeze(-1) - 3)).sum(),)
 
 
-def integer_model(middle: int) -> Model:
+def integer_model(middle: int) -> LayeredModel:
     """Return a model of middle + 2 layers."""
 
-    def example(samples: int) -> tuple[Values, Tensor]:
-        tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
-        return (tokens,), tokens.clone()
-
     layers = [("first", First), *((f"whole {k}", Whole) for k in range(middle)), ("last", Last)]
-    return Model("integers", tuple(layers), loss, example)
+    return LayeredModel(name="integers", layers=tuple(layers), loss=loss, example=example)
 
 
-class IntegerSamples:
+def example(samples: int) -> Example:
+    """Return zeros as inputs and targets."""
+    tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
+    return Example((tokens,), (tokens.clone(),))
+
+
+class IntegerSamples(Samples):
     """Samples computed from their numbers. The loss is divided by a power of two, which is exact."""
 
     def __init__(self, length: int = LENGTH) -> None:
         self.length = length
 
-    def read(self, numbers: Sequence[int]) -> tuple[Values, Tensor]:
-        """Return the inputs and the targets of these samples."""
-        tokens = torch.tensor([[(7 * n + 3 * j + n * n // 5) % 8 for j in range(self.length)] for n in numbers])
-        return (tokens,), (tokens * 5 + 1) % 8
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return the inputs of these samples."""
+        return (torch.tensor([[(7 * n + 3 * j + n * n // 5) % 8 for j in range(self.length)] for n in numbers]),)
 
-    def valid_targets(self, numbers: Sequence[int]) -> int:
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the targets of these samples."""
+        return ((self.inputs(numbers)[0] * 5 + 1) % 8,)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return a power of two."""
-        return 64
+        return (64,)

@@ -21,11 +21,11 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 sys.path.insert(0, str(Path.cwd()))  # as for a script of this folder
 
 
-def of_example(schedule: str) -> list[tuple[float, float]]:
-    """Run the example; return the loss and the gradient norm of each iteration, on rank 0."""
+def of_example(schedule: str, script: str = "train.py") -> list[tuple[float, float]]:
+    """Run an example; return the loss and the gradient norm of each iteration, on rank 0."""
     os.environ["SCHEDULE"] = schedule
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        runpy.run_path("train.py")
+        runpy.run_path(script)
     return [(float(a), float(b)) for a, b in re.findall(r"loss (\S+) +gradient norm (\S+)", output.getvalue())]
 
 
@@ -58,11 +58,12 @@ def of_torch() -> list[float]:
 def main() -> None:
     """Run all trainings; rank 0 writes the losses to result.json."""
     own = {name: of_example(name) for name in ("chimera", "1f1b")}  # each creates a process group and destroys it
+    stages = {name: of_example(name, "stages.py") for name in ("chimera", "1f1b")}
     dist.init_process_group("gloo")
     torch_losses: list[list[float]] = [[], []]
     dist.all_gather_object(torch_losses, of_torch())
     if dist.get_rank() == 0:
-        Path("result.json").write_text(json.dumps({"own": own, "torch": torch_losses[1]}))
+        Path("result.json").write_text(json.dumps({"own": own, "stages": stages, "torch": torch_losses[1]}))
     dist.destroy_process_group()
 
 

@@ -143,6 +143,13 @@ rank 1:
   BWD_WEIGHT main s2 m1
 """
 
+# The same with forwards that are run again early: in a group, for some micro-batches, before full and split backwards.
+EARLY_V = (
+    SPLIT_V.replace("  BWD main s0 m0\n", "  RECOMPUTE main s0 m1,0\n  BWD main s0 m0\n")
+    .replace("  BWD main s2 m0\n", "  RECOMPUTE main s2 m1\n  BWD main s2 m0\n")
+    .replace("  BWD_INPUT main s2 m1\n", "  RECOMPUTE main s1 m1\n  BWD_INPUT main s2 m1\n")
+)
+
 TWO_RANKS = {
     "1f1b": program(ONE_F_ONE_B, "one_f_one_b", 2, 2, 4),
     "1f1b, window 1": program(ONE_F_ONE_B, "one_f_one_b", 2, 2, 4, window=1),
@@ -153,6 +160,7 @@ TWO_RANKS = {
     "two replicas": program(TWO_REPLICAS, "two_replicas", 1, 2, 2, width=2),
     "layer by layer": program(LAYER_BY_LAYER, "layer_by_layer", 1, 5, 1, width=2),
     "split V": program(SPLIT_V, "split_v", 2, 4, 2),
+    "early V": program(EARLY_V, "early_v", 2, 4, 2),
 }
 
 # One rank that holds three stages: all tasks, no transfers.

@@ -24,7 +24,7 @@ def different_gradients(trainer: Trainer, model: Model, iteration: int) -> list[
     add_gradients(whole, trainer, iteration)
     wrong = []
     for s, stage in trainer.pipeline.stages.items():
-        expected = [p.grad for k in trainer.pipeline.partition.layers[s] for p in whole.layers[k].parameters()]
+        expected = [p.grad for k in trainer.model.partition.layers[s] for p in whole.layers[k].parameters()]
         for n, (p, grad) in enumerate(zip(stage.parameters(), expected, strict=True)):
             assert grad is not None and bool(grad.any()), "the gradient to compare with is zero"
             if p.grad is None or not p.grad.equal(grad):

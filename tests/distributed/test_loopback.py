@@ -36,6 +36,7 @@ SHIPPED: dict[str, Callable[[int], dict[str, int]]] = {
     "chimera_any": lambda d: {"N": d + 1},
     "chimera_doubling": lambda d: {"N": 2 * d + 1},  # the last group has one micro-batch
     "chimera_halving": lambda d: {},
+    "chimera_recompute": lambda d: {"N": d + 1, "early": 1 + d // 4},
     "chimera_zb": lambda d: {"N": d + 1, "f": max(1, d // 4)},
     "hanayo": lambda d: {"N": d + 1, "w": 2 if d < 8 else 1},
     "bitpipe": lambda d: {},

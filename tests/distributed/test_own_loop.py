@@ -34,3 +34,6 @@ def test_the_example_trains_as_under_torch_distributed_pipelining(tmp_path: Path
     assert len(chimera) == 10 and chimera[0][0] > 2 and chimera[-1][0] < 0.5, "it learns"
     assert [loss for loss, _ in one_f_one_b] == pytest.approx(found["torch"], rel=1e-4, abs=2e-6)
     assert [loss for loss, _ in chimera] == pytest.approx(found["torch"], rel=1e-4, abs=2e-6)
+    built = found["stages"]["chimera"]
+    assert len(built) == 4 and built[-1][0] < built[0][0]
+    assert [x for row in built for x in row] == pytest.approx([x for row in found["stages"]["1f1b"] for x in row], rel=1e-3)

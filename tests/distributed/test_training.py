@@ -16,7 +16,7 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import build_stage
+from chimerac.interpreter.runtime.model import combined
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.data import Windows
@@ -59,6 +59,7 @@ SHIPPED: list[tuple[str, Mapping[str, int], int]] = [
     ("chimera_doubling", {"D": 4, "N": 4}, 1),
     ("chimera_doubling", {"D": 4, "N": 4, "again": 1}, 1),
     ("chimera_halving", {"D": 4, "N": 8}, 1),
+    ("chimera_recompute", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 2}, 2),
     ("zb_h1", {"D": 4, "N": 4}, 1),
@@ -73,12 +74,12 @@ _one_process: dict[int, tuple[list[tuple[float, float]], float]] = {}
 def one_process(samples: int) -> tuple[list[tuple[float, float]], float]:
     """Return losses and gradient norms of one process with `samples` samples per iteration, and its held-out loss."""
     if samples not in _one_process:
-        whole = build_stage(MODEL, range(len(MODEL.layers)), SETTINGS.seed)
+        whole = reference.whole_model(MODEL, SETTINGS.seed)
         curve = [(r.loss, r.norm) for r in reference.train(whole, MODEL, TRAIN, SETTINGS, samples)]
-        inputs, targets = HELD_OUT.read(range(EVALUATED))
+        numbers = range(EVALUATED)
         with torch.no_grad():
-            loss = MODEL.loss(whole.eval()(*inputs), targets)
-        _one_process[samples] = curve, float(loss) / HELD_OUT.valid_targets(range(EVALUATED))
+            losses = MODEL.loss(whole.eval()(*HELD_OUT.inputs(numbers)), HELD_OUT.targets(numbers))
+        _one_process[samples] = curve, float(combined(losses, HELD_OUT.valid_targets(numbers)))
     return _one_process[samples]
 
 
@@ -112,6 +113,7 @@ SPLIT = "I(s, m) at 3*m + 3*D - 2*s - 2   W(s, m) at 3*m + 3*D + s - 1"
 VERSIONS: dict[str, tuple[Program, Program]] = {
     "chimera_doubling": tuple(program("chimera_doubling", D=4, N=6, again=k) for k in (0, 1)),
     "chimera_halving": tuple(program("chimera_halving", D=4, N=8, again=k) for k in (0, 1)),
+    "early": (program("chimera_any", D=4, N=6), program("chimera_recompute", D=4, N=6, early=2)),
     "some stages": tuple(small({"D": 4, "N": 4}, pipe=PIPE % clause) for clause in ("", " recompute when s > 0")),
     "some stages, split": tuple(
         small({"D": 4, "N": 4}, pipe=PIPE % clause, F="F(s, m) at s + 3*m", B=SPLIT) for clause in ("", " recompute when s > 0")

@@ -190,6 +190,8 @@ def change(text: str, *replacements: tuple[str, str]) -> str:
     return text
 
 
+RECOMPUTING = change(TEXT, ("FWD main s0 m0;", "FWD main s0 m0 recompute;"))
+
 # Two pipes. Each rank first runs all forwards of its stage 0, so it sends three values before it reads one.
 BOTH_WAYS = compile_text("""schedule both_ways
 ranks 2   stages 2
@@ -246,6 +248,10 @@ PROGRAMS = {
     "task_on_a_wrong_rank": change(
         TEXT, ("  BWD main s0 m1\n", ""), ("  FWD main s1 m0\n", "  FWD main s1 m0\n  BWD main s0 m1\n")
     ),
+    "recomputation_needless": change(TEXT, ("  BWD main s0 m0\n", "  RECOMPUTE main s0 m0\n  BWD main s0 m0\n")),
+    "recomputation_twice": change(RECOMPUTING, ("  BWD main s0 m0\n", "  RECOMPUTE main s0 m0\n" * 2 + "  BWD main s0 m0\n")),
+    "recomputation_first": change(RECOMPUTING, ("  FWD main s0 m0", "  RECOMPUTE main s0 m0\n  FWD main s0 m0")),
+    "recomputation_late": change(RECOMPUTING, ("  BWD main s0 m0\n", "  BWD main s0 m0\n  RECOMPUTE main s0 m0\n")),
     "backward_first": change(TEXT, ("  BWD main s0 m0\n", ""), ("  FWD main s0 m0;", "  BWD main s0 m0\n  FWD main s0 m0;")),
     "receive_missing": change(TEXT, ("; RECV grad main s0 m1 <- 1", "")),
     "receive_twice": change(TEXT, ("RECV grad main s0 m1 <- 1", "RECV grad main s0 m1 <- 1; RECV grad main s0 m1 <- 1")),

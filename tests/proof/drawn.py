@@ -17,6 +17,7 @@ from chimerac.chimera_ir.instructions import (
     Free,
     Fwd,
     Instruction,
+    Recompute,
     Recv,
     Send,
     Task,
@@ -31,7 +32,7 @@ from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 from chimerac.compiler.verify import verify
 from tests.helpers import Streams, streams, with_move, with_streams
 
-Cell = tuple[str, int, int]  # "F", "B", stage, micro-batch
+Cell = tuple[str, int, int]  # "F", "B" or "R", stage, micro-batch
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task
                 size = r.randint(1, len(remaining)) if grouped else 1
                 batch, remaining = tuple(remaining[:size]), remaining[size:]
                 if forward:
-                    yield Fwd(p, stage, batch, recompute=r.random() < 0.2)
+                    yield Fwd(p, stage, batch, recompute=(recompute := r.random() < 0.3))
+                    if recompute and r.random() < 0.6:
+                        yield from (Recompute(p, stage, part) for part in _parts(r, batch))
                 elif r.random() < 0.4:
                     yield BwdInput(p, stage, batch)
                     yield BwdWeight(p, stage, batch)
@@ -86,8 +89,14 @@ def tasks_of(r: random.Random, p: int, pipe: Pipe, stages: int) -> Iterator[Task
                     yield Bwd(p, stage, batch)
 
 
+def _parts(r: random.Random, batch: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return a group of micro-batches, sometimes cut in two."""
+    cut = r.randrange(len(batch))
+    return [part for part in (batch[:cut], batch[cut:]) if part]
+
+
 def outputs_and_inputs(i: Task, stages: int) -> tuple[set[Cell], set[Cell]]:
-    """Return the outputs and the inputs of a task."""
+    """Return the outputs and the inputs of a task. Not every input of a backward exists: R only where a task outputs it."""
     outputs, inputs = set(), set()
     for m in i.micro_batches:
         match i:
@@ -96,9 +105,13 @@ def outputs_and_inputs(i: Task, stages: int) -> tuple[set[Cell], set[Cell]]:
                 inputs |= {("F", i.stage - 1, m)} if i.stage else set()
             case BwdWeight():
                 inputs.add(("B", i.stage, m))
+            case Recompute():
+                outputs.add(("R", i.stage, m))
+                inputs.add(("F", i.stage, m))
             case _:
                 outputs.add(("B", i.stage, m))
-                inputs |= {("F", i.stage, m)} | ({("B", i.stage + 1, m)} if i.stage < stages - 1 else set())
+                inputs |= {("F", i.stage, m), ("R", i.stage, m)}
+                inputs |= {("B", i.stage + 1, m)} if i.stage < stages - 1 else set()
     return outputs, inputs
 
 
@@ -120,8 +133,8 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
     while at < len(order):
         rank, first = order[at]
         second = next((n for n in range(at + 1, len(order)) if order[n][0] == rank), None)
-        done = set().union(*(outputs_and_inputs(i, stages)[0] for _, i in order[:at]))
-        has_inputs = second is not None and outputs_and_inputs(order[second][1], stages)[1] <= done
+        missing = set().union(*(outputs_and_inputs(i, stages)[0] for _, i in order[at:]))
+        has_inputs = second is not None and not outputs_and_inputs(order[second][1], stages)[1] & missing
         if second is not None and last[rank] > at and has_inputs and r.random() < 0.5:
             order[at] = rank, replace(first, overlap=True)
             order.insert(at + 1, order.pop(second))

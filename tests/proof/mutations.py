@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chimerac.chimera_ir.instructions import AllReduce, Free, Recv, Send, Task, stage_group
+from chimerac.chimera_ir.instructions import AllReduce, Free, Recompute, Recv, Send, Task, stage_group
 from tests.helpers import with_move
 from tests.proof.draft import Draft, Mutation, Place, codes, different_number, mutants, swap, swap_with_same_kind
 from tests.proof.mutations_header import HEADER
@@ -106,6 +106,15 @@ def pair_with_next(d: Draft, at: Place, __: random.Random) -> bool:
     return isinstance(i, Task) and d.put(at, replace(i, overlap=not i.overlap))
 
 
+def move_recompute(d: Draft, at: Place, rng: random.Random) -> bool:
+    """Move a RECOMPUTE to another place of its stream."""
+    stream = d.streams[at[0]]
+    if not isinstance(stream[at[1]], Recompute):
+        return False
+    stream[:] = with_move(stream, at[1], rng.randrange(len(stream)))
+    return True
+
+
 def insert_free(d: Draft, at: Place, rng: random.Random) -> bool:
     """Insert a FREE of a value that this rank receives, at a random position."""
     i = d.at(at)
@@ -138,6 +147,7 @@ INSTRUCTIONS: dict[Mutation, tuple[str, str]] = {
     swap_receives: ("swap two RECVs of one channel", "a channel is first in, first out"),
     delay_send: ("delay a SEND past a task", ""),
     pair_with_next: ("begin or end an overlapped pair", ""),
+    move_recompute: ("move a RECOMPUTE", ""),
     insert_free: ("insert a FREE", ""),
 }
 MUTATIONS = INSTRUCTIONS | STREAMS | {two_changes: ("two changes at once", "")} | HEADER

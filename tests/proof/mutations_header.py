@@ -76,7 +76,7 @@ def changed_costs(c: Costs, rng: random.Random) -> Costs:
     name = rng.choice([f.name for f in fields(Costs)])
     if name == "hop":
         return replace(c, hop=rng.randint(0, 9))
-    old: tuple[int, ...] = getattr(c, name)
+    old: tuple[int, ...] = getattr(c, name) or c.FWD  # a program without costs of RECOMPUTE has those of FWD
     new = rng.choice([replaced(old, rng.randrange(len(old)), rng.randint(0, 9)), (*old, 1), old[:-1] or (1, 1)])
     return replace(c, **{name: new})
 

@@ -14,6 +14,7 @@ from chimerac.chimera_ir.instructions import (
     Free,
     Fwd,
     Instruction,
+    Recompute,
     Recv,
     Send,
     Task,
@@ -50,7 +51,7 @@ def add_instruction(d: Draft, at: Place, rng: random.Random) -> bool:
     value, peer = rng.choice(["act", "grad"]), rng.randrange(d.world)
     holders = d.header.holders([stage]) if stage < d.header.stages else (at[0],)
     new: list[Instruction] = [
-        *(task(pipe, stage, batch) for task in (Fwd, Bwd, BwdInput, BwdWeight)),
+        *(task(pipe, stage, batch) for task in (Fwd, Bwd, BwdInput, BwdWeight, Recompute)),
         Send(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
         Recv(value, pipe, stage, batch, peer),  # type: ignore[arg-type]
         Free(value, pipe, stage, batch),  # type: ignore[arg-type]
@@ -170,7 +171,7 @@ STREAMS: dict[Mutation, tuple[str, str]] = {
     add_instruction: ("add an instruction", ""),
     add_transfer: ("add a transfer", "every value that another rank reads already has its one transfer"),
     change_value: ("replace act by grad, or grad by act", ""),
-    toggle_recompute: ("begin or stop recomputing a forward", "the backward reads the same values, kept or recomputed"),
+    toggle_recompute: ("begin or stop recomputing a forward", ""),
     permute_streams: ("exchange the streams of ranks", ""),
     split_group: ("split a group", ""),
     merge_groups: ("merge two groups", ""),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recv, Send
+from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdInput, BwdWeight, Free, Fwd, Instruction, Recompute, Recv, Send
 from chimerac.chimera_ir.program import Header, Program
 
 KNOWN = ("activations", "receive_buffers", "weight_copies")
@@ -45,6 +45,8 @@ def cost_errors(program: Program) -> Iterator[str]:
     c = program.costs
     if any(len(costs) != program.header.stages for costs in (c.FWD, c.BWD, c.BWD_INPUT, c.BWD_WEIGHT)):
         yield "not a cost for each stage"
+    if len(c.RECOMPUTE) not in (0, program.header.stages):
+        yield "not a cost of recomputation for each stage"
 
 
 def instruction_errors(h: Header, streams: list[tuple[Instruction, ...]]) -> Iterator[str]:
@@ -117,5 +119,5 @@ def peaks(h: Header, stream: tuple[Instruction, ...]) -> tuple[int, int]:
     return activations, buffers
 
 
-def keys(value: str, i: Fwd | Bwd | BwdInput | BwdWeight | Recv | Free) -> set[object]:
+def keys(value: str, i: Fwd | Bwd | BwdInput | BwdWeight | Recompute | Recv | Free) -> set[object]:
     return {(value, i.pipe, i.stage, m) for m in i.micro_batches}

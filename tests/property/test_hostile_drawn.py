@@ -38,7 +38,9 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-words = st.sampled_from([*sorted(keywords()), *"DNFBIWsmpr", "0", "1", "2", "99999999999999999999", *TARGETS["schedule"].words])
+words = st.sampled_from(
+    [*sorted(keywords()), *"DNFBIWRsmpr", "0", "1", "2", "99999999999999999999", *TARGETS["schedule"].words]
+)
 
 
 @examples(150)

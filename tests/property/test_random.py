@@ -31,7 +31,7 @@ from tests.helpers_reference import find_error
 def check_exactly_once(p: Program) -> None:
     """Check that tasks are on the rank of their stage, and that each cell has one forward, and one backward or its halves."""
     h = p.header
-    counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT")}
+    counted = {name: Counter[tuple[int, ...]]() for name in ("FWD", "BWD", "BWD_INPUT", "BWD_WEIGHT", "RECOMPUTE")}
     for g in range(p.world):
         for i in tasks(p.stream(g)):
             assert h.pipes[i.pipe].placement[i.stage] == g % h.ranks
@@ -42,6 +42,7 @@ def check_exactly_once(p: Program) -> None:
     assert counted["FWD"] == Counter(expected)
     assert counted["BWD"] + counted["BWD_INPUT"] == Counter(expected)
     assert counted["BWD_INPUT"] == counted["BWD_WEIGHT"]
+    assert counted["RECOMPUTE"] <= Counter(expected)
 
 
 @given(trees)
@@ -82,8 +83,8 @@ def test_random_schedules(text: str, width: int) -> None:
 @examples(60)
 def test_two_simulators_agree(text: str, F: int, B: int, hop: int) -> None:  # noqa: N803
     p = compile_text(text).program
-    costs = {"FWD": F, "BWD": B, "BWD_INPUT": F + B, "BWD_WEIGHT": 1}
-    s = simulate(p, {"F": F, "B": B, "I": F + B, "W": 1, "hop": hop})
+    costs = {"FWD": F, "BWD": B, "BWD_INPUT": F + B, "BWD_WEIGHT": 1, "RECOMPUTE": 2 * F}
+    s = simulate(p, {"F": F, "B": B, "I": F + B, "W": 1, "R": 2 * F, "hop": hop})
     assert s.makespan == makespan(p, costs, hop)
     assert all(b >= 0 and w >= o >= 0 for b, w, o in zip(s.busy, s.wall_bubbles, s.own_bubbles, strict=True))
 
@@ -99,6 +100,8 @@ def library(draw: st.DrawFn) -> Program:
         extra = {"f": draw(st.sampled_from(chimera_pairs(D)))}
         if name in ("chimera_doubling", "chimera_halving"):
             extra = {"again": draw(st.integers(0, 1))}
+        if name == "chimera_recompute":
+            extra = {"early": draw(st.integers(0, 3))}
         return program(name, width, D=D, N=N, **extra)
     D, N = draw(st.integers(1, 7)), draw(st.integers(1, 12))  # noqa: N806
     if name in ("bitpipe", "dualpipe", "gems"):  # two directions with the same number of micro-batches

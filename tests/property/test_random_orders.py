@@ -87,14 +87,15 @@ def test_any_listing_works_or_is_refused_with_a_finding(text: str) -> None:
         assert not find_error(p, range(1))
 
 
-ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W")
-NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", "W(1, 2)")
+ACTIONS = ("F(0)", "B(0)", "I(0)", "I(1)", "W(0)", "W(1)", "W", "R(0)", "R(0)")
+NAMED = ("F(0, 2)", "F(0, 0 .. 1)", "B(0, 1)", "I(0, 1)", "I(1, 2)", "W(0, 1)", "W(1, 2)", "R(0, 1)")
 
 
 def looped_and_unrolled(count: int, named: list[str], blocks: list[tuple[int, list[str]]]) -> tuple[str, str]:
     """Return two texts of a listing of two stages on one rank: with loops, and with the loops unrolled."""
     head = (
-        f"schedule l ranks 1 stages 2 pipe main {{ stage s on rank 0   micro_batches {count} }} order listing for rank r {{\n"
+        f"schedule l ranks 1 stages 2 pipe main {{ stage s on rank 0 recompute   micro_batches {count} }}"
+        " order listing for rank r {\n"
     )
     begin = head + " ".join(named) + "\n"
     looped = "\n".join(f"repeat {times} {{ {' '.join(body)} }}" for times, body in blocks)
@@ -118,6 +119,9 @@ def loops(draw: st.DrawFn) -> tuple[str, str]:
 
 @given(loops())
 @example(looped_and_unrolled(3, [], [(3, ["I(0)"]), (2, ["W(0)", "W(0)"])]))
+@example(looped_and_unrolled(3, [], [(2, ["R(0)"]), (2, ["B(0)", "R(0)"]), (1, ["B(0)"])]))
+@example(looped_and_unrolled(4, [], [(1, ["R(0)"]), (2, ["R(0)", "B(0)"]), (2, ["B(0)"])]))
+@example(looped_and_unrolled(4, [], [(2, ["B(0)", "R(0)"])]))
 @examples(500)
 def test_a_loop_lists_the_tasks_of_its_iterations(case: tuple[str, str]) -> None:
     def listed(text: str) -> object:

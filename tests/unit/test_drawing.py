@@ -68,7 +68,7 @@ def test_every_task_is_drawn_at_its_time(schedule: str, parameters: tuple[tuple[
     s = simulate(p, {"F": 2, "B": 3, "hop": Fraction(1, 2)})
     lines = draw_timeline(p, s.timeline).splitlines()[1:-1]
     end = max(len(line) for line in lines) - len("rank 0 |") - 1
-    task = r"[FBIW]\d+(-\d+)?(\.\d+)?"
+    task = r"[FBIWR]\d+(-\d+)?(\.\d+)?"
     for g, line in enumerate(lines):
         body = line.removeprefix(f"rank {g} |").removesuffix("|")
         found = [(m.start(), m.end()) for m in re.finditer(rf"{task}(&{task})?-*", body)]

@@ -30,12 +30,12 @@ def integer_layers() -> nn.Sequential:
 
 def batch(number: int) -> tuple[Tensor, Tensor]:
     size = COUNT * SAMPLES
-    (tokens,), targets = IntegerSamples().read(range(number * size, (number + 1) * size))
-    return tokens, targets
+    numbers = range(number * size, (number + 1) * size)
+    return IntegerSamples().inputs(numbers)[0], IntegerSamples().targets(numbers)[0]
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return integers.loss((outputs,), targets)
+    return integers.loss((outputs,), (targets,))[0]
 
 
 def of_one_process(numbers: list[int]) -> Tensors:

@@ -25,7 +25,8 @@ from chimerac.interpreter.pipeline import checkpoint_files as files
 from chimerac.interpreter.pipeline.background import BackgroundThread, RanksFailedError
 from chimerac.interpreter.pipeline.programs import program_for
 from chimerac.interpreter.training.checkpoint_fit import fitting_values
-from chimerac.interpreter.training.export import check_export, export_weights
+from chimerac.interpreter.training.export import export_weights
+from chimerac.interpreter.training.export_file import check_export
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from tests.helpers_checkpoints import SETTINGS, Trained, compiled, model, train

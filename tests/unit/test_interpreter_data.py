@@ -23,7 +23,8 @@ def all_of(text: Text) -> bytes:
 
 
 def test_a_sample_is_a_window_and_the_targets_are_shifted_by_one() -> None:
-    (inputs,), targets = Windows(TEXT, 9, seed=0).read(range(11))
+    source = Windows(TEXT, 9, seed=0)
+    (inputs,), (targets,) = source.inputs(range(11)), source.targets(range(11))
     assert inputs.shape == targets.shape == (11, 9)
     assert targets.equal(inputs + 1)
     # Eleven windows of nine bytes: each byte but the last is an input once.
@@ -32,7 +33,7 @@ def test_a_sample_is_a_window_and_the_targets_are_shifted_by_one() -> None:
 
 def test_the_order_depends_only_on_seed_and_epoch() -> None:
     def first_bytes(seed: int, numbers: range) -> list[int]:
-        (inputs,), _ = Windows(TEXT, 9, seed).read(numbers)
+        (inputs,) = Windows(TEXT, 9, seed).inputs(numbers)
         return inputs[:, 0].tolist()
 
     epoch = first_bytes(0, range(11))
@@ -47,14 +48,14 @@ def test_sample_numbers_count_every_sample_once_in_the_documented_order(w: int, 
     batches = [Batch(source, 0, t, replica, w, n, b) for replica in range(w)]
     found = [number for batch in batches for m in range(n) for number in batch.numbers(m)]
     assert found == list(range(t * w * n * b, (t + 1) * w * n * b))
-    assert batches[0].valid_targets == w * n * b * 9
+    assert batches[0].divisors == (w * n * b * 9,)
 
 
 def test_inputs_and_targets_of_a_micro_batch_are_of_its_samples() -> None:
     source = Windows(TEXT, 9, seed=5)
     batch = Batch(source, 5, iteration=1, replica=0, width=1, micro_batches=2, size=2)
-    (expected,), targets = source.read([6, 7])
-    assert batch.inputs(1)[0].equal(expected) and batch.targets(1).equal(targets)
+    (inputs,), (targets,) = source.inputs([6, 7]), source.targets([6, 7])
+    assert batch.inputs(1)[0].equal(inputs) and batch.targets(1)[0].equal(targets)
     assert batch.draws(1).samples == (6, 7)
 
 

@@ -40,7 +40,7 @@ def replace_at(program: Program, at: int, *new: Instruction) -> Program:
 
 def test_every_kind_of_task_leaves_the_gradients_of_one_process() -> None:
     trainer = trainer_of(ONE_RANK)
-    whole = whole_model(trainer.pipeline.model, SETTINGS.seed)
+    whole = whole_model(trainer.model.model, SETTINGS.seed)
     assert trainer.gradients(0) == add_gradients(whole, trainer, 0)
     found = [p.grad for s in sorted(trainer.pipeline.stages) for p in trainer.pipeline.stages[s].parameters()]
     expected = [p.grad for p in whole.parameters()]
@@ -76,7 +76,7 @@ def test_the_update_moves_weights_and_clears_gradients() -> None:
 
 def test_the_norm_is_that_of_one_process_before_clipping() -> None:
     trainer = trainer_of(ONE_RANK)
-    whole = whole_model(trainer.pipeline.model, SETTINGS.seed)
+    whole = whole_model(trainer.model.model, SETTINGS.seed)
     add_gradients(whole, trainer, 0)
     squares = sum(float(p.grad.square().sum()) for p in whole.parameters() if p.grad is not None)
     assert trainer.update(0, trainer.gradients(0)).norm == squares**0.5
@@ -108,8 +108,13 @@ def test_dropout_is_the_same_in_a_pipeline_in_one_process_and_when_recomputed() 
     class Bytes(IntegerSamples):
         def read(self, numbers):  # type: ignore[no-untyped-def]
             g = torch.Generator().manual_seed(numbers[0])
-            tokens = torch.randint(0, 256, (len(numbers), 17), generator=g)
-            return (tokens[:, :-1],), tokens[:, 1:]
+            return torch.randint(0, 256, (len(numbers), 17), generator=g)
+
+        def inputs(self, numbers):  # type: ignore[no-untyped-def]
+            return (self.read(numbers)[:, :-1],)
+
+        def targets(self, numbers):  # type: ignore[no-untyped-def]
+            return (self.read(numbers)[:, 1:],)
 
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Bytes(), Alone(), SETTINGS)
     trainer.gradients(0)

@@ -19,16 +19,17 @@ from chimerac.chimera_ir.instructions import AllReduce
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.chimera_ir.streams import program_of
+from chimerac.compiler import compile_text
 from chimerac.interpreter.errors import RankError
 from chimerac.interpreter.runtime.batch import Batch
-from chimerac.interpreter.runtime.model import Model, Stage, Values, build_stage
+from chimerac.interpreter.runtime.model import LayeredModel, Model, Stage, Values, combined
 from chimerac.interpreter.runtime.parameters import parameter_groups
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.runtime.times import Times
 from chimerac.interpreter.runtime.work import Work
 from chimerac.interpreter.transport import Transport, loopback
 from chimerac.interpreter.transport.loopback import Loopback, run_in_loopback
-from tests.distributed.integers import LENGTH, First, IntegerSamples, Last, Whole, integer_model, loss
+from tests.distributed.integers import LENGTH, First, IntegerSamples, Last, Whole, example, integer_model, loss
 from tests.distributed.programs import TWO_RANKS, program
 from tests.helpers_loopback import (
     SAMPLES,
@@ -64,11 +65,8 @@ rank 1:
 
 
 def model_of(*layers: Callable[[], nn.Module]) -> Model:
-    def example(samples: int) -> tuple[Values, Tensor]:
-        tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
-        return (tokens,), tokens.clone()
-
-    return Model("small", tuple((f"layer {k}", make) for k, make in enumerate(layers)), loss, example)
+    named = tuple((f"layer {k}", make) for k, make in enumerate(layers))
+    return LayeredModel(name="small", layers=named, loss=loss, example=example)
 
 
 class Shifted(nn.Module):
@@ -123,6 +121,28 @@ def test_a_recomputation_of_a_poisoned_input_is_caught(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Work, "forward_to_recompute", forward_and_free)
     assert list(differences(p, deep_model(3), run_in_loopback(p, rank_of(p, deep_model(3)))))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_backward_waits_for_its_gradient_before_it_runs_the_forward_again(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the simulator assumes. Only a RECOMPUTE runs the forward again before the gradient has arrived."""
+    p = compile_text(
+        "schedule wait  ranks 2  stages 2  pipe main { stage s on rank s recompute when s == 0   micro_batches 1 }"
+        f" order listing for rank r {{ if r == 0 {{ F {'R' * early} B }} else {{ F B }} }}"
+    ).program
+    waited: list[bool] = []
+    again = Work._build_again
+
+    def run_again(work: Work) -> None:
+        assert work.output_gradient is not None and work.output_gradient.message is not None
+        waited.append(work.output_gradient.message.pending is None)
+        again(work)
+
+    monkeypatch.setattr(Work, "_build_again", run_again)
+    run_and_compare(p, deep_model(3), 0)
+    assert set(waited) == {not early}
 
 
 class UnequalCopies(First):
@@ -205,11 +225,11 @@ def tied_program() -> Program:
 
 def whole_gradients() -> list[Tensor]:
     """Return the gradients of the tied model in one process: one table, used at both ends."""
-    whole = build_stage(TIED, range(3), SEED)
+    whole = TIED.build_stage(range(3), SEED)
     first, middle, last = whole.layers
     last.inner.weight = first.table  # type: ignore[union-attr]
     batch = Batch(IntegerSamples(), SEED, 0, 0, 1, 1, SAMPLES)
-    torch.autograd.backward(loss(whole(*batch.inputs(0)), batch.targets(0)) / 64)
+    torch.autograd.backward(combined(loss(whole(*batch.inputs(0)), batch.targets(0)), [64]))
     return [p.grad for p in (first.table, middle.weight) if p.grad is not None]  # type: ignore[union-attr]
 
 

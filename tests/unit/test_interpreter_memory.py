@@ -29,8 +29,7 @@ from tests.helpers_layers import (
     TiedFirst,
     TiedLast,
     Widening,
-    example,
-    loss,
+    model_of_layers,
 )
 
 
@@ -117,7 +116,7 @@ def test_a_send_is_held_until_the_send_that_waits_for_it(machine: Machine, windo
 
 
 def model(*layers: Callable[[], nn.Module]) -> Model:
-    return Model("few", tuple((f"layer {k}", make) for k, make in enumerate(layers)), loss, example)
+    return model_of_layers("few", layers)
 
 
 class ReadsMask(nn.Module):

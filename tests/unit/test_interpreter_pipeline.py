@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Program
-from chimerac.compiler import compile_schedule
+from chimerac.compiler import compile_schedule, load_program
+from chimerac.compiler.command.main import main as chimerac
+from chimerac.compiler.explain.entries import entries
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -61,7 +64,7 @@ def batch(samples: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     return torch.randn(samples, WIDTH, generator=generator), torch.randint(0, CLASSES, (samples,), generator=generator)
 
 
-def pipeline(program: Program | str, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
+def pipeline(program: Program | str | Path, transport: Transport, model: Net | None = None, **options: Any) -> Pipeline:
     model = model or net()
     layers = options.pop("net_layers", model.layers())
     example = torch.zeros(SAMPLES, WIDTH)
@@ -207,14 +210,15 @@ def test_an_evaluation_leaves_no_gradients_and_draws_no_dropout() -> None:
     run_in_loopback(program, lambda transport: run(pipeline(program, transport, net(drop=0.5))))
 
 
-def test_a_recomputed_forward_drops_the_same_activations() -> None:
+@pytest.mark.parametrize("early", ["", "R(s, m) at 4 + m", "R(s, m) when m == 1 at 4"])
+def test_a_recomputed_forward_drops_the_same_activations(early: str) -> None:
     """nn.Dropout draws from torch's generator, which has moved on when the forward runs again."""
-    text = """
+    text = f"""
         schedule recomputed
         ranks 1
         stages 1
-        pipe p { stage s on rank 0 recompute   micro_batches 2 }
-        order ticks { F(s, m) at m  B(s, m) at 9 - m }
+        pipe p {{ stage s on rank 0 recompute   micro_batches 2 }}
+        order ticks {{ F(s, m) at m  B(s, m) at 9 - m  {early} }}
     """
     model, (x, y) = net(drop=0.5), batch(SAMPLES * 2)
     torch.manual_seed(5)
@@ -273,6 +277,35 @@ def test_the_split_gives_each_stage_its_layers() -> None:
     assert found[0] == ["first"] and "last" in found[1]
 
 
+@pytest.mark.parametrize("given", ["program", "text", "path"])
+def test_a_program_that_hangs_on_the_machine_of_the_transport_is_refused(given: str, tmp_path: Path) -> None:
+    """Both ranks send before they receive, which ends only where a SEND need not wait."""
+    text, path = entries()["E816"].wrong, tmp_path / "crossing.streams"
+    path.write_text(text)
+    crossing = load_program(path)
+    schedule = {"program": crossing, "text": text, "path": path}[given]
+
+    def run(transport: Transport) -> float:
+        return pipeline(schedule, transport).step(*batch(SAMPLES * 2))
+
+    expected = float(F.cross_entropy(net()(batch(SAMPLES * 2)[0]), batch(SAMPLES * 2)[1]))
+    assert run_in_loopback(crossing, run) == pytest.approx([expected] * 2, rel=1e-5), "it ends on posted"
+    with pytest.raises(ChimeraError, match="E816") as error:
+        run_in_loopback(crossing, run, machine="window")
+    (found,) = error.value.diagnostics
+    assert found.message == "copies is for the posted machine, and the ranks of this pipeline run window(0)"
+    command, result = found.help.split(" was tried: ")
+    assert result == "it then ends there"
+    if given == "path":
+        output = tmp_path / "arranged.json"
+        assert chimerac([*command.replace("arranged.json", str(output)).split()[1:]]) == 0
+        assert run_in_loopback(
+            crossing, lambda transport: pipeline(output, transport).step(*batch(SAMPLES * 2)), machine="window"
+        ) == pytest.approx([expected] * 2, rel=1e-5)
+    else:
+        assert command.startswith("chimerac PROGRAM --for window")
+
+
 def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
     return lambda: pipeline("1f1b", Alone(), parameters={"D": 1, "N": 2}, split=given, **options)
 
@@ -283,13 +316,13 @@ def parts(given: Sequence[int], **options: Any) -> Callable[[], object]:
         (lambda: pipeline("1f1", Alone()), ChimeraError, "did you mean '1f1b'"),
         (lambda: pipeline("1f1b", Alone(), parameters={"D": 2, "N": 2}), ChimeraError, "E800: 2 ranks are needed and 1"),
         (lambda: pipeline("1f1b", Alone(), parameters={"N": 2, "X": 1}), ChimeraError, "has no parameter 'X'"),
-        (parts([3, 5]), ValueError, "the 8 layers go to 1 stages"),
-        (parts([7]), ValueError, "the 8 layers go to 1 stages"),
+        (parts([3, 5]), ChimeraError, "E708: split 3,5 is for 2 stages, and the program has 1"),
+        (parts([7]), ChimeraError, "E708: split 7 has 7 layers, and Net has 8"),
         (lambda: pipeline("1f1b", Alone(), inputs=[]), ValueError, "no tensor in the inputs"),
         (lambda: pipeline("1f1b", Alone(), inputs=3), TypeError, "int"),
         (lambda: Pipeline([], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), ValueError, "no layer"),
         (lambda: Pipeline([3], "1f1b", loss=F.mse_loss, inputs=ONE, transport=Alone()), TypeError, "layer 0 is a int"),
-        (lambda: pipeline("1f1b", Alone(), net_layers=[LINEAR]), ValueError, "no submodule of the model Net"),
+        (lambda: pipeline("1f1b", Alone(), net_layers=[LINEAR]), ValueError, "not a submodule of the model Net"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(call: Callable[[], object], error: type[Exception], message: str) -> None:

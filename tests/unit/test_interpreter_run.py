@@ -361,6 +361,33 @@ def test_the_median_is_one_of_the_iterations() -> None:
     assert median_times([a, b, c]) is c and median_times([a, b]) is b and median_times([a]) is a
 
 
+def test_a_forward_that_is_run_again_takes_the_cost_of_recomputation() -> None:
+    """By a task R for micro-batch 1, in the backward for micro-batch 0. Stage 1 keeps everything."""
+    text = """schedule alone
+ranks 1
+stages 2
+pipe main { stage s on rank 0 recompute when s == 0   micro_batches 2 }
+order ticks {
+    F(s, m) at 10*m + s
+    R(s, m) when m == 1 and s == 0 at 12
+    B(s, m) at 29 - 10*m - s
+}
+"""
+    program = replace(compile_text(text).program, costs=Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30)))
+    slept: list[float] = []
+
+    class Fast(Sleeper):
+        def sleep(self, units: int) -> None:
+            slept.append(units)
+
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
+    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+    for iteration in range(2):
+        slept.clear()
+        trainer.gradients(iteration)
+        assert slept == [1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]
+
+
 def test_predicted_and_measured_are_in_one_table() -> None:
     table = Comparison(IterationTimes(2.0, (0.25, 0.5)), IterationTimes(2.1, (0.3, 0.5))).table().splitlines()
     assert table[0].split() == ["predicted", "measured"]
@@ -428,6 +455,7 @@ def test_mistakes_are_found_in_the_order_of_their_cost_and_without_torch(
     (tmp_path / "short").write_text("short")
     for words, code in (
         (["--log-file", "/nowhere/log", "--model", "gpt-smal"], "E811"),
+        (["--export", "/nowhere/w.pt", "--model", "gpt-smal"], "E835"),
         (["--model", "gpt-smal", "-p", "N=3"], "E801"),
         (["--model", "gpt-small/0"], "E801"),
         (["--model", "gpt-small/-1"], "E801"),
@@ -448,7 +476,7 @@ def test_planning_imports_no_torch() -> None:
 import sys
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
-make_plan(parse_options(["--data", "LICENSE", "--loopback"]))
+make_plan(parse_options(["--data", "LICENSE", "--loopback", "--export", "w.safetensors"]))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

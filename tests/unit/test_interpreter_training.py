@@ -9,8 +9,10 @@ from torch import nn
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.program import Tied
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.pipeline.gradient import ModelGradient
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import IGNORED
+from chimerac.interpreter.runtime.parameters import holders_by_group
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.evaluation import Evaluator, FirstSamples
 from chimerac.interpreter.training.optimizer import learning_rate
@@ -50,11 +52,13 @@ def norm_of(trainer: Trainer) -> float:
 def test_a_tied_group_counts_once_at_its_first_holder() -> None:
     trainer = trainer_of()
     trainer.gradients(0)
-    before = trainer.pipeline.counted_parameters()
+    executor = trainer.pipeline.executor
+    before = trainer.pipeline.gradient.counted_parameters()
     shared = nn.Parameter(torch.zeros(1))
-    trainer.pipeline.executor.groups["embedding"] = [shared]
-    trainer.pipeline.program = ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),))
-    assert [id(p) for p in trainer.pipeline.counted_parameters()] == [*map(id, before), id(shared)]
+    executor.groups["embedding"] = [shared]
+    holders = holders_by_group(ONE_RANK.with_header(tied=(Tied("embedding", (0, 2)),)).header)
+    gradient = ModelGradient(executor, holders, trainer.transport)
+    assert [id(p) for p in gradient.counted_parameters()] == [*map(id, before), id(shared)]
 
 
 @pytest.mark.parametrize(("name", "parameters", "width"), [("chimera", {"D": 2}, 2), ("gpipe", {"D": 2, "N": 2}, 1)])
@@ -63,7 +67,7 @@ def test_every_parameter_counts_once_over_all_ranks(name: str, parameters: dict[
 
     def counted(transport: Transport) -> int:
         trainer = Trainer(program, partitioned(program, MODEL, describe(MODEL, 2)), IntegerSamples(), transport, SETTINGS)
-        return sum(p.numel() for p in trainer.pipeline.counted_parameters())
+        return sum(p.numel() for p in trainer.pipeline.gradient.counted_parameters())
 
     assert sum(run_in_loopback(program, counted)) == sum(p.numel() for p in whole_model(MODEL, 3).parameters())
 
@@ -93,8 +97,8 @@ def test_the_plain_reference_is_a_textbook_loop() -> None:
     optimizer = torch.optim.AdamW(decay, lr=1.0, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: learning_rate(settings, t))
     for t, result in enumerate(results):
-        (tokens,), targets = IntegerSamples().read(range(4 * t, 4 * t + 4))
-        loss = MODEL.loss(reference(tokens), targets) / 64
+        numbers = range(4 * t, 4 * t + 4)
+        loss = MODEL.loss(reference(*IntegerSamples().inputs(numbers)), IntegerSamples().targets(numbers))[0] / 64
         optimizer.zero_grad()
         loss.backward()
         assert result.loss == loss.item()
@@ -106,26 +110,26 @@ def test_the_plain_reference_is_a_textbook_loop() -> None:
 
 
 class Counting(IntegerSamples):
-    def valid_targets(self, numbers) -> int:  # type: ignore[no-untyped-def]
-        return 2 * len(numbers)
+    def valid_targets(self, numbers):  # type: ignore[no-untyped-def]
+        return (2 * len(numbers),)
 
 
 def test_first_samples_are_each_counted_once() -> None:
     first = FirstSamples(Counting(), 3)
-    _, targets = first.read([1, 2, 3, 4])
-    assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().read([1, 2])[1])
-    assert first.valid_targets([1, 2, 3, 4]) == 4
+    (targets,) = first.targets([1, 2, 3, 4])
+    assert (targets[2:] == IGNORED).all() and targets[:2].equal(Counting().targets([1, 2])[0])
+    assert first.valid_targets([1, 2, 3, 4]) == (4,)
 
 
 @pytest.mark.parametrize("samples", [3, 4, 7])
 def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(samples: int) -> None:
     def masked(outputs, targets):  # type: ignore[no-untyped-def]
-        return (outputs[0].sum(-1) * targets * (targets != IGNORED)).sum()
+        return ((outputs[0].sum(-1) * targets[0] * (targets[0] != IGNORED)).sum(),)
 
     model = replace(MODEL, loss=masked)
     trainer = Trainer(ONE_RANK, partitioned(ONE_RANK, model, describe(model, 2)), Counting(), Alone(), SETTINGS)
-    (tokens,), targets = Counting().read(range(samples))
-    expected = masked(whole_model(model, 3).eval()(tokens), targets).item() / (2 * samples)
+    (tokens,), targets = Counting().inputs(range(samples)), Counting().targets(range(samples))
+    expected = masked(whole_model(model, 3).eval()(tokens), targets)[0].item() / (2 * samples)
     evaluator = Evaluator(trainer, Counting(), samples)
     assert expected != 0 and [evaluator.loss(), evaluator.loss()] == pytest.approx([expected, expected], rel=1e-12)
     assert all(stage.training for stage in trainer.pipeline.stages.values())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.instructions import AllReduce
@@ -16,9 +17,12 @@ from chimerac.chimera_ir.program import Machine
 from chimerac.interpreter.errors import PeerLostError, StuckError
 from chimerac.interpreter.transport import loopback, processes
 from chimerac.interpreter.transport.gloo import Gloo
+from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.interpreter.transport.nccl import Nccl, join
 from chimerac.interpreter.transport.processes import Processes
+from chimerac.interpreter.transport.progress import Progress
+from chimerac.interpreter.transport.rendezvous import Rendezvous
 from chimerac.interpreter.transport.scheduler import Scheduler
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers import program
@@ -39,7 +43,7 @@ class Work:
 
 
 class Group:
-    """A process group that records its calls."""
+    """Connections of some ranks that record their calls."""
 
     def __init__(self, log: list[Any], ranks: list[int]) -> None:
         self.log, self.ranks = log, ranks
@@ -53,28 +57,27 @@ class Group:
         return Work(self.log, ("recv", tuple(self.ranks), tensors[0]))
 
 
-def fake_distributed(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
-    """Replace torch.distributed by a fake module, and return its log."""
+def fake_network(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> list[Any]:
+    """Replace the connections of a rank by fakes, and return their log."""
     log: list[Any] = []
 
-    def new_group(ranks: list[int], backend: str) -> Group:
-        group = Group(log, sorted(ranks))
-        log.append(("new", tuple(ranks), backend))
-        return group
+    def create_backend(name: str, store: Any, number: int, size: int, limit: Any) -> Group:
+        what, *ranks = store.what.split()
+        assert (int(ranks[number]), len(ranks)) == (rank, size)
+        if what != "all":
+            log.append(("new", tuple(map(int, ranks)), name))
+        return Group(log, [int(r) for r in ranks])
 
-    def all_reduce(buffer: torch.Tensor, group: Group, async_op: bool) -> Work:
-        assert async_op
+    def all_reduce(group: Group, buffer: torch.Tensor) -> Work:
         log.append(("sum", tuple(group.ranks)))
         return Work(log, ("sum", tuple(group.ranks), buffer))
 
-    module = SimpleNamespace(
-        get_rank=lambda: rank,
-        get_world_size=lambda: world,
-        new_group=new_group,
-        get_group_rank=lambda group, r: group.ranks.index(r),
-        all_reduce=all_reduce,
-    )
-    monkeypatch.setattr(processes, "dist", module)
+    monkeypatch.setattr(processes, "create_backend", create_backend)
+    monkeypatch.setattr(processes, "all_reduce", all_reduce)
+    monkeypatch.setattr(processes, "PrefixStore", lambda what, store: SimpleNamespace(what=what))
+    liveness = LivenessCheck(HashStore(), rank, world, hosted=False, progress=Progress())
+    ranks = Rendezvous(None, liveness, store=HashStore())
+    monkeypatch.setattr(processes, "rendezvous", lambda: ranks)
     return log
 
 
@@ -89,30 +92,29 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
     p = program("chimera", D=4, N=4, width=2)
     logs = []
     for rank in range(p.world):
-        log = fake_distributed(monkeypatch, rank, p.world)
+        log = fake_network(monkeypatch, rank, p.world)
         Processes(backend, torch.device("cpu"), staged=False).connect(p)
         logs.append(log)
     orders = [created_groups(log) for log in logs]
-    assert all(order == orders[0] for order in orders), "new_group is a collective of all ranks"
     channels = {(g, i.peer) for g in range(p.world) for i in p.stream(g) if i.op == "SEND"}
     sums = {i.ranks for g in range(p.world) for i in p.stream(g) if isinstance(i, AllReduce)}
-    assert [ranks for _, ranks, _ in orders[0]] == [*sorted(channels), *sorted(sums)]
-    assert len(channels) == 12 and {b for _, _, b in orders[0]} == {backend}
+    for rank, order in enumerate(orders):  # each rank makes its own ones, in one global order
+        own = [ranks for ranks in [*sorted(channels), *sorted(sums)] if rank in ranks]
+        assert order == [("new", ranks, backend) for ranks in own]
+    assert len(channels) == 12
     for rank, log in enumerate(logs):
-        after = log[len(orders[0]) :]
+        after = log[len(orders[rank]) :]
         used = [entry for entry in after if entry[0] != "wait"]
         # The rank uses its channels in the global order, then its collectives, and waits for each before the next.
         transfers = [
-            ("send" if a == rank else "recv", (min(a, b), max(a, b)), b if a == rank else a)
-            for a, b in sorted(channels)
-            if rank in (a, b)
+            ("send" if a == rank else "recv", (a, b), b if a == rank else a) for a, b in sorted(channels) if rank in (a, b)
         ]
         assert used == [*transfers, *(("sum", ranks) for ranks in sorted(sums) if rank in ranks)]
         assert [entry[0] for entry in after[1::2]] == ["wait"] * len(used)
 
 
 def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = fake_distributed(monkeypatch, 0, 2)
+    log = fake_network(monkeypatch, 0, 2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
     transport.connect(TWO_RANKS["two pipes"])
@@ -121,7 +123,7 @@ def test_a_second_program_adds_only_the_channels_that_are_missing(monkeypatch: p
 
 def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch) -> None:
     for window in (0, 1, 2):
-        log = fake_distributed(monkeypatch, 0, 2)
+        log = fake_network(monkeypatch, 0, 2)
         transport = Processes("gloo", torch.device("cpu"), staged=False)
         transport.connect(TWO_RANKS["1f1b"].with_header(window=window))
         log.clear()
@@ -134,7 +136,7 @@ def test_a_full_window_waits_for_the_oldest_send(monkeypatch: pytest.MonkeyPatch
 
 
 def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_distributed(monkeypatch, 0, 2)
+    fake_network(monkeypatch, 0, 2)
     transport = Processes("gloo", torch.device("cpu"), staged=True)
     transport.connect(TWO_RANKS["two pipes"])
     value, buffer, total = torch.ones(3), torch.zeros(3), torch.full((3,), 4.0)
@@ -154,7 +156,7 @@ def test_staged_messages_pass_through_host_memory_that_is_reused(monkeypatch: py
 
 
 def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_distributed(monkeypatch, 0, 2)
+    fake_network(monkeypatch, 0, 2)
     transport = Processes("gloo", torch.device("cpu"), staged=False)
     transport.connect(TWO_RANKS["1f1b"])
 
@@ -170,7 +172,7 @@ def test_a_lost_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gloo_stages_messages_on_other_devices_and_nccl_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_distributed(monkeypatch, 0, 2)
+    fake_network(monkeypatch, 0, 2)
     assert not Gloo()._staged and Gloo(torch.device("cuda", 0))._staged and Gloo(staged=True)._staged
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     nccl = Nccl()
@@ -313,11 +315,12 @@ def test_a_posted_buffer_holds_nan_until_its_message_arrives() -> None:
 
 
 def test_a_peer_that_is_gone_before_the_rendezvous_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_distributed(monkeypatch, rank=0, world=2)
+    fake_network(monkeypatch, rank=0, world=2)
 
-    def lose_peer(ranks: list[int], backend: str) -> Group:
+    def lose_peer(*_: Any) -> Group:
         raise RuntimeError("[/gloo/pair.cc:537] Connection closed by peer [127.0.0.1]:4711. And more")
 
-    monkeypatch.setattr(processes.dist, "new_group", lose_peer)
+    transport = Processes("gloo", torch.device("cpu"), staged=False)
+    monkeypatch.setattr(processes, "create_backend", lose_peer)
     with pytest.raises(PeerLostError, match=r"connecting ranks 0, 1 failed: Connection closed by peer"):
-        Processes("gloo", torch.device("cpu"), staged=False).connect(program("chimera", D=2))
+        transport.connect(program("chimera", D=2))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Op
 from chimerac.compiler import compile_text
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
@@ -22,20 +23,21 @@ def example(name: str) -> str:
     return str(re.findall(rf"<!-- file: {name} -->\n```sched\n(.*?)```", TEXT, re.DOTALL)[-1])
 
 
-def test_recomputation_changes_no_order_and_the_timeline_adds_it() -> None:
-    text = example("again.sched")
-    recomputing, plain = (compile_text(x, {"extra": 0}).program for x in (text, text.replace(" recompute", "")))
+def test_recomputation_changes_no_order_if_prefer_does_not_name_it() -> None:
+    text = example("again.sched").replace("prefer B, F, R", "prefer B, F").replace("    limit R - B <= early\n", "")
+    recomputing, plain = (compile_text(x).program for x in (text, text.replace(" recompute", "")))
     orders = [[p.text(row).replace(" recompute", "") for row in range(len(p))] for p in map(tasks_only, (recomputing, plain))]
     assert orders[0] == orders[1]
     assert simulate(plain).makespan < simulate(recomputing).makespan == simulate(plain, {"B": 3}).makespan
 
 
-def test_an_order_planned_with_recomputation() -> None:
-    planned_with, planned_without = (compile_text(example("again.sched"), {"extra": k}).program for k in (1, 0))
-    assert tasks_only(planned_with) != tasks_only(planned_without)
-    # The cost of B includes the forward here, and the simulation adds it again, unless B is given without it.
-    assert simulate(planned_with, {"B": 2}).makespan < simulate(planned_with).makespan
-    assert simulate(planned_with, {"B": 2}).makespan < simulate(planned_without).makespan
+def test_the_scheduler_counts_recomputation_if_prefer_names_it() -> None:
+    early, late = (compile_text(example("again.sched"), {"early": k}) for k in (1, 0))
+    assert not (late.program.table.op == Op.RECOMPUTE).any() and (early.program.table.op == Op.RECOMPUTE).any()
+    makespans = [simulate(compiled.program).makespan for compiled in (early, late)]
+    assert makespans[0] < makespans[1]
+    for compiled in (early, late):
+        assert int(compiled.timing.end.max()) == simulate(compiled.program).makespan
 
 
 def test_the_critical_path_equals_the_plan_of_the_scheduler() -> None:

@@ -21,7 +21,7 @@ from chimerac.compiler import evaluation_of
 from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.command.main import main
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
 from chimerac.interpreter.runtime.partitioned import partitioned
 from tests.helpers import program
 from tests.helpers_loopback import deep_model, description_of, run_and_compare
@@ -174,15 +174,16 @@ def shared(first: type[First], middle: int = 2) -> Model:
     """Return a model whose first and last layer have one parameter, as in GPT-2."""
     table = nn.Embedding(10, 4)
 
-    def example(samples: int) -> tuple[Values, Tensor]:
+    def example(samples: int) -> Example:
         tokens = torch.zeros(samples, 3, dtype=torch.int64)
-        return (tokens,), tokens
+        return Example((tokens,), (tokens,))
 
-    def loss(outputs: Values, targets: Tensor) -> Tensor:
-        return outputs[0].sum()
+    def loss(outputs: Values, targets: Values) -> Values:
+        return (outputs[0].sum(),)
 
     middles = [(f"linear {k}", lambda: nn.Linear(4, 4)) for k in range(middle)]
-    return Model("shared", (("words", lambda: first(table)), *middles, ("logits", lambda: Last(table))), loss, example)
+    layers = (("words", lambda: first(table)), *middles, ("logits", lambda: Last(table)))
+    return LayeredModel(name="shared", layers=layers, loss=loss, example=example)
 
 
 @pytest.mark.parametrize(("first", "name"), [(First, "words.table.weight"), (NamedFirst, "words")])

@@ -166,8 +166,8 @@ def test_a_second_definition_names_the_place_of_the_first() -> None:
         ("D + 1 >= F - B", "a limit is written with <=, not >=", "a limit is an upper bound: limit F - B <= D + 1"),
         ("D > F - B", "a limit is written with <=, not >", "a limit is an upper bound: limit F - B <= D - 1"),
         ("B - B <= 2*D", "the limit counts B twice", "name each kind once: limit F - W <= D"),
-        ("F - D <= 2", "a limit is counts <= an integer", "write counts of F, B, I, W on the left: limit F - W <= D"),
-        ("F - B", "a limit is counts <= an integer", "write counts of F, B, I, W on the left: limit F - W <= D"),
+        ("F - D <= 2", "a limit is counts <= an integer", "write counts of F, B, I, W, R on the left: limit F - W <= D"),
+        ("F - B", "a limit is counts <= an integer", "write counts of F, B, I, W, R on the left: limit F - W <= D"),
     ],
 )
 def test_an_invalid_limit_is_explained(limit: str, message: str, help: str) -> None:

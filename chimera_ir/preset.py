@@ -1,0 +1,109 @@
+"""Presets: the descriptions of a model for every size of a micro-batch and every sequence length, as JSON.
+
+A number of a description is a sum of terms, by their name: `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. Each is
+fitted to measurements exactly (tools/descriptions.py). Equal layers are listed once, with `times`; `{}` in their name is
+their number. Memory that several layers share is listed with the first of them, which the others are counted from:
+
+    {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128,
+    "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},
+      {"name": "block {}", "times": 2, ...},
+      ...],
+    "tied": []}
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chimerac.chimera_ir.boundary import Tensor
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.model import MAX_LAYERS, Layer, ModelDescription, Shared, TiedLayers
+
+FORMAT = "chimera-preset"
+TERMS = ("1", "b", "l", "b l", "b l l")
+COST_UNIT = 1000  # operations: costs of a description are rounded up to it
+KEEPS = ("kept", "split_kept", "weight_kept")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """The descriptions of a model. layers, tied: as in the file.
+
+    samples, seq_len: the sizes that are used by default; seq_len is None for other data than text.
+    """
+
+    name: str
+    samples: int
+    seq_len: int | None
+    layers: Sequence[Mapping[str, Any]]
+    tied: Sequence[Mapping[str, Any]]
+
+    def description(self, samples: int, seq_len: int | None = None, blocks: int | None = None) -> ModelDescription:
+        """Return the description for micro-batches of so many samples. blocks: how many layers with a number there are.
+
+        Raises ChimeraError E801 where the model cannot have so many blocks.
+        """
+        name = self.name if blocks is None else f"{self.name}/{blocks}"
+        entries = self.layers if blocks is None else self.with_blocks(blocks)
+        b, l = samples, self.seq_len if seq_len is None else seq_len  # noqa: E741
+        sizes = {"1": 1, "b": b, "l": l or 0, "b l": b * (l or 0), "b l l": b * (l or 0) ** 2}
+        layers: list[Layer] = []
+        shared: list[Shared] = []
+        first: list[int] = []  # the layer with which each entry begins
+        numbers: Counter[str] = Counter()
+        for entry in entries:
+            first.append(len(layers))
+            values = _evaluated({k: v for k, v in entry.items() if k not in ("name", "times", "shares")}, sizes)
+            values["cost"] = -(-values.pop("operations") // COST_UNIT)
+            values["boundary"] = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["boundary"])
+            for _ in range(entry.get("times", 1)):
+                numbers[entry["name"]] += 1
+                for share in entry.get("shares", ()):
+                    kept = {k: tuple(len(layers) + n for n in share[k]) for k in KEEPS}
+                    made = len(layers) if share["is_made"] else None
+                    shared.append(Shared(_evaluated(share["bytes"], sizes), made, **kept))
+                layers.append(Layer(name=entry["name"].format(numbers[entry["name"]]), **values))
+        tied = [TiedLayers(**_evaluated({**t, "layers": tuple(first[n] for n in t["layers"])}, sizes)) for t in self.tied]
+        return ModelDescription(name, samples, tuple(layers), tuple(tied), tuple(shared))
+
+    def with_blocks(self, blocks: int) -> list[Mapping[str, Any]]:
+        """Return the layers with so many that have a number. Raises ChimeraError E801 where that is not possible."""
+        numbered = [n for n, entry in enumerate(self.layers) if "{}" in entry["name"]]
+        if not numbered:
+            raise refuse("E801", f"model '{self.name}/{blocks}': {self.name} has no blocks to change the number of")
+        most = max(numbered, key=lambda n: self.layers[n].get("times", 1))
+        others = sum(self.layers[n].get("times", 1) for n in numbered if n != most)
+        largest = MAX_LAYERS - (len(self.layers) - len(numbered))
+        if not others < blocks <= largest:
+            raise refuse("E801", f"model '{self.name}/{blocks}': a description has {others + 1} to {largest} blocks")
+        return [{**e, "times": blocks - others} if n == most else e for n, e in enumerate(self.layers)]
+
+
+def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
+    """Return a value of a file with its sums of terms evaluated."""
+    match value:
+        case dict() if value and all(k in TERMS for k in value):
+            return sum(factor * sizes[term] for term, factor in value.items())
+        case dict():
+            return {k: _evaluated(v, sizes) for k, v in value.items()}
+        case list():
+            return [_evaluated(v, sizes) for v in value]
+        case _:
+            return value
+
+
+def preset_to_json(preset: Preset) -> str:
+    """Return the JSON text of a preset: one layer a line."""
+    head = {"format": FORMAT, "version": 1, "name": preset.name, "samples": preset.samples, "seq_len": preset.seq_len}
+    lines = ",\n  ".join(map(json.dumps, preset.layers))
+    return f'{json.dumps(head)[:-1]},\n"layers": [{lines}],\n"tied": {json.dumps(list(preset.tied))}}}\n'
+
+
+def preset_from_json(text: str) -> Preset:
+    """Return the preset of a shipped file."""
+    file = json.loads(text)
+    return Preset(file["name"], file["samples"], file["seq_len"], file["layers"], file["tied"])

@@ -1,0 +1,60 @@
+"""`chimerac partition`: which layers of a model form which stage, and what stages and ranks need, as a table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import write_stdout
+from chimerac.chimera_ir.partition import partition_to_json
+from chimerac.compiler.command.compile import program_of
+from chimerac.compiler.command.files import print_findings, write_product
+from chimerac.compiler.command.modelled import check_model_options, model_for, with_partition
+from chimerac.compiler.command.usage import integer, named_values, number_of_bytes, partition_parser, state_of
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print the table and write the partition; return the exit status."""
+    parser = partition_parser()
+    options = parser.parse_args(argv)
+    if options.schedule is None or options.model is None:
+        parser.error("give a schedule and a model, for instance: chimerac partition chimera --model gpt-small")
+    try:
+        _run(options)
+    except ChimeraError as error:
+        return print_findings(error)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    # start-up: 5 ms, for this verb only
+    from chimerac.compiler.analyze.memory import check_memory
+    from chimerac.compiler.plan.partition import best_partition
+    from chimerac.compiler.plan.table import partition_table
+
+    check_model_options(options)
+    limit = None if options.memory is None else number_of_bytes(options.memory)
+    state = state_of(options.optimizer, options.zero)
+    parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
+    program, recomputing = program_of(options, parameters, ("partition",))
+    model = model_for(program, options)
+    assert model is not None, "the parser asks for one"
+    if options.split is not None:
+        program = with_partition(program, model, options)
+        if limit is not None:
+            check_memory(program, model, limit, recomputing, state)
+    else:
+        found = best_partition(program, model, limit, state=state, recomputing=recomputing)
+        program = program.with_partition(found.partition)
+        if found.bound < found.slowest:
+            print(f"a slowest stage of {found.bound / found.slowest:.3f} of this one was not ruled out", file=sys.stderr)
+    assert program.partition is not None, "it was just given one"
+    write_stdout(partition_table(program, model, state, None))
+    if options.output == "":
+        raise refuse("E002", "-o: the path is empty")
+    if options.output is not None:
+        write_product(partition_to_json(program.partition), options.output)
+        next_command = f"chimerac {options.schedule} ... --model {options.model} --partition {options.output} --emit json"
+        print(f"wrote {options.output}; next: {next_command} -o p.json", file=sys.stderr)

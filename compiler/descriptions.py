@@ -1,0 +1,60 @@
+"""The models that the compiler knows: the presets' descriptions, which come with the project, and description files.
+
+A model has one name everywhere: a preset, or NAME/BLOCKS for a preset with another number of blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from importlib import resources
+
+from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+from chimerac.chimera_ir.files import read, short_path
+from chimerac.chimera_ir.model import ModelDescription, model_from_json
+from chimerac.chimera_ir.preset import Preset, preset_from_json
+
+_FOLDER = resources.files("chimerac").joinpath("models", "descriptions")  # data: the package models is not imported
+_NAME = re.compile(r"(?P<name>[^/]+)/(?P<blocks>[1-9][0-9]{0,8})")
+
+
+def preset_names() -> list[str]:
+    """Return the names of the presets that have a description."""
+    return sorted(f.name.removesuffix(".json") for f in _FOLDER.iterdir() if f.name.endswith(".json"))
+
+
+def preset(name: str) -> Preset:
+    """Return the preset of a name of `preset_names`."""
+    return preset_from_json(_FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+
+
+def find_model(
+    name_or_path: str, samples: Callable[[int], int], micro_batch: int | None = None, seq_len: int | None = None
+) -> ModelDescription:
+    """Return the description of a preset by name, or of a file.
+
+    samples: returns the samples of one of the program's micro-batches for the number of samples that a run is given;
+    micro_batch, seq_len: the sizes of a preset, by default its own.
+
+    Raises ChimeraError: E001 no such file, E002 sizes for a file, whose sizes are fixed, E701 to E704 a wrong file, E801 no
+    such preset.
+    """
+    name, blocks = name_or_path, None
+    if found := _NAME.fullmatch(name_or_path):
+        name, blocks = found["name"], int(found["blocks"])
+    if name in preset_names() and not os.path.isfile(name_or_path):
+        its = preset(name)
+        size = samples(its.samples if micro_batch is None else micro_batch)
+        return its.description(size, its.seq_len if seq_len is None else seq_len, blocks)
+    if not os.path.exists(name_or_path) and not name_or_path.endswith(".json"):
+        near = did_you_mean(name, preset_names())
+        names = f"the presets are {', '.join(preset_names())}; or give the path of a description (*.json)"
+        help = f"{near} {names}" if near.startswith("did you mean") else names
+        raise refuse("E801", f"unknown model '{short_path(name_or_path)}'", help=help)
+    model = model_from_json(read(name_or_path), name_or_path)
+    for option, value in (("--micro-batch", micro_batch), ("--seq-len", seq_len)):
+        if value is not None and not (option == "--micro-batch" and samples(value) == model.samples):
+            fact = f"{short_path(name_or_path)} was measured for micro-batches of {model.samples} samples"
+            raise refuse("E002", f"{option} {value}: {fact}", help=f"leave out {option}, or measure the model again with it")
+    return model

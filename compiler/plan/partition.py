@@ -1,0 +1,371 @@
+"""The optimal partition of a model's layers under a memory limit of each rank. docs/partition.md says what is optimal and why.
+
+Without a limit, or where the balanced partition is within it, that one is the optimum (chimera_ir/partition.py). Otherwise:
+
+    allowed    the ranges of layers that each stage can have, if the other stages of its ranks have as little as possible
+    paths      a dynamic program over the stages finds the best sequence of allowed ranges, in stages x layers x longest range
+               steps. Where each rank has one stage, it is the optimum.
+    coupled    where ranks have several stages: of the paths whose slowest stage is within a bound, multipliers of the ranks'
+               needs find one that fits every rank, or prove that there is none (Lagrange relaxation); a search in depth
+               decides what they leave open, within the steps of _Effort. A binary search finds the least bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.partition import Partition, balanced
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, RankMemory, memory, stages_of
+from chimerac.compiler.plan.needs import Group, Needs
+from chimerac.compiler.plan.ranges import Floats, sums_of
+
+Cuts = list[int]  # the first layer of each stage, and the number of layers
+Mask = npt.NDArray[np.bool_]
+ROUNDS = 60  # of changes of the multipliers, for one bound
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What is left of the work on one question: changes of the multipliers, and ranges that searches in depth try."""
+
+    rounds: int = 300
+    ranges: int = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A partition. bound: no partition within the limit has a slowest stage of less; the optimum has that."""
+
+    partition: Partition
+    slowest: int
+    bound: int
+
+
+def best_partition(
+    program: Program,
+    model: ModelDescription,
+    limit_bytes: int | None = None,
+    costs: Sequence[int] | None = None,
+    state: OptimizerState = NO_STATE,
+    recomputing: Callable[[], Program] | None = None,
+) -> Found:
+    """Return the partition with the fastest slowest stage of those in which no rank needs more than limit_bytes.
+
+    costs: of each layer, in one unit, for instance measured; by default those of the description. recomputing: compiles the
+    same schedule with recomputation everywhere, to test whether the limit suffices then.
+
+    Raises ChimeraError: E705 more stages than layers, E709 no partition fits.
+    """
+    times = [layer.cost for layer in model.layers] if costs is None else list(costs)
+    if len(times) != len(model.layers) or min(times) < 0:
+        message = f"{len(times)} costs for the {len(model.layers)} layers of {model.name}: give one for each, 0 or more"
+        raise refuse("E002", message)
+    first = balanced(model, program.header.stages, times)
+    slowest = _slowest(times, first.cuts)
+    if limit_bytes is None:
+        return Found(first, slowest, slowest)
+    needs = Needs(program, model, state)
+    if needs.most(first.cuts) <= limit_bytes:
+        return Found(first, slowest, slowest)
+    longest, effort = slowest, _Effort()
+    cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
+    while cuts is None and longest < sum(times):  # longer ranges are looked at only if they are needed
+        longest = min(2 * longest, sum(times))
+        cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
+    if cuts is None:
+        raise _nothing_fits(needs, times, limit_bytes, first.cuts, recomputing)
+    return Found(Partition.of_cuts(model.name, cuts), _slowest(times, cuts), bound)
+
+
+def _slowest(costs: Sequence[int], cuts: Sequence[int]) -> int:
+    return max(sum(costs[a:b]) for a, b in pairwise(cuts))
+
+
+def _nothing_fits(
+    needs: Needs, costs: Sequence[int], limit: int, balanced_cuts: Cuts, recomputing: Callable[[], Program] | None
+) -> ChimeraError:
+    """Return the finding E709: the layer or the rank that cannot fit, and what would."""
+    model, header = needs.model, needs.program.header
+    best, is_least = _least_need(needs, costs, limit, balanced_cuts)
+    least, partition = needs.most(best), Partition.of_cuts(model.name, best)
+    by_rank = memory(replace(needs.program, partition=partition), model, needs.state)
+    rank = max(range(len(by_rank)), key=lambda r: by_rank[r].peak)
+    stages = stages_of(header, rank % header.ranks)
+    single = [s for s in stages if len(partition.layers[s]) == 1]
+    held = ", ".join(f"stage {s} has {layers_text(partition.layers[s])}" for s in stages)
+    parts = {f.name: getattr(by_rank[rank], f.name) for f in fields(RankMemory) if f.name != "peak"}
+    notes = [f"rank {rank}: {held}", ", ".join(f"{name} {size:,}" for name, size in parts.items() if size)]
+    alone = [(needs.alone(s, k), k) for s in single for k in partition.layers[s]]
+    if alone and max(alone)[0] > limit:
+        need, layer = max(alone)
+        subject = f"layer {layer} ({model.layers[layer].name}) of {model.name} needs {need:,} bytes as a stage of its own"
+    else:
+        which = "needs least" if is_least else "was found to need least"
+        subject = f"in the partition of {model.name} that {which}, rank {rank} needs {least:,} bytes"
+    enough = f"give a rank {least:,} bytes{', the least that is enough' if is_least else ''}"
+    help = f"{enough}; or take more stages or smaller micro-batches"
+    if recomputing is not None:
+        with suppress(ChimeraError):
+            best_partition(recomputing(), model, limit, costs, needs.state)
+            help = f"{enough}; or write 'recompute' after every 'stage ... on rank ...': tried, every rank then fits"
+    return refuse("E709", f"{subject}, and a rank has {limit:,}", notes=tuple(notes), help=help)
+
+
+def _least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
+    """Return the cuts in which the rank that needs most needs least, and whether that is proved. cuts: some cuts."""
+    low, high, is_proved, effort = limit + 1, needs.most(cuts), True, _Effort()
+    while low < high and is_proved:
+        tried = (low + high) // 2
+        found, is_proof = _Search(needs, costs, tried, effort).within(np.inf)
+        if found is not None:
+            cuts, high = found, needs.most(found)
+        else:
+            low, is_proved = tried + 1, is_proved and is_proof
+    return cuts, is_proved
+
+
+def layers_text(layers: range) -> str:
+    """Return the layers of a stage for messages."""
+    return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
+
+
+@dataclass(slots=True)
+class _Constraint:
+    """The need of a group of ranks at one moment, as a share of the limit, for each stage and each of its ranges."""
+
+    parts: dict[int, Floats]
+    multiplier: float = 0.0
+
+
+class _Search:
+    """A search for partitions whose ranks need at most `limit` bytes.
+
+    Tables by [first layer, number of layers - 1] of a stage; `longest` bounds the number.
+    """
+
+    def __init__(self, needs: Needs, costs: Sequence[int], limit: int, effort: _Effort, slowest: float = np.inf) -> None:
+        self.needs, self.limit, self.effort = needs, limit, effort
+        self.stages, self.layers = needs.program.header.stages, len(costs)
+        self.costs = sums_of(costs)
+        self.is_coupled = any(len(g.stages) > 1 for g in needs.groups)
+        self.where, self.allowed = [], []
+        for s in range(self.stages):
+            starts, lengths = np.arange(self.layers)[:, None], 1 + np.arange(self._longest(s, slowest))[None, :]
+            ends = np.minimum(starts + lengths, self.layers)
+            self.where.append((np.broadcast_to(starts, ends.shape), ends))
+            self.allowed.append(self._in_place(s, starts + lengths) & (self._costs(s) <= slowest))
+        self.constraints: dict[tuple[int, int], _Constraint] = {}
+        for group in needs.groups:
+            self._allow(group)
+
+    def best(self) -> tuple[Cuts | None, int]:
+        """Return the cuts with the least slowest stage, and a bound that no cuts are below; None if none are found."""
+        cuts = self._path(self._costs, np.maximum)
+        if cuts is None:
+            return None, 0
+        bound = self._slowest(cuts)
+        cuts = self._evenly(bound)
+        if not self.is_coupled or self._fits(cuts):
+            return cuts, bound
+        # The slowest stage has one of these values; `high` is the least that was found.
+        values = np.unique(np.concatenate([self._costs(s)[allowed] for s, allowed in enumerate(self.allowed)]))
+        low, high, step = int(np.searchsorted(values, bound)), len(values), 1
+        best: Cuts | None = None
+        while low < high:
+            probe = min(low + step, high) - 1 if best is None else (low + high) // 2
+            found, is_proof = self.within(float(values[probe]))
+            if found is not None:
+                best, high = found, int(np.searchsorted(values, self._slowest(found)))
+                continue
+            if is_proof:
+                bound = int(values[min(probe + 1, len(values) - 1)])
+            low, step = probe + 1, 2 * step
+        return best, bound
+
+    def within(self, bound: float) -> tuple[Cuts | None, bool]:
+        """Return cuts that fit and whose slowest stage is at most `bound`; or None, and whether there are provably none."""
+        within = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
+        step = 0.5
+        for constraint in self.constraints.values():
+            constraint.multiplier = 0.0
+        cuts = self._evenly(bound)
+        for _ in range(ROUNDS):
+            if cuts is None:
+                return None, True
+            violated = self._violated(cuts)
+            if not violated:
+                return cuts, True
+            self.effort.rounds -= 1
+            if self.effort.rounds < 0:
+                return None, False
+            for constraint in self.constraints.values():
+                load = sum(part[self._at(cuts, s)] for s, part in constraint.parts.items())
+                constraint.multiplier = max(0.0, constraint.multiplier + step * (load - 1))
+            step *= 0.93
+            active = [c for c in self.constraints.values() if c.multiplier > 0]
+            most = sum(c.multiplier for c in active) * (1 + 1e-9)
+            togo, choices = self._togo(partial(self._weighted, active), np.add, within)
+            if togo[0][0] > most:
+                return None, True
+            cuts = self._walk(choices)
+        return self._in_depth(within, active, most, togo)
+
+    def _in_depth(
+        self, within: Sequence[Mask], active: Sequence[_Constraint], most: float, togo: Sequence[Floats]
+    ) -> tuple[Cuts | None, bool]:
+        """Return as `within`. A stage's ranges are tried in the order of their weighted needs; hopeless ones are left out."""
+        constraints = list(self.constraints.values())
+        least = [{s: float(p[within[s]].min(initial=np.inf)) for s, p in c.parts.items()} for c in constraints]
+        of_stage = [[n for n, c in enumerate(constraints) if s in c.parts] for s in range(self.stages)]
+
+        def ranges(s: int, a: int, loads: Sequence[float], weight: float) -> Iterator[tuple[int, list[float], float]]:
+            """Yield the end of each range of a stage that begins with layer a, with the loads and the weight up to there."""
+            lengths = np.flatnonzero(within[s][a])
+            own = sum((c.multiplier * c.parts[s][a, lengths] for c in active if s in c.parts), np.zeros(len(lengths)))
+            total = own + togo[s + 1][a + 1 + lengths]
+            for n in np.argsort(total, kind="stable").tolist():
+                if weight + total[n] > most:
+                    return
+                after = list(loads)
+                for q in of_stage[s]:
+                    after[q] += constraints[q].parts[s][a, lengths[n]] - least[q][s]
+                if all(after[q] <= 1 + 1e-9 for q in of_stage[s]):
+                    yield int(a + 1 + lengths[n]), after, weight + float(own[n])
+
+        cuts, open_ranges = [0], [ranges(0, 0, [sum(x.values()) for x in least], 0.0)]
+        while self.effort.ranges > 0:
+            self.effort.ranges -= 1
+            step = next(open_ranges[-1], None)
+            if step is None:
+                open_ranges.pop()
+                cuts.pop()
+                if not open_ranges:
+                    return None, True
+                continue
+            end, loads, weight = step
+            if len(cuts) < self.stages:
+                cuts.append(end)
+                open_ranges.append(ranges(len(cuts) - 1, end, loads, weight))
+            elif not self._violated([*cuts, end]):
+                return [*cuts, end], True
+        return None, False
+
+    def _longest(self, stage: int, slowest: float) -> int:
+        """Return a bound of the number of layers that a stage can have within the limit and with this cost."""
+        most, length = self.layers - self.stages + 1, 1
+        while length < most:
+            begins = np.arange(stage, self.layers + 1 - length)
+            where = (begins, begins + length)
+            possible = self.costs[where] <= slowest
+            for group in (g for g in self.needs.groups if stage in g.stages):
+                held = self.needs.held(stage, where, tied=False)
+                for n in range(len(group.moments)):
+                    possible &= held + self.needs.moment(group, n, stage, where, values=False) <= self.limit
+            if not possible.any():
+                break
+            length = min(2 * length, most)
+        return length
+
+    def _costs(self, stage: int) -> Floats:
+        return np.asarray(self.costs[self.where[stage]])
+
+    def _in_place(self, stage: int, ends: npt.NDArray[np.int64]) -> Mask:
+        """Return the ranges that leave a layer for each other stage, before and after. ends: by first layer and length."""
+        starts = np.arange(self.layers)[:, None]
+        found = (starts >= stage) & (ends <= self.layers - (self.stages - 1 - stage))
+        if stage == 0:
+            found &= starts == 0
+        if stage == self.stages - 1:
+            found &= ends == self.layers
+        return np.asarray(found)
+
+    def _allow(self, group: Group) -> None:
+        """Leave out the ranges with which a rank of the group does not fit, whatever its other stages have."""
+        tied = len(group.stages) == 1
+        held = {s: self.needs.held(s, self.where[s], tied) for s in group.stages}
+        for moment in range(len(group.moments)):
+            parts = {s: held[s] + self.needs.moment(group, moment, s, self.where[s]) for s in group.stages}
+            least = {s: float(parts[s][self.allowed[s]].min(initial=np.inf)) for s in group.stages}
+            others = sum(least.values())
+            for s in group.stages:
+                if others < np.inf:
+                    self.allowed[s] = self.allowed[s] & (parts[s] + others - least[s] <= self.limit)
+                else:
+                    self.allowed[s] = np.zeros_like(self.allowed[s])
+
+    def _path(self, weights: Callable[[int], Floats], join: np.ufunc) -> Cuts | None:
+        return self._walk(self._togo(weights, join, self.allowed)[1])
+
+    def _togo(
+        self, weights: Callable[[int], Floats], join: np.ufunc, within: Sequence[Mask]
+    ) -> tuple[list[Floats], list[npt.NDArray[np.int64]]]:
+        """Return, by stage and first layer, the least joined weight of it and the later stages, and its end (0 for none)."""
+        togo = [np.full(self.layers + 1, np.inf)]
+        togo[0][self.layers] = 0
+        choices: list[npt.NDArray[np.int64]] = []
+        rows = np.arange(self.layers)
+        for s in reversed(range(self.stages)):
+            values = np.where(within[s], join(weights(s), togo[0][self.where[s][1]]), np.inf)
+            first = values.argmin(axis=1)
+            least = values[rows, first]
+            togo.insert(0, np.append(least, np.inf))
+            choices.insert(0, np.where(least < np.inf, self.where[s][1][rows, first], 0))
+        return togo, choices
+
+    def _walk(self, choices: Sequence[npt.NDArray[np.int64]]) -> Cuts | None:
+        """Return the first of the best cuts; None if there are none."""
+        cuts = [0]
+        for ends in choices:
+            cuts.append(int(ends[cuts[-1]]))
+            if not cuts[-1]:
+                return None
+        return cuts
+
+    def _evenly(self, bound: float) -> Cuts | None:
+        """Return the allowed cuts with the least sum of squares whose slowest stage is at most `bound`."""
+        within = [allowed & (self._costs(s) <= bound) for s, allowed in enumerate(self.allowed)]
+        scale = max(1.0, float(self.costs.max()) / self.stages)  # so that squares stay exact for longer
+        return self._walk(self._togo(lambda s: (self._costs(s) / scale) ** 2, np.add, within)[1])
+
+    def _slowest(self, cuts: Cuts) -> int:
+        return int(max(self.costs[cuts[s], cuts[s + 1]] for s in range(self.stages)))
+
+    def _at(self, cuts: Cuts, stage: int) -> tuple[int, int]:
+        return cuts[stage], cuts[stage + 1] - cuts[stage] - 1
+
+    def _fits(self, cuts: Cuts | None) -> bool:
+        return cuts is not None and self.needs.most(cuts) <= self.limit
+
+    def _violated(self, cuts: Cuts) -> list[_Constraint]:
+        """Return the needs that are above the limit, one of each group of ranks, and add them to the constraints."""
+        found = []
+        for n, (group, (peak, moment)) in enumerate(zip(self.needs.groups, self.needs.peaks(cuts), strict=True)):
+            if peak > self.limit:
+                if (n, moment) not in self.constraints:
+                    self.constraints[n, moment] = _Constraint(
+                        {s: self._need(group, moment, s) / self.limit for s in group.stages}
+                    )
+                found.append(self.constraints[n, moment])
+        return found
+
+    def _need(self, group: Group, moment: int, stage: int) -> Floats:
+        where = self.where[stage]
+        return self.needs.held(stage, where, tied=False) + self.needs.moment(group, moment, stage, where)
+
+    def _weighted(self, active: Sequence[_Constraint], stage: int) -> Floats:
+        """Return the needs of a stage's ranges, weighted by the multipliers."""
+        weights = np.zeros(self.where[stage][1].shape)
+        for constraint in active:
+            if stage in constraint.parts:
+                weights += constraint.multiplier * constraint.parts[stage]
+        return weights

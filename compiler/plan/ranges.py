@@ -1,0 +1,80 @@
+"""What a stage would need, for every range of consecutive layers that it could have: tables of (layers + 1) squared numbers.
+
+The sums are those of `ModelDescription.stage_sums`, for all ranges at once. They are floats, which are exact below 2^53.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.chimera_ir.lifetimes import Kind, activation_bytes
+from chimerac.chimera_ir.model import ModelDescription, gradient_bytes, split_kept_bytes
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Bytes by [first layer, layer after the last]. activations: of each kind of chimera_ir/lifetimes.py.
+
+    weights, gradients: each tied parameter of the range once. untied_weights, untied_gradients: without tied parameters.
+    """
+
+    weights: Floats
+    gradients: Floats
+    untied_weights: Floats
+    untied_gradients: Floats
+    activations: dict[Kind, Floats]
+
+
+def ranges_of(model: ModelDescription) -> Ranges:
+    """Return the tables of a model."""
+    layers = model.layers
+    weights, gradients = [k.weight_bytes for k in layers], [gradient_bytes(k) for k in layers]
+    for tied in model.tied:
+        for k in tied.layers:
+            weights[k] -= tied.weight_bytes
+            gradients[k] -= gradient_bytes(tied)
+    untied_weights, untied_gradients = sums_of(weights), sums_of(gradients)
+    everywhere = len(layers) - 1
+    tied_weights = ((t.layers, t.weight_bytes, everywhere) for t in model.tied)
+    tied_gradients = ((t.layers, gradient_bytes(t), everywhere) for t in model.tied)
+    amounts = []
+    for name, own in (
+        ("kept", [k.kept_bytes for k in layers]),
+        ("split_kept", [split_kept_bytes(k) for k in layers]),
+        ("weight_kept", [k.weight_kept_bytes for k in layers]),
+    ):
+        shared = ((getattr(s, name), s.bytes, everywhere if s.made is None else s.made) for s in model.shared)
+        amounts.append(sums_of(own) + _once(shared, len(layers)))
+    return Ranges(
+        untied_weights + _once(tied_weights, len(layers)),
+        untied_gradients + _once(tied_gradients, len(layers)),
+        untied_weights,
+        untied_gradients,
+        activation_bytes(amounts[0], amounts[1], amounts[2], np.minimum),
+    )
+
+
+def sums_of(amounts: Sequence[float]) -> Floats:
+    """Return the sum over every range; negative where the range is empty."""
+    sums = np.concatenate([[0], np.cumsum(np.array(amounts, np.float64))])
+    return np.asarray(sums[None, :] - sums[:, None])
+
+
+def _once(entries: Iterable[tuple[Iterable[int], int, int]], layers: int) -> Floats:
+    """Return, for every range, the sum of the entries that it has; an entry counts once.
+
+    entries: (layers, amount, last): a range has the entry if it has one of these layers and begins at or before `last`.
+    """
+    change = np.zeros((layers + 1, layers + 2))
+    for members, amount, last in entries:
+        at = np.array(sorted(members), np.int64)
+        first = np.searchsorted(at, np.arange(last + 1))  # for each begin, its first member
+        begins = np.flatnonzero(first < len(at))
+        change[begins, at[first[begins]] + 1] += amount
+    return np.asarray(np.cumsum(change, axis=1)[:, : layers + 1])

@@ -1,0 +1,61 @@
+"""The table of a partition: what each stage has and needs, then what each rank needs, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from chimerac.chimera_ir.lifetimes import ACTIVATIONS, Kind, activations, held, sizes
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.partition import partition_for
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.memory import OptimizerState
+from chimerac.compiler.analyze.report import memory_lines, table
+
+
+def partition_table(program: Program, model: ModelDescription, state: OptimizerState, costs: Sequence[int] | None) -> str:
+    """Return the tables of the stages and of the ranks under the program's partition.
+
+    costs: of each layer, in the place of the description's.
+    """
+    return "\n".join([*_stages(program, model, state, costs), "", *memory_lines(program, model, state)]) + "\n"
+
+
+def _stages(program: Program, model: ModelDescription, state: OptimizerState, costs: Sequence[int] | None) -> Iterator[str]:
+    h = program.header
+    partition = partition_for(program.partition, model, h.stages)
+    stages = model.stage_sums(partition.layers)
+    times = [layer.cost for layer in model.layers] if costs is None else costs
+    cost = [sum(times[k] for k in ids) for ids in partition.layers]
+    yield f"{model.name}: {len(model.layers)} layers, {model.parameters:,} parameters, on {h.schedule} with {h.stages} stages"
+    yield f"slowest stage {cost.index(max(cost))}: {max(cost) * h.stages / max(1, sum(cost)):.3f} times the mean"
+    yield ""
+    alive, kept = _activations(program, model)
+    rows = []
+    for s, (ids, its) in enumerate(zip(partition.layers, stages, strict=True)):
+        holders = h.holders([s])
+        optimizer = state.bytes(its.gradient_bytes, len(holders))
+        sums = (its.weight_bytes, its.gradient_bytes, optimizer, kept[s])
+        local = sorted({p.placement[s] for p in h.pipes})
+        layers = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
+        share = f"{100 * cost[s] / max(1, sum(cost)):.1f} %"
+        rows.append(
+            [str(s), layers, f"{its.parameters:,}", share, *(f"{x:,}" for x in sums), str(alive[s]), ",".join(map(str, local))]
+        )
+    head = ["stage", "layers", "parameters", "cost", "weights", "gradients", "optimizer", "activations", "alive", "ranks"]
+    yield from table(head, rows)
+    yield "bytes of one copy of the stage; activations: at the peak of the rank that keeps most; alive: micro-batches then"
+
+
+def _activations(program: Program, model: ModelDescription) -> tuple[list[int], list[int]]:
+    """Return, for each stage, the most activations that one rank holds, and the most bytes."""
+    lives = activations(program)
+    stages = model.stage_sums(partition_for(program.partition, model, program.header.stages).layers)
+    alive, kept = [], []
+    for s in range(program.header.stages):
+        own = lives.take(lives.stage == s)
+        counted, weighed = own.is_of(Kind.ALIVE), own.is_of(*ACTIVATIONS)
+        alive.append(int(held(program, own.take(counted), np.ones(counted.sum(), np.int64)).max(initial=0)))
+        kept.append(int(held(program, own.take(weighed), sizes(own, stages)[weighed]).max(initial=0)))
+    return alive, kept

@@ -1,0 +1,300 @@
+"""A program that is bound to a model and a transport: one rank of a pipeline, ready to run iterations.
+
+`Pipeline` makes one from a user's arguments, and the trainer of interpreter/training from its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Program
+from chimerac.interpreter.pipeline.gradient import ModelGradient
+from chimerac.interpreter.pipeline.history import History
+from chimerac.interpreter.pipeline.ranks import check_equal
+from chimerac.interpreter.pipeline.sharded import Ownership, Parameters, ShardedOptimizer
+from chimerac.interpreter.pipeline.stages import local_stages
+from chimerac.interpreter.pipeline.weights import Weights
+from chimerac.interpreter.runtime.batch import MicroBatches
+from chimerac.interpreter.runtime.buffers import average_buffers, has_buffers
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.runtime.measured import Figures, MeasuredTimes
+from chimerac.interpreter.runtime.messages import Specs, table_digest
+from chimerac.interpreter.runtime.model import Objective, Stage
+from chimerac.interpreter.runtime.parameters import holders_by_group
+from chimerac.interpreter.runtime.times import IterationTimes, Times
+from chimerac.interpreter.runtime.trace import write_trace
+from chimerac.interpreter.transport import Transport
+
+
+class StagedModel(Protocol):
+    """A model that is cut into stages."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the model, for messages."""
+
+    @property
+    def table(self) -> tuple[Specs, ...]:
+        """Return the tensors that each stage passes to the next."""
+
+    @property
+    def objective(self) -> Objective:
+        """Return the loss, and the precision in which stages compute."""
+
+    def build(self, stage: int, seed: int) -> Stage:
+        """Return a stage that this rank holds, with its initial weights."""
+
+
+class BoundPipeline:
+    """One rank of a pipeline: a verified program, a model and a transport. All ranks create it together.
+
+    seed: of the initial weights. evaluation: the program of evaluations; None: the compiler derives it. compile_stages,
+    profile_ranges: as in `Pipeline`. iteration: how many steps have run.
+
+    The last step is described in three ways. `times` has the start and the end of each instruction of this rank. `figures` has
+    their sums, such as the time that this rank waited. `measured` has the figures of all ranks. The fourth, `predicted`, comes
+    from the simulator instead of measurements.
+
+    Raises ChimeraError on all ranks if two of them differ: E806 in the program, E807 in the boundary values, E810 in the copies
+    of a parameter.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: StagedModel,
+        transport: Transport,
+        seed: int = 0,
+        *,
+        evaluation: Program | None = None,
+        compile_stages: bool | Mapping[str, Any] = False,
+        profile_ranges: bool = False,
+    ) -> None:
+        self.program, self.name, self.objective, self.table = program, model.name, model.objective, model.table
+        self.transport, self._profile_ranges, header = transport, profile_ranges, program.header
+        check_equal(transport, "program", "E806", program.digest)
+        check_equal(transport, "table of boundary values", "E807", table_digest(self.table))
+        transport.connect(program)
+        self.stages = {s: model.build(s, seed).to(transport.device) for s in local_stages(header, transport.rank)}
+        self.executor = self._executor(program)
+        self.weights = Weights(header, self.stages, transport)
+        self.gradient = ModelGradient(self.executor, holders_by_group(header), transport)
+        self._history = History(self.executor)
+        self._has_buffers = has_buffers(self.stages, transport)
+        if compile_stages:
+            _compile(program, self.stages, {} if compile_stages is True else compile_stages)
+        self._evaluation_program = evaluation
+        self._evaluation: Executor | None = None
+        self.iteration = 0
+
+    def _executor(self, program: Program) -> Executor:
+        return Executor(program, self.objective, self.stages, self.table, self.transport, self._profile_ranges)
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this rank."""
+        return self.transport.rank
+
+    @property
+    def replica(self) -> int:
+        """Return the number of the data-parallel replica to which this rank belongs, from 0 to width - 1."""
+        return self.rank // self.program.header.ranks
+
+    @property
+    def reads_inputs(self) -> bool:
+        """Return whether `step` needs the inputs on this rank: it has the first stage."""
+        return 0 in self.stages
+
+    @property
+    def reads_targets(self) -> bool:
+        """Return whether `step` needs the targets on this rank: it has the last stage."""
+        return self.program.header.stages - 1 in self.stages
+
+    @property
+    def reads_fields(self) -> tuple[str, ...]:
+        """Return the names of the fields that `step` needs on this rank: its stages read them."""
+        return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.reads))
+
+    def run(self, batch: MicroBatches, sync: bool = True) -> float:
+        """Run one iteration and return this rank's share of the loss. sync: as in `Pipeline.step`."""
+        return self._history.run(batch, sync)
+
+    def evaluate_batch(self, batch: MicroBatches) -> float:
+        """Return this rank's share of the loss of a batch, without gradients and with all modules in evaluation mode.
+
+        Called by all ranks together.
+        """
+        self.average_buffers()
+        if self._evaluation is None:
+            program = self._evaluation_program
+            if program is None:
+                # Where a compiled program runs, the compiler may not be installed. Its import takes 0.2 s.
+                from chimerac.interpreter.pipeline.programs import evaluation_of
+
+                program = evaluation_of(self.program)
+            self.transport.connect(program)
+            self._evaluation = self._executor(program)
+        with _evaluation_mode(self.stages.values()):
+            return self._evaluation.run(batch)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield this rank's parameters, each once. Their gradients are complete after a step, on every rank that has them."""
+        return (p for _, p in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield this rank's parameters, each once, with their names in the full model."""
+        return self.weights.named_parameters()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers of this rank's stages, with their names in the full model."""
+        return self.weights.state_dict()
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers of the whole model, on the CPU of every rank; called by all ranks together."""
+        self.average_buffers()
+        return self.weights.full_state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Load the parameters and buffers of this rank's stages. state: may also have those of other stages.
+
+        Raises KeyError for a missing name and ValueError for another shape; nothing is loaded then.
+        """
+        self.weights.load_state_dict(state)
+
+    def average_buffers(self) -> None:
+        """Set buffers that differ between copies of a stage to their mean, such as running statistics of batch normalization.
+
+        Called by all ranks together. `evaluate`, `full_state_dict` and checkpoints do this.
+        """
+        if self._has_buffers:
+            average_buffers(self.stages, self.transport)
+
+    def check_copies(self) -> None:
+        """Raise ChimeraError E810 on all ranks if copies of a parameter differ in any bit; called by all ranks together."""
+        self.executor.check_copies()
+
+    def grad_norm(self) -> float:
+        """Return the norm of the gradient of the whole model. Each parameter counts once. Called by all ranks together.
+
+        Raises RuntimeError after a step without sync, when each rank has the gradients of its own tasks only.
+        """
+        return self.gradient.norm()
+
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """Scale the gradients to the norm max_norm if their norm is larger; called by all ranks together.
+
+        Return their norm before that, of the whole model. torch.nn.utils.clip_grad_norm_ has the parameters of one rank only.
+        """
+        norm = self.gradient.norm()
+        self.gradient.scale(min(1.0, max_norm / (norm + 1e-6)))
+        return norm
+
+    def check_finite(self) -> None:
+        """Raise ChimeraError E812 on all ranks if the last loss or a gradient is not finite; called by all ranks together.
+
+        Call it after a step, before the weights change. The error names the first cause: rank, instruction, micro-batch and,
+        for a gradient, the parameter. To find it, the batches since gradients were last complete are run again.
+        """
+        is_finite = math.isfinite(self._history.loss) and self.gradient.is_finite()
+        if self._sum_of_ranks(0.0 if is_finite else 1.0):
+            raise self.nonfinite_error(f"step {self.iteration} has a loss or a gradient that is not finite")
+
+    def nonfinite_error(self, message: str, help: str = "") -> ChimeraError:
+        """Find the first cause, and return the error E812 that names it; called by all ranks together, and the same on all."""
+        cause = self._history.first_cause({id(p): name for name, p in self.named_parameters()})
+        if cause is None:
+            note = "run again from gradients of zero, every value is finite: gradients were there before, or a layer is random"
+            return refuse("E812", message, notes=(note,), help=help)
+        return refuse("E812", f"{message}; first {cause}", notes=(cause.note,), help=help)
+
+    def sharded_optimizer(
+        self, optimizer_class: Callable[..., Optimizer], parameters: Parameters | None = None, **defaults: Any
+    ) -> ShardedOptimizer:
+        """Return an optimizer whose state is sharded over the ranks that hold each parameter; called by all ranks together.
+
+            optimizer = pipe.sharded_optimizer(torch.optim.AdamW, lr=1e-3)
+
+        Each rank has the state of the parameters that it owns. `step` copies the updated values to all ranks that hold them. So
+        the values have the same bits as with an optimizer that is not sharded. parameters: of this rank, or groups of them with
+        their own options, as for any optimizer of torch; by default all. defaults: the class's own arguments.
+        """
+        ownership = Ownership(self.executor.groups, holders_by_group(self.program.header), self.transport)
+        chosen = self.parameters() if parameters is None else parameters
+        return ShardedOptimizer(optimizer_class, chosen, ownership, self.gradient.check_summed, defaults)
+
+    @property
+    def times(self) -> Times:
+        """Return when this rank's instructions ran in the last step."""
+        return self.executor.times
+
+    @property
+    def figures(self) -> Figures:
+        """Return the computation, the waits and the peak memory of this rank in the last step."""
+        return Figures.of(self.times, self.transport.device)
+
+    def measured(self) -> MeasuredTimes:
+        """Return the figures of all ranks for the last step; called by all ranks together.
+
+        They are its duration in seconds, and for each rank the share of the time in which it was idle, its waits for
+        communication, and its peak memory.
+        """
+        row = self.figures.row()
+        rows = torch.zeros(self.transport.world, len(row), dtype=torch.float64)
+        rows[self.rank] = torch.tensor(row, dtype=torch.float64)
+        self.transport.all_reduce(rows)
+        return MeasuredTimes.of(rows.tolist())
+
+    def predicted(self) -> IterationTimes:
+        """Return the duration of a step by the simulator, in units of the program's costs, and the idle share of each rank."""
+        from chimerac.interpreter.pipeline.programs import predicted_times  # with the compiler, 0.2 s
+
+        return predicted_times(self.program)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the times of the last step on all ranks to a file that Perfetto opens; called by all ranks together.
+
+        Rank 0 writes the file. Raises ValueError before the first step, and ChimeraError E811 on all ranks if the file cannot
+        be written.
+        """
+        if not self._history.has_run:
+            raise ValueError("there is nothing to trace before the first step")
+        write_trace(self.program, self.times, self.transport, path)
+
+    def _sum_of_ranks(self, value: float) -> float:
+        """Return the sum of the values of all ranks; called by all ranks together."""
+        total = torch.tensor([value], dtype=torch.float64)
+        self.transport.all_reduce(total)
+        return float(total[0])
+
+
+def _compile(program: Program, stages: Mapping[int, Stage], options: Mapping[str, Any]) -> None:
+    """Compile stages with torch.compile. Raises ValueError for a program with split backwards."""
+    if bool((program.table.op == Op.BWD_INPUT).any()):
+        raise ValueError(
+            f"{program.header.schedule} has split backwards, for which stages cannot be compiled: every function that "
+            "defers a weight gradient would be compiled apart; leave out compile_stages or take a schedule without I and W"
+        )
+    for stage in stages.values():
+        stage.compile(**options)
+
+
+@contextmanager
+def _evaluation_mode(stages: Iterable[Stage]) -> Iterator[None]:
+    training = [m for stage in stages for m in stage.modules() if m.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

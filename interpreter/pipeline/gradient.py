@@ -1,0 +1,55 @@
+"""The gradient of the whole model. Each rank has the part of its own parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from chimerac.interpreter.runtime.executor import Executor
+from chimerac.interpreter.transport import Transport
+
+
+class ModelGradient:
+    """One rank's part of the gradient. holders: the ranks that hold each group of parameters."""
+
+    def __init__(self, executor: Executor, holders: Mapping[str, tuple[int, ...]], transport: Transport) -> None:
+        self._executor, self._holders, self._transport = executor, holders, transport
+
+    def norm(self) -> float:
+        """Return the norm of the gradient of the whole model. Each parameter counts once. Called by all ranks together.
+
+        Raises RuntimeError as `check_summed`.
+        """
+        self.check_summed()
+        total = torch.tensor([self.squared_norm()], dtype=torch.float64)
+        self._transport.all_reduce(total)
+        return math.sqrt(float(total[0]))
+
+    def squared_norm(self) -> float:
+        """Return this rank's share of the squared norm. The shares of all ranks add up to the squared norm."""
+        return sum(float(p.grad.double().square().sum()) for p in self.counted_parameters() if p.grad is not None)
+
+    def counted_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that this rank counts. Of the ranks that hold a parameter, the first one counts it."""
+        rank = self._transport.rank
+        return [p for name, ps in self._executor.groups.items() if self._holders[name][0] == rank for p in ps]
+
+    def scale(self, factor: float) -> None:
+        """Multiply this rank's part by a factor, in place."""
+        if factor != 1.0:
+            torch._foreach_mul_(self._parts(), factor)
+
+    def is_finite(self) -> bool:
+        """Return whether this rank's part is finite."""
+        return all(bool(torch.isfinite(g).all()) for g in self._parts())
+
+    def check_summed(self) -> None:
+        """Raise RuntimeError if the last step was without sync: each rank then has the gradients of its own tasks only."""
+        if not all(gradients.are_complete for gradients in self._executor.gradients.values()):
+            raise RuntimeError("the last step was without sync: run one with sync before the gradients are used")
+
+    def _parts(self) -> list[Tensor]:
+        return [p.grad for parameters in self._executor.groups.values() for p in parameters if p.grad is not None]

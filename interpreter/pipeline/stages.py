@@ -1,0 +1,237 @@
+"""Stages that each rank builds alone, so that no rank ever has the whole model.
+
+    own, total = held_stages("chimera", {"N": 8})
+    pipe = Pipeline({s: build(s, total) for s in own}, "chimera", {"N": 8}, loss=loss, inputs=inputs)
+
+No description of the whole model is needed. The ranks determine the boundary values stage after stage: a rank that holds a
+stage runs it on fake tensors, which have no memory, and sends the shapes and dtypes of its output to all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import ProcessGroup
+
+from chimerac.chimera_ir.boundary import Tensor as Spec
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.program import Header
+from chimerac.interpreter.pipeline.weights import full_name
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.messages import Specs
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Stage, fields_read
+from chimerac.interpreter.transport import Transport
+
+if TYPE_CHECKING:
+    from chimerac.interpreter.pipeline.programs import Schedule
+
+OwnStage = nn.Module | tuple[str, nn.Module]  # a module, or the prefix of the names of its parameters and the module
+Ties = Mapping[str, Mapping[int, str]]  # by the name of a set of tied parameters, and by stage: the path of the parameter
+
+
+class HeldStages(NamedTuple):
+    """own: the numbers of the stages that a rank holds, ascending. total: how many stages the model has."""
+
+    own: tuple[int, ...]
+    total: int
+
+
+def held_stages(
+    schedule: Schedule,
+    parameters: Mapping[str, int] | None = None,
+    *,
+    width: int = 1,
+    process_group: ProcessGroup | None = None,
+) -> HeldStages:
+    """Return the stages that this rank of the pipeline holds. It does not communicate with other ranks.
+
+    The arguments are those of `Pipeline`. Without a process group, the rank is that of the default group. If there is none yet,
+    it is read from torchrun's environment.
+
+    Raises ChimeraError for a schedule that does not compile or that needs another number of ranks. Raises ValueError if there
+    is neither a process group nor torchrun's environment.
+    """
+    from chimerac.interpreter.pipeline.programs import program_for  # with the compiler, whose import takes 0.2 s
+    from chimerac.interpreter.pipeline.world import check_world
+
+    if process_group is not None or dist.is_initialized():
+        rank, world = dist.get_rank(process_group), dist.get_world_size(process_group)
+    elif "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    else:
+        raise ValueError(
+            "RANK and WORLD_SIZE are not in the environment: start this script with torchrun, or create a process group"
+        )
+    program = program_for(schedule, parameters or {}, width, world)
+    check_world(program, world)
+    return HeldStages(local_stages(program.header, rank), program.header.stages)
+
+
+@dataclass(frozen=True)
+class OwnStages:
+    """A model of which this rank has its own stages. table: the tensors that each stage of the model passes to the next."""
+
+    name: str
+    table: tuple[Specs, ...]
+    objective: Objective
+    stages: Mapping[int, Stage]
+
+    def build(self, stage: int, seed: int) -> Stage:
+        """Return a stage of this rank. It has its weights already, so the seed is not used."""
+        return self.stages[stage]
+
+
+def own_stages(
+    given: Mapping[int, OwnStage], header: Header, objective: Objective, example: Example, ties: Ties, transport: Transport
+) -> OwnStages:
+    """Return the model of which this rank was given its own stages; called by all ranks together.
+
+    example: of one micro-batch; a stage reads those of its fields that are parameters of its `forward`. ties: the same on all
+    ranks.
+
+    Raises on all ranks: ValueError if a rank was given other stages than it holds, if two stages have a parameter or a buffer
+    of the same name, if no stage reads a field, and if a stage cannot run on the output of the stage before it; ChimeraError
+    E807 if copies of a stage return different tensors.
+    """
+    _check_on_all_ranks(transport, lambda: _check_given(given, local_stages(header, transport.rank), transport))
+    stages = {
+        s: _stage(given[s], {name: paths[s] for name, paths in ties.items() if s in paths}, example.fields)
+        for s in sorted(given)
+    }
+    _check_on_all_ranks(transport, lambda: _check_shared(stages))
+    _check_names(stages, transport)
+    _check_fields(stages, example.fields, transport)
+    return OwnStages(f"{header.stages} stages", _table(stages, header, objective, example, transport), objective, stages)
+
+
+def local_stages(header: Header, rank: int) -> tuple[int, ...]:
+    """Return the numbers of the stages that a rank holds, ascending."""
+    return tuple(s for s in range(header.stages) if rank in header.holders([s]))
+
+
+def _stage(given: OwnStage, ties: Mapping[str, str], fields: Collection[str]) -> Stage:
+    prefix, module = given if isinstance(given, tuple) else ("", given)
+    return Stage([module], [prefix], [ties], [fields_read(module, fields)])
+
+
+def _check_on_all_ranks(transport: Transport, check: Callable[[], None]) -> None:
+    """Call a check on each rank. If it raises a ValueError on some of them, all ranks raise that of the first of these."""
+    message = ""
+    try:
+        check()
+    except ValueError as error:
+        message = str(error)
+    if first := next(filter(None, transport.all_gather(message)), None):
+        raise ValueError(first)
+
+
+def _check_given(given: Mapping[int, OwnStage], own: tuple[int, ...], transport: Transport) -> None:
+    """Raise ValueError unless this rank was given a module for each of its stages, and no other stages."""
+    if tuple(sorted(given)) != own:
+        raise ValueError(
+            f"{transport.named([transport.rank])} was given {_text(sorted(given))}, and it holds {_text(own)}: "
+            "call held_stages with the same schedule, parameters and width"
+        )
+    for s, stage in given.items():
+        module = stage[-1] if isinstance(stage, tuple) else stage
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"stage {s} is a {type(module).__name__}: give a module, or (prefix, module)")
+
+
+def _check_shared(stages: Mapping[int, Stage]) -> None:
+    """Raise ValueError if stages of this rank share a parameter that is not tied, or if a stage lacks one that is tied."""
+    first_stages: dict[int, int] = {}  # by id of a parameter
+    for s, stage in stages.items():
+        own = dict(stage.layers[0].named_parameters(remove_duplicate=False))
+        if missing := [path for path in stage.ties[0].values() if path not in own]:
+            raise ValueError(f"tied: stage {s} has no parameter {missing[0]}")
+        tied = {id(own[path]) for path in stage.ties[0].values()}
+        for name, p in own.items():
+            if first_stages.setdefault(id(p), s) != s and id(p) not in tied:
+                raise ValueError(
+                    f"stages {first_stages[id(p)]} and {s} share the parameter {name}: name it in `tied`, for all its stages"
+                )
+
+
+def _check_names(stages: Mapping[int, Stage], transport: Transport) -> None:
+    """Raise ValueError on all ranks if two stages have a parameter or a buffer of the same name."""
+    own = {s: [full_name(stage.names[0], path) for path in stage.layers[0].state_dict()] for s, stage in stages.items()}
+    seen: dict[str, int] = {}
+    for text in transport.all_gather(json.dumps(list(own.items()))):
+        for s, names in json.loads(text):
+            for name in names:
+                if (other := seen.setdefault(name, s)) != s:
+                    raise ValueError(f"stages {other} and {s} both have {name}: give one of them as (prefix, module)")
+
+
+def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transport: Transport) -> None:
+    """Raise ValueError on all ranks if no stage of any rank reads one of the fields."""
+    own = sorted({name for stage in stages.values() for name in stage.reads})
+    read = {name for text in transport.all_gather(json.dumps(own)) for name in json.loads(text)}
+    if unread := next((name for name in fields if name not in read), None):
+        raise ValueError(f"no stage reads the field {unread}: a stage reads the fields that its forward names as parameters")
+
+
+def _table(
+    stages: Mapping[int, Stage], header: Header, objective: Objective, example: Example, transport: Transport
+) -> tuple[Specs, ...]:
+    """Return the tensors that each stage passes to the next; called by all ranks together. example: of a micro-batch."""
+    table: list[Specs] = []
+    for s in range(header.stages):
+        outputs, failure, cause = "", "", None
+        if s in stages:
+            stage_inputs = tuple(_spec_of(t) for t in example.inputs) if s == 0 else table[-1]
+            try:
+                made = _outputs(stages[s], stage_inputs, example, objective, transport.device)
+                outputs = json.dumps([asdict(t) for t in made])
+            except Exception as error:
+                received = ", ".join(f"{t.dtype}{list(t.shape)}" for t in stage_inputs)
+                failure, cause = f"stage {s} cannot run on {received} ({transport.named([transport.rank])}): {error}", error
+        by_rank = [json.loads(text) for text in transport.all_gather(json.dumps([outputs, failure]))]
+        if first_failure := next((failure for _, failure in by_rank if failure), None):
+            raise ValueError(first_failure) from cause
+        (rank, outputs), *others = [(rank, outputs) for rank, (outputs, _) in enumerate(by_rank) if outputs]
+        if other := next((r for r, of_rank in others if of_rank != outputs), None):
+            copies = f"{transport.named([rank])} and {transport.named([other])}"
+            message = f"the copies of stage {s} on {copies} return different tensors"
+            raise refuse("E807", message, help="build the same module for a stage on all its ranks")
+        table.append(tuple(Spec(**{**t, "shape": tuple(t["shape"])}) for t in json.loads(outputs)))
+    return tuple(table)
+
+
+def _spec_of(tensor: torch.Tensor) -> Spec:
+    return Spec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), False)  # type: ignore[arg-type]
+
+
+def _outputs(stage: Stage, inputs: Specs, example: Example, objective: Objective, device: torch.device) -> Specs:
+    """Return the tensors that a stage returns for these, and for the fields of the example.
+
+    It runs on fake tensors, which have no memory.
+    """
+
+    def stage_example(samples: int) -> Example:
+        values = tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype), requires_grad=t.gradient) for t in inputs)
+        return Example(values, None, {name: torch.zeros_like(example.fields[name]) for name in stage.reads})
+
+    module = stage.layers[0]
+    model = LayeredModel(
+        name="stage",
+        layers=(("stage", lambda: module),),
+        loss=objective.loss,
+        example=stage_example,
+        fields=stage.reads,
+        autocast=objective.autocast,
+    )
+    samples = inputs[0].shape[0] if inputs and inputs[0].shape else 1
+    return describe(model, samples, None if objective.autocast is None else device).layers[0].boundary
+
+
+def _text(stages: Sequence[int]) -> str:
+    return f"stages {', '.join(map(str, stages))}" if stages else "no stage"

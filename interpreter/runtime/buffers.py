@@ -1,0 +1,56 @@
+"""Buffers that change in training, such as the running statistics of batch normalization.
+
+Each copy of a stage sees its own micro-batches, so the copies' statistics differ. They do not affect training. Before anything
+reads them, in an evaluation or a checkpoint, the copies get the mean. Running statistics are linear in those of the
+micro-batches, so it does not matter how often the mean is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chimerac.interpreter.runtime.model import Stage
+from chimerac.interpreter.transport import Transport
+
+
+def has_buffers(stages: Mapping[int, Stage], transport: Transport) -> bool:
+    """Return whether a stage of any rank has buffers that `average_buffers` may change; called by all ranks together."""
+    own = any(True for stage in stages.values() for _ in _buffers(stage))
+    return any(transport.all_gather("buffers" if own else ""))
+
+
+def average_buffers(stages: Mapping[int, Stage], transport: Transport) -> None:
+    """Set each floating-point buffer that differs between copies of its stage to their mean; called by all ranks together."""
+    own = {f"{s} {path}": b for s, stage in stages.items() for path, b in _buffers(stage).items()}
+    digests = {name: [_digest(b), b.numel()] for name, b in own.items()}
+    copies: dict[str, list[list[Any]]] = {}  # by buffer, the digest and the size of each copy
+    for text in transport.all_gather(json.dumps(digests)):
+        for name, copy in json.loads(text).items():
+            copies.setdefault(name, []).append(copy)
+    differing = {name: len(its) for name, its in sorted(copies.items()) if any(copy != its[0] for copy in its)}
+    if not differing:
+        return
+    parts = [torch.zeros(copies[name][0][1], dtype=torch.float64) for name in differing]
+    for name, part in zip(differing, parts, strict=True):
+        if name in own:
+            part.copy_(own[name].reshape(-1))
+    total = torch.cat(parts)
+    transport.all_reduce(total)
+    with torch.no_grad():
+        for (name, count), part in zip(differing.items(), torch.split(total, [len(part) for part in parts]), strict=True):
+            if name in own:
+                own[name].copy_((part / count).view(own[name].shape))
+
+
+def _buffers(stage: Stage) -> dict[str, Tensor]:
+    return {path: b for path, b in stage.named_buffers() if b.is_floating_point() and b.numel()}
+
+
+def _digest(t: Tensor) -> str:
+    return hashlib.sha256(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()

@@ -1,0 +1,33 @@
+"""Checks of the file for exported weights. For checks before a run starts, it does not import torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import short_path
+
+SAFETENSORS, TORCH = ".safetensors", ".pt"
+
+
+def check_export(path: Path) -> None:
+    """Raise ChimeraError E835 if `export_weights` could not write this file; called before a run starts."""
+    if path.suffix not in (SAFETENSORS, TORCH):
+        raise export_error(path, "its name has no known ending", f"give a name that ends in {SAFETENSORS} or {TORCH}")
+    if path.suffix == SAFETENSORS and importlib.util.find_spec("safetensors") is None:
+        help = f"pip install safetensors, or give a name that ends in {TORCH}"
+        raise export_error(path, "safetensors is not installed", help)
+    if path.is_dir():
+        raise export_error(path, "it is a folder", "give the name of a file")
+    if not path.absolute().parent.is_dir():
+        reason = f"there is no folder {short_path(path.absolute().parent)}"
+        raise export_error(path, reason, "create the folder, or give another path")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise export_error(path, "its folder may not be written to", "give another path")
+
+
+def export_error(path: Path, reason: str, help: str) -> ChimeraError:
+    """Return the error E835 of a file that cannot be written."""
+    return refuse("E835", f"the weights cannot be written to {short_path(path)}: {reason}", help=help)

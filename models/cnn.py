@@ -1,0 +1,93 @@
+"""A residual network for small images (He et al. 2016, section 4.2): a stem, blocks of two convolutions, and a linear head.
+
+Three groups of blocks: each group after the first halves the sides and doubles the channels. With norms over the micro-batch
+its results depend on the size of the micro-batch; with norms over groups of channels each image is computed alone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
+from chimerac.models.presets import Cnn, sizes_in
+
+GROUP = 8  # channels that are normalized together
+
+
+def norm(sizes: Cnn, channels: int) -> nn.Module:
+    """Return the norm of so many channels."""
+    return nn.BatchNorm2d(channels) if sizes.norm == "batch" else nn.GroupNorm(max(1, channels // GROUP), channels)
+
+
+def convolution(inputs: int, outputs: int, side: int = 3, stride: int = 1) -> nn.Conv2d:
+    """Return a convolution that keeps the sides of the image, or divides them by the stride."""
+    conv = nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+class Stem(nn.Module):
+    """Images to the channels of the first group."""
+
+    def __init__(self, sizes: Cnn) -> None:
+        super().__init__()
+        self.conv, self.norm = convolution(sizes.channels, sizes.width), norm(sizes, sizes.width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(images)))  # (b, width, side, side)
+
+
+class Block(nn.Module):
+    """Two convolutions, added to the input. The first block of a group also changes the shape."""
+
+    def __init__(self, sizes: Cnn, block: int) -> None:
+        super().__init__()
+        inputs, outputs = sizes.channels_of(block)
+        stride = outputs // inputs
+        self.conv_1, self.norm_1 = convolution(inputs, outputs, stride=stride), norm(sizes, outputs)
+        self.conv_2, self.norm_2 = convolution(outputs, outputs), norm(sizes, outputs)
+        self.shortcut = nn.Sequential()
+        if stride > 1:
+            self.shortcut = nn.Sequential(convolution(inputs, outputs, side=1, stride=stride), norm(sizes, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm_2(self.conv_2(F.relu(self.norm_1(self.conv_1(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+class Head(nn.Module):
+    """The mean of each channel, then the logits of the classes."""
+
+    def __init__(self, sizes: Cnn) -> None:
+        super().__init__()
+        self.logits = nn.Linear(sizes.channels_of(sizes.blocks - 1)[1], sizes.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(x.mean((2, 3)))  # type: ignore[no-any-return]  # (b, classes)
+
+
+def class_loss(outputs: Values, targets: Values) -> Values:
+    """Return the sum of the cross-entropies of the images, in nats."""
+    (logits,), (classes,) = outputs, targets  # (b, classes) and (b,)
+    return (F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum"),)
+
+
+def cnn(name: str) -> LayeredModel:
+    """Return the network of a name of models/presets.py. Raises ChimeraError E801 for an unknown name."""
+    sizes = sizes_in(Cnn, name)
+
+    def example(samples: int) -> Example:
+        images = torch.zeros(samples, sizes.channels, sizes.side, sizes.side)
+        return Example((images,), (torch.zeros(samples, dtype=torch.int64),))
+
+    blocks = [(f"block {k + 1}", partial(Block, sizes, k)) for k in range(sizes.blocks)]
+    return LayeredModel(
+        name=name,
+        layers=(("stem", partial(Stem, sizes)), *blocks, ("head", partial(Head, sizes))),
+        loss=class_loss,
+        example=example,
+    )

@@ -1,0 +1,124 @@
+"""GPT-2 (Radford et al. 2019): a pre-norm decoder with biases, learned positions, and a head that is not tied.
+
+Layer for layer as Hugging Face's GPT2LMHeadModel, whose names the modules have. Attention is fused, so its weights are not
+dropped out; the other dropouts are there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chimerac.interpreter.runtime.draws import Dropout
+from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
+from chimerac.models.presets import Gpt2, sizes_in
+
+
+class Embedding(nn.Module):
+    """Tokens to vectors: the sum of the embeddings of each token and of its position."""
+
+    def __init__(self, sizes: Gpt2, dropout: float) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.wpe = nn.Embedding(sizes.positions, sizes.width)
+        self.drop = Dropout(dropout, 0, 0)
+        for table in (self.wte, self.wpe):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)  # (L,)
+        return self.drop(self.wte(tokens) + self.wpe(positions))  # type: ignore[no-any-return]  # (b, L, width)
+
+
+class Attention(nn.Module):
+    """Causal self-attention of several heads."""
+
+    def __init__(self, sizes: Gpt2) -> None:
+        super().__init__()
+        self.heads = sizes.heads
+        self.c_attn = nn.Linear(sizes.width, 3 * sizes.width)  # queries, keys and values of all heads
+        self.c_proj = nn.Linear(sizes.width, sizes.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, length, width = x.shape
+        q, k, v = self.c_attn(x).view(b, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (b, heads, L, width / heads)
+        return self.c_proj(y.transpose(1, 2).reshape(b, length, width))  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    """Two linear maps with a GELU in between, of four times the width."""
+
+    def __init__(self, sizes: Gpt2) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(sizes.width, 4 * sizes.width)
+        self.c_proj = nn.Linear(4 * sizes.width, sizes.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention, then an MLP, each added to the residual stream."""
+
+    def __init__(self, sizes: Gpt2, layer: int, dropout: float) -> None:
+        super().__init__()
+        self.ln_1, self.attn = nn.LayerNorm(sizes.width), Attention(sizes)
+        self.ln_2, self.mlp = nn.LayerNorm(sizes.width), MLP(sizes)
+        self.drop_1, self.drop_2 = Dropout(dropout, layer, 1), Dropout(dropout, layer, 2)
+        # The 2 x blocks maps that add to the residual stream start with smaller weights (section 2.3 of the paper).
+        added = 0.02 / (2 * sizes.blocks) ** 0.5
+        for linear, std in (
+            (self.attn.c_attn, 0.02),
+            (self.attn.c_proj, added),
+            (self.mlp.c_fc, 0.02),
+            (self.mlp.c_proj, added),
+        ):
+            nn.init.normal_(linear.weight, std=std)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_1(self.attn(self.ln_1(x)))
+        return x + self.drop_2(self.mlp(self.ln_2(x)))  # type: ignore[no-any-return]  # (b, L, width)
+
+
+class Head(nn.Module):
+    """Vectors to the logits of the next token."""
+
+    def __init__(self, sizes: Gpt2) -> None:
+        super().__init__()
+        self.ln_f = nn.LayerNorm(sizes.width)
+        self.lm_head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
+        nn.init.normal_(self.lm_head.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lm_head(self.ln_f(x))  # type: ignore[no-any-return]  # (b, L, vocabulary)
+
+
+def next_token_loss(outputs: Values, targets: Values) -> Values:
+    """Return the sum of the cross-entropies of all valid targets, in nats."""
+    (logits,), (tokens,) = outputs, targets  # (b, L, vocabulary) and (b, L)
+    return (F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), ignore_index=IGNORED, reduction="sum"),)
+
+
+def gpt2(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
+    """Return the GPT-2 of a name of models/presets.py for sequences of `sequence_length` tokens.
+
+    Raises ChimeraError E801 for an unknown name.
+    """
+    sizes = sizes_in(Gpt2, name)
+
+    def example(samples: int) -> Example:
+        tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)
+        return Example((tokens,), (torch.zeros_like(tokens),))
+
+    blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
+    return LayeredModel(
+        name=name,
+        layers=(("embedding", partial(Embedding, sizes, dropout)), *blocks, ("head", partial(Head, sizes))),
+        loss=next_token_loss,
+        example=example,
+    )

@@ -1,0 +1,76 @@
+"""Pipelines in process groups of a world of four ranks, together with other parallelism."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each rank of group_ranks.py has found."""
+    folder = tmp_path_factory.mktemp("groups") / "project"
+    shutil.copytree(ROOT / "docs/examples/own_loop", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [*command, str(ROOT / "tests/distributed/group_ranks.py")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+
+
+def test_pipelines_in_two_groups_at_the_same_time_have_the_gradients_of_one_process(found: list[dict[str, Any]]) -> None:
+    for rank, its in enumerate(found):
+        named = "ranks 0, 1 (global ranks 0, 2)" if rank % 2 == 0 else "ranks 0, 1 (global ranks 1, 3)"
+        for schedule in ("chimera", "1f1b"):
+            assert its["side by side"][f"{schedule} alone"] == []
+            assert its["side by side"][f"{schedule} with the user's sum"] == []
+            assert its["side by side"][f"{schedule} ranks"] == [rank // 2, named]
+
+
+def test_the_example_with_a_device_mesh_trains_as_one_process(found: list[dict[str, Any]]) -> None:
+    losses = found[0]["example"]["found"]
+    assert len(losses) == 4 and losses == pytest.approx(found[0]["example"]["expected"], rel=1e-4)
+
+
+def test_pipelines_over_the_same_ranks_do_not_disturb_each_other_and_leave_nothing(found: list[dict[str, Any]]) -> None:
+    for its in found:
+        assert its["same ranks"]["wrong"] == []
+        first, *_, last = its["same ranks"]["descriptors"]
+        assert last <= first, "every pipeline that is closed has closed its connections"
+        assert len(set(its["same ranks"]["threads"])) == 1
+
+
+def test_a_checkpoint_of_one_group_is_loaded_in_another(found: list[dict[str, Any]]) -> None:
+    assert [its["checkpoints"] for its in found] == [[]] * 4
+
+
+def test_messages_have_the_numbers_in_the_group_and_in_the_world(found: list[dict[str, Any]]) -> None:
+    for rank, its in enumerate(found):
+        ends = (
+            "rank 0 (global rank 0) and rank 1 (global rank 2)" if rank % 2 == 0 else "rank 0 (global rank 1) and rank 1 (glo"
+        )
+        assert its["errors"]["programs"].startswith(ends)
+        assert ("not a member" in its["errors"]) == (rank > 0)
+    assert found[1]["errors"]["not a member"].startswith("this rank is not in the process group")
+    late = found[1]["errors"]["late"].splitlines()
+    assert late[0].startswith("rank 0 (global rank 1), instruction ")
+    assert late[0].endswith("is not complete after 2 s: late: rank 1 (global rank 3) still computes, the start-up")
+    assert "the receive from rank 1 (global rank 3)" in late[0]

@@ -1,0 +1,88 @@
+"""`chimerac partition`, and --split and --partition of the commands: one partition from the table to the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.jsonform import program_from_json
+from chimerac.compiler.command.main import main
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import planned
+
+SCHEDULE = ["chimera", "-p", "D=4"]
+MODEL = ["--model", "gpt-small"]
+CUT = ((0, 1), (1, 3), (3, 5), (5, 6))
+
+
+def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cut, compiled = str(tmp_path / "cut.json"), str(tmp_path / "p.json")
+    assert main(["partition", *SCHEDULE, *MODEL, "--split", "1,2,2,1", "-o", cut]) == 0
+    assert f"--model gpt-small --partition {cut}" in capsys.readouterr().err
+    assert json.loads(Path(cut).read_text())["stages"] == [list(stage) for stage in CUT]
+    for words in (["--partition", cut], ["--split", "1,2,2,1"]):
+        assert main([*SCHEDULE, *MODEL, *words, "--emit", "json", "-o", compiled]) == 0
+        carried = program_from_json(Path(compiled).read_text()).partition
+        for run in ([compiled], [*SCHEDULE[1:], *MODEL, *words], [compiled, "--split", "1,2,2,1"]):
+            partition = planned(parse_options([*run, "--loopback"])).partition
+            assert partition is not None and carried is not None
+            assert partition == carried and partition.stages == CUT
+    assert planned(parse_options([*SCHEDULE[1:], "--partition", cut, "--loopback"])).partition == carried
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "fact"),
+    [
+        (["--split", "2,2,1"], 1, "E708: split 2,2,1 is for 3 stages, and the program has 4"),
+        (["--split", "2,0,2,2"], 1, "E708: split 2,0,2,2 gives stage 1 no layer"),
+        (["--split", "2,2,2,2"], 1, "E708: split 2,2,2,2 has 8 layers, and gpt-small has 6"),
+        (["--split", "two"], 2, "for instance --split 3,2,2,3"),
+        (["--optimizer", "adam"], 2, "expected adamw, momentum, sgd, none or a number"),
+        (["--zero"], 2, "give --optimizer"),
+        (["--micro-batch", "0"], 2, "expected a number from 1"),
+        (["--memory", "1MB"], 1, "E709"),
+    ],
+)
+def test_wrong_options_are_findings(words: list[str], status: int, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["partition", *SCHEDULE, *MODEL, *words]) == status
+    error = capsys.readouterr().err
+    assert all(part in error for part in fact.split(": ", 1))
+
+
+@pytest.mark.parametrize("option", ["--memory", "--split", "--partition", "--micro-batch", "--seq-len"])
+def test_options_of_a_model_need_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SCHEDULE, option, "1"]) == 2
+    assert f"{option} needs a model: --model NAME" in capsys.readouterr().err
+
+
+def test_a_partition_for_another_model_or_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cut = str(tmp_path / "cut.json")
+    assert main(["partition", *SCHEDULE, *MODEL, "-o", cut]) == 0
+    for words, fact in ((["--model", "gpt-micro"], "gpt-small with 6 layers"), ([*MODEL, "-p", "D=2"], "the partition has 4")):
+        schedule = ["chimera"] if "D=2" in words else SCHEDULE
+        assert main([*schedule, *words, "--partition", cut, "--emit", "json"]) == 1
+        error = capsys.readouterr().err
+        assert "E706" in error and fact in error
+        with pytest.raises(ChimeraError, match="E706"):
+            planned(parse_options([*schedule[1:], *words, "--partition", cut, "--loopback"]))
+
+
+def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["partition", *SCHEDULE, *MODEL, "--optimizer", "adamw", "--zero"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["stage", "layers"])
+    rows = [line.replace(",", "").replace(" %", "").split() for line in lines[start + 1 : start + 5]]
+    assert sum(int(row[2]) for row in rows) == 869_504
+    assert abs(sum(float(row[3]) for row in rows) - 100) < 0.2
+    assert all(row[6] == row[5] for row in rows), "two copies share two numbers for each gradient"
+
+
+def test_recomputation_is_tried_before_it_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["partition", "gpipe", "-p", "D=2", "-p", "N=8", "--model", "gpt-nano"]
+    assert main([*words, "--memory", "6MB"]) == 1
+    assert "write 'recompute' after every" in capsys.readouterr().err
+    assert main([*words, "--memory", "1MB"]) == 1
+    assert "recompute" not in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Batch normalization in a pipeline: statistics of each micro-batch, and running ones that are the mean of the copies'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter import Pipeline
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+
+SAMPLES, WIDTH, CLASSES = 4, 6, 3
+SCHEDULES = [
+    ("1f1b", {"D": 2, "N": 4}, 1),
+    ("chimera", {"D": 4, "N": 4}, 1),
+    ("chimera_zb", {"D": 2, "N": 4}, 2),
+    ("chimera_doubling", {"D": 2, "N": 4, "again": 1}, 1),
+]
+
+
+def layers() -> list[nn.Module]:
+    torch.manual_seed(0)
+    middle = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh()) for _ in range(3)]
+    return [*middle, nn.Linear(WIDTH, CLASSES)]
+
+
+def batch(number: int, samples: int) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(number)
+    return torch.randn(samples, WIDTH, generator=g), torch.randint(0, CLASSES, (samples,), generator=g)
+
+
+def run(name: str, parameters: Mapping[str, int], width: int, use: Any) -> list[Any]:
+    """Train two iterations on each rank and return what `use` returns; also the number of micro-batches and their size."""
+    program = compile_schedule(name, parameters, width).program
+    h = program.header
+    size = SAMPLES * h.micro_batch_size[0] // h.micro_batch_size[1]
+    samples = size * h.micro_batches * width
+
+    def rank(transport: Transport) -> Any:
+        pipe = Pipeline(layers(), program, loss=F.cross_entropy, inputs=torch.zeros(size, WIDTH), transport=transport)
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+        losses = []
+        for number in range(2):
+            losses.append(pipe.step(*(t.chunk(width)[pipe.replica] for t in batch(number, samples))))
+            optimizer.step()
+            optimizer.zero_grad()
+        return losses, use(pipe, samples)
+
+    return run_in_loopback(program, rank)
+
+
+def one_process(parts: int, samples: int) -> tuple[list[float], nn.Sequential]:
+    """Train on the same micro-batches in one process, and return the losses and the model."""
+    model = nn.Sequential(*layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for number in range(2):
+        total = 0.0
+        for x, y in zip(*(t.chunk(parts) for t in batch(number, samples)), strict=True):
+            loss = F.cross_entropy(model(x), y) / parts
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        losses.append(total)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, model
+
+
+@pytest.mark.parametrize(("name", "parameters", "width"), SCHEDULES)
+def test_losses_are_those_of_one_process_on_the_same_micro_batches(
+    name: str, parameters: Mapping[str, int], width: int
+) -> None:
+    def use(pipe: Pipeline, samples: int) -> Any:
+        before = pipe.state_dict()
+        before = {name: t.clone() for name, t in before.items()}
+        x, y = batch(9, samples)
+        loss = pipe.evaluate(x.chunk(width)[pipe.replica], y.chunk(width)[pipe.replica])
+        return before, {name: t.clone() for name, t in pipe.state_dict().items()}, loss, samples, pipe.full_state_dict()
+
+    found = run(name, parameters, width, use)
+    parts = compile_schedule(name, parameters, width).program.header.micro_batches * width
+    expected, model = one_process(parts, found[0][1][3])
+    for losses, _ in found:
+        assert losses == pytest.approx(expected, rel=1e-5)
+    copies: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for _, (before, after, *_) in found:
+        for key, t in after.items():
+            copies.setdefault(key, []).append((before[key], t))
+    for key, of_key in copies.items():
+        first = of_key[0][1]
+        assert all(t.equal(first) for _, t in of_key), f"copies of {key} differ in an evaluation"
+        if "running" in key:
+            torch.testing.assert_close(first, torch.stack([t for t, _ in of_key]).mean(0))
+            assert len(of_key) == 1 or not of_key[0][0].equal(of_key[-1][0]), "copies see different micro-batches"
+        if "tracked" in key:
+            assert sum(int(t) for t, _ in of_key) == 2 * parts, "a forward that is run again does not count"
+    whole = found[0][1][4]
+    model.load_state_dict(whole)
+    x, y = batch(9, found[0][1][3])
+    with torch.no_grad():
+        loss = F.cross_entropy(model.eval()(x), y)
+    assert [its[2] for _, its in found] == pytest.approx([loss.item()] * len(found), rel=1e-5)
+
+
+def test_with_one_copy_the_running_statistics_are_those_of_one_process() -> None:
+    found = run("1f1b", {"D": 2, "N": 4}, 1, lambda pipe, samples: pipe.full_state_dict())
+    _, model = one_process(4, 4 * SAMPLES)
+    for key, t in model.state_dict().items():
+        torch.testing.assert_close(found[0][1][key], t, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,116 @@
+"""Pairs of sentences and images: functions of the sample's number, with the shares of the paper, and findings without data."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.workloads import check_options
+from chimerac.interpreter.runtime.model import IGNORED
+from chimerac.interpreter.training.images import image_data
+from chimerac.interpreter.training.pairs import MASK, PAD, SEPARATOR, START, Pairs, pair_data
+from chimerac.interpreter.training.text import Text
+
+LENGTH = 40
+TEXT = Text([np.random.default_rng(1).integers(0, 256, 20_000).astype(np.uint8)])
+MANY = range(600)
+SOURCE = Pairs(TEXT, LENGTH, seed=5)
+
+
+def original(numbers: range) -> torch.Tensor:
+    """Return the tokens before any was masked, as far as they are known: all but those that are kept from the model."""
+    (tokens,), (targets, _) = SOURCE.inputs(numbers), SOURCE.targets(numbers)
+    return torch.where(targets != IGNORED, targets, tokens)
+
+
+def test_a_pair_has_its_marks_types_and_padding() -> None:
+    tokens, mask = original(MANY), SOURCE.field(MANY, "attention_mask")
+    types = SOURCE.field(MANY, "token_types")
+    assert tokens.shape == mask.shape == types.shape == (600, LENGTH) and mask.dtype == torch.bool
+    assert tokens.equal(tokens.where(mask, PAD)) and not (tokens[mask] == PAD).any()
+    for row, kinds, is_token in zip(tokens.tolist(), types.tolist(), mask.tolist(), strict=True):
+        used = sum(is_token)
+        assert row[0] == START and row.count(SEPARATOR) == 2 and row[used - 1] == SEPARATOR and not any(is_token[used:])
+        middle = row.index(SEPARATOR)
+        assert kinds == [0] * (middle + 1) + [1] * (used - middle - 1) + [0] * (LENGTH - used)
+    assert 0.05 < float((~mask[:, -1]).float().mean()) < 0.16, "about one in ten is padded"
+
+
+def test_sentences_are_of_the_text_and_half_of_them_follow_each_other() -> None:
+    text = bytes(TEXT.read(0, len(TEXT)))
+    _, is_random = SOURCE.targets(MANY)
+    follows = 0
+    for row, random in zip(original(MANY).tolist(), is_random.tolist(), strict=True):
+        middle = row.index(SEPARATOR)
+        first = bytes(row[1:middle])
+        second = bytes(row[middle + 1 : row.index(SEPARATOR, middle + 1)])
+        assert first in text and second in text
+        follows += (first + second in text) and not random
+        assert random or first + second in text
+    assert 0.43 < float(is_random.float().mean()) < 0.57 and follows > 250
+
+
+def test_masks_have_the_shares_of_the_paper() -> None:
+    (tokens,), (targets, _) = SOURCE.inputs(MANY), SOURCE.targets(MANY)
+    chosen, is_byte = targets != IGNORED, original(MANY) < PAD
+    assert not (chosen & ~is_byte).any() and chosen.any(1).all()
+    assert float(chosen.sum() / is_byte.sum()) == pytest.approx(0.15, abs=0.02)  # rounded in each sample
+    masked, kept = (tokens == MASK) & chosen, (tokens == targets) & chosen
+    assert float(masked.sum() / chosen.sum()) == pytest.approx(0.8, abs=0.02)
+    assert float(kept.sum() / chosen.sum()) == pytest.approx(0.1, abs=0.02)
+    assert (tokens[~chosen] != MASK).all() and tokens.max() <= MASK
+
+
+def test_a_sample_is_a_function_of_seed_and_number() -> None:
+    again = Pairs(TEXT, LENGTH, seed=5)
+    assert again.inputs([7, 3])[0].equal(SOURCE.inputs([3, 7])[0].flip(0))
+    assert not Pairs(TEXT, LENGTH, seed=6).inputs([3])[0].equal(SOURCE.inputs([3])[0])
+    assert SOURCE.count == 499 and not SOURCE.inputs([3])[0].equal(SOURCE.inputs([3 + 499])[0]), "another epoch, other masks"
+    counts = SOURCE.valid_targets(range(4))
+    assert counts == (int((SOURCE.targets(range(4))[0] != IGNORED).sum()), 4)
+    with pytest.raises(KeyError, match="no field mask"):
+        SOURCE.field([0], "mask")
+
+
+def test_short_samples_and_texts_are_refused() -> None:
+    assert pair_data(TEXT, LENGTH, 0).tokens == LENGTH
+    pair_data(TEXT, 8, 0).train.inputs(range(50))
+    with pytest.raises(ChimeraError, match=r"E803.*too short for two sentences"):
+        pair_data(TEXT, 7, 0)
+    with pytest.raises(ChimeraError, match=r"E803"):
+        pair_data(Text([np.zeros(60, np.uint8)]), LENGTH, 0)
+
+
+def test_digits_are_split_once_and_shuffled_by_the_seed() -> None:
+    pytest.importorskip("sklearn")
+    data, other = image_data(8, 1, seed=0), image_data(8, 1, seed=1)
+    assert data.held_out_count == 359 and data.identity == other.identity
+    count = 1797 - 359
+    (images,), (classes,) = data.train.inputs(range(count)), data.train.targets(range(count))
+    assert images.shape == (count, 1, 8, 8) and images.dtype == torch.float32 and set(classes.tolist()) == set(range(10))
+    assert float(images.mean()) == pytest.approx(0, abs=1e-5) and float(images.std()) == pytest.approx(1, abs=1e-3)
+    shuffled = other.train.inputs(range(count))[0]
+    assert not shuffled.equal(images) and shuffled.flatten(1).sort(0).values.equal(images.flatten(1).sort(0).values)
+    assert data.train.valid_targets(range(3)) == (3,)
+    assert sorted(data.held_out.targets(range(359))[0].tolist()) == sorted(other.held_out.targets(range(359))[0].tolist())
+
+
+def test_images_that_are_not_there_are_findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ChimeraError, match=r"E802.*no data set with images of 32 x 32 x 3"):
+        image_data(32, 3, 0)
+    (tmp_path / "text").write_text("some text " * 100)
+    with pytest.raises(ChimeraError, match=r"E802.*cnn-digits is trained on images"):
+        check_options(parse_options(["--model", "cnn-digits", "--data", str(tmp_path / "text")]))
+    with pytest.raises(ChimeraError, match="E821"):
+        check_options(parse_options(["--model", "bert-nano", "--seq-len", "513"]))
+    modules: Any = sys.modules
+    monkeypatch.setitem(modules, "sklearn.datasets", None)
+    with pytest.raises(ChimeraError, match=r"E802.*scikit-learn, which is not installed"):
+        image_data(8, 1, 0)

@@ -1,0 +1,199 @@
+"""Stages that each rank builds alone: no rank has the whole model. Ranks run in loopback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter import Pipeline, held_stages, load_checkpoint, save_checkpoint
+from chimerac.interpreter.transport import Transport
+from chimerac.interpreter.transport.loopback import run_in_loopback
+from tests.helpers_pipeline import Decoder, batch, cross_entropy, gradients, one_process
+
+Stages = dict[int, Any]
+Build = Callable[[int, int], Any]
+
+
+class Part(nn.Module):
+    """Some layers of a Decoder, with the names that they have in it."""
+
+    def __init__(self, first: int, end: int, blocks: int, tied: bool = False) -> None:
+        super().__init__()
+        whole = Decoder(blocks, tied)
+        self.blocks = nn.ModuleDict(
+            {str(k - 1): layer for k, layer in enumerate(whole.layers) if 0 < k <= blocks and first <= k < end}
+        )
+        if first == 0:
+            self.embed = whole.embed
+        if end == blocks + 2:
+            self.head = whole.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x) if hasattr(self, "embed") else x
+        for block in self.blocks.values():
+            x = block(x)
+        return self.head(x) if hasattr(self, "head") else x
+
+
+def part(stage: int, count: int) -> Part:
+    """Return a stage of a Decoder with a block for each."""
+    return Part(stage + (stage > 0), stage + 2 + (stage == count - 1), count)
+
+
+def on_ranks(
+    schedule: str, sizes: dict[str, int], build: Build, run: Callable[[Pipeline], Any], width: int = 1, **more: Any
+) -> list[Any]:
+    """Return what `run` returns with the pipeline of each rank."""
+    program = compile_schedule(schedule, sizes, width).program
+    header = program.header
+
+    def rank(transport: Transport) -> Any:
+        own = {s: build(s, header.stages) for s in range(header.stages) if transport.rank in header.holders([s])}
+        inputs = batch(0, 1)[0]
+        return run(Pipeline(own, schedule, sizes, width=width, loss=cross_entropy, inputs=inputs, transport=transport, **more))
+
+    return run_in_loopback(program, rank, seed=2)
+
+
+def close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
+    return all(torch.allclose(t, wanted[name], rtol=1e-4, atol=1e-6) for name, t in found.items())
+
+
+@pytest.mark.parametrize(("schedule", "width"), [("chimera", 1), ("zb_v", 1), ("1f1b", 2)])
+def test_own_stages_have_the_gradients_of_one_process(schedule: str, width: int) -> None:
+    sizes = {"D": 2, "N": 4}
+    count = compile_schedule(schedule, sizes).program.header.stages
+    model = Decoder(count)
+    losses = [one_process(model, number, 4) / width for number in range(width)]
+    wanted = {name: g / width for name, g in gradients(model).items()}
+
+    def run(pipe: Pipeline) -> set[str]:
+        assert pipe.step(*batch(pipe.replica, 4)) == pytest.approx(sum(losses), rel=1e-5)
+        assert close(gradients(pipe), wanted)
+        assert pipe.full_state_dict().keys() == model.state_dict().keys()
+        assert pipe.evaluate(*batch(pipe.replica, 4)) == pytest.approx(sum(losses), rel=1e-5)
+        return set(gradients(pipe))
+
+    assert set().union(*on_ranks(schedule, sizes, part, run, width)) == set(wanted)
+
+
+def test_parameters_that_stages_share_are_tied_by_their_paths() -> None:
+    model = Decoder(2, tied=True)
+    one_process(model, 0, 4)
+
+    def build(stage: int, count: int) -> Part:
+        return Part(0, 2, 2, tied=True) if stage == 0 else Part(2, 4, 2, tied=True)
+
+    def run(pipe: Pipeline) -> None:
+        pipe.step(*batch(0, 4))
+        assert close(gradients(pipe), gradients(model))
+        assert "embed.weight" in gradients(pipe)
+
+    tied = {"embedding": {0: "embed.weight", 1: "head.weight"}}
+    for schedule in ("gpipe", "chimera"):
+        on_ranks(schedule, {"D": 2, "N": 4}, build, run, tied=tied)
+
+
+def test_a_checkpoint_of_layers_is_loaded_into_own_stages(tmp_path: Path) -> None:
+    def save(transport: Transport) -> None:
+        model = Decoder(4)
+        with torch.no_grad():
+            model.head.weight.add_(1)
+        arguments = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "model": model, "transport": transport}
+        save_checkpoint(tmp_path / "saved", Pipeline(model.layers, "1f1b", {"D": 3, "N": 3}, **arguments))
+
+    run_in_loopback(compile_schedule("1f1b", {"D": 3, "N": 3}).program, save)
+
+    def load(pipe: Pipeline) -> bool:
+        load_checkpoint(tmp_path / "saved", pipe)
+        return pipe.full_state_dict()["head.weight"].equal(Decoder(4).head.weight + 1)
+
+    assert all(on_ranks("chimera", {"D": 4, "N": 4}, part, load))
+
+
+def test_a_prefix_gives_the_names() -> None:
+    def build(stage: int, count: int) -> tuple[str, nn.Module]:
+        return f"stage{stage}", nn.Linear(3, 3, bias=False)
+
+    def run(pipe: Pipeline) -> list[str]:
+        return list(pipe.full_state_dict())
+
+    program = compile_schedule("1f1b", {"D": 2, "N": 1}).program
+
+    def rank(transport: Transport) -> list[str]:
+        own = {transport.rank: build(transport.rank, 2)}
+        return run(Pipeline(own, "1f1b", {"N": 1}, loss=cross_entropy, inputs=torch.zeros(2, 3), transport=transport))
+
+    assert run_in_loopback(program, rank) == [["stage0.weight", "stage1.weight"]] * 2
+
+
+def test_held_stages_need_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    found = []
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        found.append(held_stages("chimera", {"N": 4}))
+    assert found == [((0, 3), 4), ((1, 2), 4), ((1, 2), 4), ((0, 3), 4)]
+
+
+def other_shape(stage: int, count: int) -> nn.Module:
+    return nn.Sequential(part(stage, count), nn.Linear(8, 9)) if stage == 0 else part(stage, count)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "build", "more", "message"),
+    [
+        ("1f1b", lambda s, count: 3, {}, "stage 0 is a int: give a module"),
+        ("1f1b", lambda s, count: nn.Linear(8, 8), {}, "stages 0 and 1 both have weight: give one of them as (prefix, module)"),
+        ("1f1b", other_shape, {}, "stage 1 cannot run on float32[2, 3, 9] (rank 1): "),
+        ("1f1b", part, {"split": [1, 1]}, "split is for the layers of a whole model"),
+        ("1f1b", part, {"tied": {"e": {0: "embed.weight"}}}, "tied: leave out e, which is on one stage only"),
+        ("1f1b", part, {"tied": {"e": {0: "embed.weight", 1: "tail.weight"}}}, "tied: stage 1 has no parameter tail.weight"),
+    ],
+)
+def test_wrong_stages_are_named_on_every_rank(schedule: str, build: Build, more: dict[str, Any], message: str) -> None:
+    program = compile_schedule(schedule, {"D": 2, "N": 2}).program
+
+    def rank(transport: Transport) -> str:
+        own = {transport.rank: build(transport.rank, 2)}
+        with pytest.raises((ValueError, ChimeraError)) as error:
+            Pipeline(own, schedule, {"N": 2}, loss=cross_entropy, inputs=batch(0, 1)[0], transport=transport, **more)
+        return str(error.value)
+
+    for found in run_in_loopback(program, rank):
+        assert message in found
+
+
+def test_stages_of_other_ranks_and_copies_that_differ_are_named_on_every_rank() -> None:
+    program = compile_schedule("chimera", {"D": 2, "N": 2}).program
+
+    def rank(transport: Transport, own: Callable[[int], Stages]) -> str:
+        with pytest.raises((ValueError, ChimeraError)) as error:
+            arguments: dict[str, Any] = {"loss": cross_entropy, "inputs": batch(0, 1)[0], "transport": transport}
+            Pipeline(own(transport.rank), "chimera", {"N": 2}, **arguments)
+        return str(error.value)
+
+    def noisy(rank: int) -> Stages:
+        stages = {s: part(s, 2) for s in range(2)}
+        with torch.no_grad():
+            stages[1].head.weight.add_(rank)
+        return stages
+
+    def shaped(rank: int) -> Stages:
+        return {0: part(0, 2), 1: nn.Sequential(part(1, 2), nn.Linear(11, 5 + rank))}
+
+    for own, message in (
+        (lambda r: {s: part(s, 2) for s in range(2 - r)}, r"rank 1 was given stages 0, and it holds stages 0, 1: call held_st"),
+        (noisy, "E810: the copies of stage 1 on rank 0 and rank 1 have different weights"),
+        (shaped, "E807: the copies of stage 1 on rank 0 and rank 1 return different tensors"),
+    ):
+        for found in run_in_loopback(program, lambda transport, own=own: rank(transport, own)):  # type: ignore[misc]
+            assert re.search(message, found)

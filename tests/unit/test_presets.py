@@ -1,0 +1,83 @@
+"""The shipped descriptions of presets: equal to fresh measurements, for any size; `--model` takes their names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimerac.chimera_ir.model import model_to_json
+from chimerac.chimera_ir.preset import Preset, preset_from_json, preset_to_json
+from chimerac.compiler.command.main import main
+from chimerac.compiler.descriptions import find_model, preset, preset_names
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.models.__main__ import main as models
+from chimerac.models.gpt import gpt
+from chimerac.models.presets import PRESETS
+from tools.descriptions import in_order, preset_of
+
+
+def test_every_preset_has_a_description() -> None:
+    assert set(preset_names()) == set(PRESETS)
+
+
+def test_a_description_is_fresh() -> None:
+    assert preset_of("gpt-nano") == preset("gpt-nano")
+    text = preset_to_json(preset("gpt-nano"))
+    assert preset_to_json(preset_from_json(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "seq_len"), [("gpt-nano", 4, 128), ("gpt-nano/1", 5, 33), ("gpt-micro/7", 1, 7), ("gpt-small", 3, 100)]
+)
+def test_the_sizes_are_those_of_a_fresh_measurement(name: str, samples: int, seq_len: int) -> None:
+    found = find_model(name, lambda b: b, samples, seq_len)
+    assert in_order(found) == in_order(describe(gpt(name, seq_len), samples))
+
+
+def test_the_descriptions_have_the_parameters_of_the_presets() -> None:
+    for name, sizes in PRESETS.items():
+        assert find_model(name, lambda b: b).parameters == sizes.parameters(128)
+
+
+def test_layers_without_numbers_cannot_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert isinstance(preset("gpt-nano"), Preset)
+    for name, fact in (("gpt-nano/2000", "1 to 1022 blocks"), ("gpt-nono", "the presets are gpt-huge"), ("gpt-nano/0", "E801")):
+        assert main(["chimera", "-p", "D=2", "--model", name, "--emit", "report"]) == 1
+        error = capsys.readouterr().err
+        assert fact in error and "E801" in error
+
+
+def test_a_description_file_has_the_sizes_with_which_it_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "m.json")
+    assert models(["describe", "--model", "gpt-nano", "--seq-len", "16", "-o", path]) == 0
+    output = capsys.readouterr()
+    assert output.out == "" and f"next: chimerac chimera --model {path} --emit report" in output.err
+    assert Path(path).read_text() == model_to_json(describe(gpt("gpt-nano", 16), 4))
+    reports = []
+    for words in (["--model", path], ["--model", "gpt-nano", "--seq-len", "16"], ["--model", path, "--micro-batch", "4"]):
+        assert main(["chimera", "-p", "D=4", "--emit", "report", *words]) == 0
+        reports.append(capsys.readouterr().out)
+    assert len(set(reports)) == 1
+    for words in (["--micro-batch", "3"], ["--seq-len", "16"]):
+        assert main(["chimera", "-p", "D=4", "--emit", "report", "--model", path, *words]) == 2
+        assert "measured for micro-batches of 4 samples" in capsys.readouterr().err
+
+
+def test_halved_micro_batches_have_half_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chimera_halving", "-p", "D=4", "--model", "gpt-nano", "--micro-batch", "6", "--emit", "report"]) == 0
+    assert "micro-batches of 3 samples" in capsys.readouterr().out
+    assert main(["chimera_halving", "-p", "D=4", "--model", "gpt-nano", "--micro-batch", "5", "--emit", "report"]) == 1
+    assert "E804" in capsys.readouterr().err
+
+
+def test_a_preset_is_read_without_torch() -> None:
+    script = (
+        "import sys; from chimerac.compiler.command.main import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-c", script, "partition", "chimera", "-p", "D=4", "--model", "gpt-nano"]
+    assert "4 layers" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,227 @@
+"""R and RECOMPUTE: a forward that is run again as a task of its own, in every order form, in programs, times and memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.instructions import Bwd, Fwd, Instruction, Op, Recompute
+from chimerac.chimera_ir.jsonform import program_from_json, program_to_json
+from chimerac.chimera_ir.program import Program
+from chimerac.chimera_ir.textform import program_from_text, program_to_text
+from chimerac.compiler import compile_text, evaluation_of
+from chimerac.compiler.analyze.memory import memory
+from chimerac.compiler.analyze.report import report
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.verify import findings, peaks
+from tests.helpers import program, streams, with_streams
+from tests.helpers_events import makespan
+from tests.helpers_reference import find_error
+from tests.helpers_text import tasks_of
+from tests.unit.test_memory import TOY, memory_of
+
+# --- the shipped schedule -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("N", "early", "expected"), [(8, 0, 39), (8, 1, 36), (16, 0, 75), (16, 1, 68)])
+def test_recomputing_early_is_faster_than_in_the_backward(N: int, early: int, expected: int) -> None:  # noqa: N803
+    """Two pipes, D = 4, recomputed on every stage but the last, F = 1, B = 2, at most D + 1 alive: known makespans."""
+    p = program("chimera_recompute", D=4, N=N, early=early)
+    assert simulate(p).makespan == makespan(p) == expected
+    assert max(peaks(p).activations) == 5
+    for rank in range(4):
+        alive: set[tuple[int, int]] = set()
+        again: set[tuple[int, int]] = set()
+        for i in p.stream(rank):
+            cells = {(i.stage, m) for m in i.micro_batches} if isinstance(i, Fwd | Bwd | Recompute) else set()
+            match i:
+                case Fwd():
+                    assert i.recompute == (i.stage < 3)
+                    alive |= cells
+                case Recompute():
+                    again |= cells
+                case Bwd():
+                    alive, again = alive - cells, again - cells
+                case _:
+                    pass
+            assert len(alive) <= 5 and len(again) <= early
+
+
+def test_the_scheduler_and_the_simulator_agree_on_recomputation() -> None:
+    """Without hops the makespan of the simulator is that of the scheduler, also if some backwards run forwards again."""
+    text = """
+        schedule agree  param early = 1  ranks 3  stages 6
+        pipe main { stage s on rank s % 3 recompute when s != 4   micro_batches 5 }
+        order greedy { cost F(s) = 2 + s % 2, B = 5, R = 3  prefer B, F, R  then smaller m  limit F - B <= 6
+                       limit R - B <= early per stage }"""
+    for early in range(3):
+        compiled = compile_text(text, {"early": early})
+        assert int(compiled.timing.end.max()) == simulate(compiled.program).makespan == makespan(compiled.program)
+
+
+# --- orders ---------------------------------------------------------------------------------------------------------------
+
+HEAD = "schedule r  ranks 2  stages 2  pipe main { stage s on rank s recompute when s == 0   micro_batches 3 }\n"
+LISTING = "order listing for rank r {{ if r == 1 {{ repeat 3 {{ F  B }} }} else {{ {} }} }}"
+
+
+def order_of(actions: str) -> str:
+    """Return the tasks of rank 0 in a listing."""
+    return tasks_of(compile_text(HEAD + LISTING.format(actions)).program, 0)
+
+
+@pytest.mark.parametrize(
+    ("actions", "tasks"),
+    [
+        ("repeat 3 { F } repeat 3 { R  B }", "F0 F1 F2 R0 B0 R1 B1 R2 B2"),
+        ("repeat 3 { F } R repeat 2 { R  B } B", "F0 F1 F2 R0 R1 B0 R2 B1 B2"),
+        ("repeat 3 { F } B  R  B  R  B", "F0 F1 F2 B0 R1 B1 R2 B2"),  # after its backward a micro-batch needs no R
+        ("repeat 3 { F } R(0, 1) B  R(0)  B  B", "F0 F1 F2 R1 B0 R2 B1 B2"),
+        ("repeat 3 { F } R main(0, 0 .. 1)  repeat 3 { B }", "F0 F1 F2 R0 B0 B1 B2"),
+        ("repeat 3 { F } R  I  W  R & B(0, 2)  B", "F0 F1 F2 R0 I0 W0 R1 B2 B1"),
+    ],
+)
+def test_a_listing_may_recompute_some_micro_batches(actions: str, tasks: str) -> None:
+    assert order_of(actions) == tasks
+
+
+def test_each_backward_without_its_own_r_costs_one_more() -> None:
+    for again in range(4):
+        early = "".join(f"R(0, {m}) " for m in range(again))
+        order = LISTING.format(f"repeat 3 {{ F }} {early} repeat 3 {{ B }}")
+        p = compile_text(f"{HEAD} cost F = 10, B = 100, R = 7 {order}").program
+        s = simulate(p)
+        assert s.busy[0] == 3 * (10 + 100 + 7)
+        length = s.timeline.end - s.timeline.start
+        assert sorted(length[(p.table.op == Op.BWD) & (p.rank_of == 0)].tolist()) == [100] * again + [107] * (3 - again)
+        assert s.makespan == makespan(p) and not find_error(p)
+
+
+@pytest.mark.parametrize(
+    ("order", "code", "words"),
+    [
+        (LISTING.format("F F F R B B R B B"), "E306", "main s0, micro-batch 3; it has 0 .. 2"),
+        (LISTING.format("F F F R(0, 0) R(0, 0) B B B"), "E302", "lists R of main s0, micro-batch 0 twice"),
+        (LISTING.format("F R(0, 1) F F B B B"), "E304", "rank 0 waits for itself"),
+        (LISTING.format("F F F B R(0, 0) B B"), "E304", "rank 0 waits for itself"),
+        (LISTING.format("F F F R & B R B R B"), "E304", "cannot need its own result"),
+        ("order listing for rank r { repeat 3 { F } repeat 3 { R B } }", "E307", "RECOMPUTE main s1 m0"),
+        ("order ticks { F(s, m) at s + 2*m  B(s, m) at 9 - s + 2*m  R(s, m) when m == 0 at 8 - s }", "E307", "stage 1"),
+        ("order ticks { F(s, m) at s + 2*m  B(s, m) at 9 - s + 2*m  R(0, m) at 4 }", "E102", ""),
+        ("order greedy { prefer R, F }", "E202", "prefer names R, F"),
+        ("order greedy { prefer B, F  limit R - B <= 1 }", "E202", "the limit counts R"),
+        ("order greedy { prefer B, F, R  limit F - R <= 1 }", "E202", "a limit counts F or R"),
+    ],
+)  # fmt: skip
+def test_a_misplaced_r_is_refused(order: str, code: str, words: str) -> None:
+    with pytest.raises(ChimeraError) as caught:
+        compile_text(HEAD + order)
+    d = caught.value.diagnostics[0]
+    assert d.code == code and words in d.message and (d.help or d.notes)
+
+
+def test_r_has_no_effect_on_an_order_where_no_stage_recomputes() -> None:
+    head = HEAD.replace("recompute when s == 0", "recompute when s > 9")
+    plain, named = (compile_text(f"{head}order greedy {{ prefer B, F{more} }}").program for more in ("", ", R"))
+    assert plain == named
+
+
+# --- programs -----------------------------------------------------------------------------------------------------------
+
+EARLY = compile_text(HEAD + LISTING.format("repeat 3 { F } repeat 3 { R  B }")).program
+
+
+def codes_of(p: Program) -> list[str]:
+    return [d.code for d in findings(p)]
+
+
+def moved(m: int, before: Instruction | None) -> Program:
+    """Return the program with the RECOMPUTE of micro-batch m moved right before another task, or to the end of its rank."""
+    changed, recompute = streams(EARLY), Recompute(0, 0, (m,))
+    changed[0].remove(recompute)
+    changed[0].insert(changed[0].index(before) if before else len(changed[0]), recompute)
+    return with_streams(EARLY, changed)
+
+
+def test_a_recomputation_comes_between_its_forward_and_its_backward() -> None:
+    forward, backward = Fwd(0, 0, (1,), recompute=True), Bwd(0, 0, (1,))  # rank 0: F0 F1 F2 R0 B0 R1 B1 R2 B2
+    for right in (EARLY, moved(1, backward), moved(0, forward), moved(2, Bwd(0, 0, (0,)))):
+        assert codes_of(right) == [] and not find_error(right)
+    for wrong in (moved(1, forward), moved(2, forward), moved(0, backward), moved(1, None)):
+        assert codes_of(wrong) == ["E420"] and find_error(wrong)
+
+
+def test_a_recomputation_is_there_once_on_the_rank_of_its_stage_for_a_forward_that_kept_nothing() -> None:
+    first = next(i for i in EARLY.stream(0) if isinstance(i, Recompute))
+    without, twice, elsewhere, kept = (streams(EARLY) for _ in range(4))
+    without[0].remove(first)
+    assert codes_of(with_streams(EARLY, without)) == [], "then its backward runs the forward again"
+    twice[0].insert(twice[0].index(first), first)
+    assert codes_of(with_streams(EARLY, twice)) == ["E411"]
+    elsewhere[0].remove(first)
+    elsewhere[1].append(first)
+    assert codes_of(with_streams(EARLY, elsewhere)) == ["E412"]
+    kept[0] = [replace(i, recompute=False) if isinstance(i, Fwd) else i for i in kept[0]]
+    assert codes_of(with_streams(EARLY, kept)) == ["E413"] * 3
+    assert not find_error(with_streams(EARLY, without)) and find_error(with_streams(EARLY, twice))
+    assert find_error(with_streams(EARLY, kept))
+
+
+def test_an_evaluation_has_no_recomputation() -> None:
+    evaluation = evaluation_of(EARLY)
+    assert not (evaluation.table.op == Op.RECOMPUTE).any()
+    changed = streams(evaluation)
+    changed[0].append(Recompute(0, 0, (0,)))
+    assert codes_of(with_streams(evaluation, changed)) == ["E401"]
+
+
+def test_a_cost_of_recomputation_is_written_only_if_it_is_given() -> None:
+    given = compile_text(HEAD + "cost R = 3 " + LISTING.format("repeat 3 { F } repeat 3 { R  B }")).program
+    assert given == EARLY and given.digest == EARLY.digest
+    for write, read in ((program_to_text, program_from_text), (program_to_json, program_from_json)):
+        assert "RECOMPUTE=" not in write(EARLY).split("pipe")[0] and '"RECOMPUTE"' not in write(EARLY).split("streams")[0]
+        assert read(write(given)).costs == given.costs and given.costs.of(Op.RECOMPUTE) == (3, 3)
+        assert read(write(EARLY)).costs == EARLY.costs and EARLY.costs.of(Op.RECOMPUTE) == (1, 1)
+    assert "BWD_WEIGHT=1 RECOMPUTE=3 hop=0" in program_to_text(given)
+    with pytest.raises(ChimeraError, match="RECOMPUTE"):
+        program_from_json(program_to_json(given).replace('"RECOMPUTE": [3, 3]', '"RECOMPUTE": []'))
+    wrong = program_from_json(program_to_json(given).replace('"RECOMPUTE": [3, 3]', '"RECOMPUTE": [3]'))
+    assert codes_of(wrong) == ["E401"]
+
+
+@pytest.mark.parametrize(("given", "again"), [({}, 1), ({"F": 4}, 4), ({"R": 6}, 6), ({"F": 4, "R": 0.5}, 0.5)])
+def test_a_given_cost_of_f_is_also_that_of_r(given: dict[str, float], again: float) -> None:
+    s = simulate(EARLY, given)
+    length = (s.timeline.end - s.timeline.start)[EARLY.table.op == Op.RECOMPUTE] / s.scale
+    assert set(length.tolist()) == {again}
+    assert f"R={again}" in report(EARLY, s)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_recomputation_keeps_what_a_forward_keeps() -> None:
+    """Stage 0 keeps 50 bytes and stage 1 keeps 7 (tests/unit/test_memory.py)."""
+    recompute = ("FWD main s0 m0,1 recompute", "FWD main s1 m0,1 recompute")
+    r = [f"RECOMPUTE main s{s} m{m}" for s in (0, 1) for m in (0, 1)]
+    b = [f"BWD main s{s} m{m}" for s in (0, 1) for m in (0, 1)]
+    assert memory_of(*recompute, *r, b[2], b[3], b[0], b[1]).activations == 2 * 50 + 2 * 7
+    assert memory_of(*recompute, "RECOMPUTE main s0 m0,1", b[2], b[3], b[0], b[1]).activations == 2 * 50 + 7
+    assert memory_of(*recompute, r[2], b[2], r[0], b[3], b[0], r[1], b[1]).activations == 50 + 7
+    assert memory_of(*recompute, r[2], b[2], r[3], b[3], r[0], b[0], r[1], b[1]).activations == 50
+    # A split backward keeps 20 and 3 bytes for the weights.
+    split = [f"{op} main s{s} m0,1" for op in ("BWD_INPUT", "BWD_WEIGHT") for s in (1, 0)]
+    late = memory_of(*recompute, r[2], r[3], split[0], r[0], r[1], split[1], *split[2:])
+    assert late.activations == 2 * 3 + 2 * 50
+
+
+@pytest.mark.parametrize("N", [8, 16])
+def test_one_micro_batch_recomputed_early_needs_no_more_memory(N: int) -> None:  # noqa: N803
+    """A rank keeps everything of one micro-batch at a time, in a backward or from an R to its backward. With 2, of two."""
+    first, last = TOY.layers
+    four = replace(TOY, layers=(*(replace(first, name=f"layer {k}") for k in range(3)), last))
+    for early, kept in ((0, 50), (1, 50), (2, 2 * 50)):
+        p = program("chimera_recompute", D=4, N=N, early=early)
+        assert [m.activations for m in memory(p, four)] == [kept] * 4

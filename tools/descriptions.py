@@ -1,0 +1,154 @@
+"""Write the shipped descriptions of the models' presets (models/descriptions/), or check that they are up to date.
+
+    python -m tools.descriptions            check: print the files that differ, exit status 1 if there are any
+    python -m tools.descriptions --write    write
+
+A description is measured for several sizes of the micro-batch and several sequence lengths. Every number of it is then a sum
+of terms in both (chimera_ir/preset.py), which two further measurements have to confirm.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.preset import KEEPS, Preset, preset_to_json
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.model import Model
+from chimerac.models.gpt import gpt
+from chimerac.models.presets import PRESETS
+from tools.console import ROOT
+
+FOLDER = ROOT / "models" / "descriptions"
+SAMPLES = 4  # the defaults of run.py
+SEQ_LEN = 128
+LENGTHS = (8, 16, 24)  # of the measurements
+MEASURED_BLOCKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How a preset is measured. model: of a name and a sequence length; seq_len: the length that is taken by default.
+
+    blocks: the preset's number of equal blocks, if NAME/BLOCKS is the model with another number of them. Then it is measured
+    with MEASURED_BLOCKS, and one more confirms it. None: it is measured as it is.
+    """
+
+    model: Callable[[str, int], Model]
+    seq_len: int
+    blocks: int | None = None
+
+
+PRESETS_MEASURED: Mapping[str, Measured] = {name: Measured(gpt, SEQ_LEN, sizes.blocks) for name, sizes in PRESETS.items()}
+
+
+def preset_of(name: str) -> Preset:
+    """Return the preset of a name, measured. Raises ValueError where a number is no such sum of terms."""
+    how = PRESETS_MEASURED[name]
+    few, more = (None, None) if how.blocks is None else (MEASURED_BLOCKS, MEASURED_BLOCKS + 1)
+    points = [describe(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in (1, 2)]
+    fitted = _fit([_tree(point) for point in points])
+    preset = Preset(name, SAMPLES, how.seq_len, _compressed(fitted), fitted["tied"])
+    for samples, seq_len, blocks in ((SAMPLES, how.seq_len, few), (3, 40, more)):
+        if in_order(preset.description(samples, seq_len, blocks)) != in_order(
+            describe(how.model(_with(name, blocks), seq_len), samples)
+        ):
+            raise ValueError(f"{name}: the sizes for {samples} samples of {seq_len} tokens do not follow from smaller ones")
+    return preset if how.blocks is None else replace(preset, layers=preset.with_blocks(how.blocks))
+
+
+def _with(name: str, blocks: int | None) -> str:
+    return name if blocks is None else f"{name}/{blocks}"
+
+
+def in_order(description: ModelDescription) -> tuple[object, ...]:
+    """Return the parts of a description, with shared memory in an order of its own."""
+    return (description.name, description.samples, description.layers, description.tied, sorted(map(repr, description.shared)))
+
+
+def _tree(description: ModelDescription) -> dict[str, Any]:
+    """Return a description as JSON values, its shared memory beside the first layer that has it, with the others as offsets."""
+    tree: dict[str, Any] = json.loads(json.dumps(asdict(description)))
+    for layer in tree["layers"]:
+        layer["operations"], layer["shares"] = layer.pop("cost"), []
+    for shared in tree.pop("shared"):
+        keepers = [k for name in KEEPS for k in shared[name]]
+        first = min(keepers) if shared["made"] is None else shared["made"]
+        offsets = {name: [k - first for k in shared[name]] for name in KEEPS}
+        share = {"bytes": shared["bytes"], "is_made": shared["made"] is not None, **offsets}
+        tree["layers"][first]["shares"].append(share)
+    del tree["samples"]
+    return tree
+
+
+def _fit(values: Sequence[Any]) -> Any:
+    """Return a value of a file from the values of the measurements, a number as its terms."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {k: _fit([v[k] for v in values]) for k in first}
+    if isinstance(first, list):
+        return [_fit(list(items)) for items in zip(*values, strict=True)]
+    if all(v == first for v in values):
+        return first
+    return _terms(values)
+
+
+def _terms(values: Sequence[int]) -> dict[str, int]:
+    """Return the terms of a number. values: for 1 and 2 samples of each of the LENGTHS."""
+    slopes = [two - one for one, two in zip(values[::2], values[1::2], strict=True)]
+    constants = [one - slope for one, slope in zip(values[::2], slopes, strict=True)]
+    found: dict[str, Fraction] = {}
+    for names, three in ((("1", "l", ""), constants), (("b", "b l", "b l l"), slopes)):
+        (x, y, z), step = three, LENGTHS[1] - LENGTHS[0]
+        square = Fraction(z - 2 * y + x, 2 * step**2)
+        linear = Fraction(y - x, step) - square * (LENGTHS[0] + LENGTHS[1])
+        constant = x - linear * LENGTHS[0] - square * LENGTHS[0] ** 2
+        found |= dict(zip(names, (constant, linear, square), strict=True))
+    if found.pop("") or any(f.denominator != 1 for f in found.values()):
+        raise ValueError(f"{list(values)} for {LENGTHS} tokens and 1 and 2 samples is no sum of terms")
+    return {name: int(factor) for name, factor in found.items() if factor}
+
+
+def _compressed(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the layers, equal ones with consecutive numbers in their names once. Those that are tied are kept apart."""
+    tied = {k for t in tree["tied"] for k in t["layers"]}
+    found: list[dict[str, Any]] = []
+    entry_of = []
+    for k, layer in enumerate(tree["layers"]):
+        word, _, number = layer["name"].rpartition(" ")
+        entry = {"name": f"{word} {{}}" if word and number.isdigit() else layer["name"], "times": 1}
+        entry |= {key: v for key, v in layer.items() if key != "name"}
+        if found and k not in tied and k - 1 not in tied and entry == {**found[-1], "times": 1}:
+            found[-1]["times"] += 1
+        else:
+            found.append(entry)
+        entry_of.append(len(found) - 1)
+    for t in tree["tied"]:
+        t["layers"] = [entry_of[k] for k in t["layers"]]
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write or check; return the exit status."""
+    status = 0
+    for name in PRESETS_MEASURED:
+        path, text = FOLDER / f"{name}.json", preset_to_json(preset_of(name))
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if "--write" in arguments:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+        else:
+            print(f"{path.relative_to(ROOT)} is not up to date: python -m tools.descriptions --write")
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -11,12 +11,12 @@ from typing import Any
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.files import write
+from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.interpreter.experiments.figures import Expected
 from chimerac.interpreter.experiments.file import Experiment
 from chimerac.interpreter.experiments.grid import RunValues
 from chimerac.interpreter.launch.config import as_yaml, convert
 from chimerac.interpreter.launch.options import settings_of
-from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.pipeline.programs import predicted_times

@@ -44,7 +44,7 @@ if [ -n "${{MODULES:-}}" ]; then
     module load $MODULES
 fi
 python=${{PYTHON:-python}}
-first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 port=$((20000 + SLURM_JOB_ID % 10000))
 exec "$python" -m chimerac.interpreter.experiments.execute {run} {discard} {minutes:g} \\
     srun --ntasks-per-node=1 --kill-on-bad-exit=1 "$python" -m chimerac.interpreter.launch.launcher \\

@@ -1,7 +1,7 @@
 """Stands in for interpreter/run.py: it reads the config file of a run, writes a log of figures, and trains nothing.
 
 `timeout` of the settings is how many milliseconds it takes, and a run with `skip_nonfinite` fails. Each start and each end is a
-line of the file that the environment variable STUB_JOURNAL names.
+line of the file that the environment variable STUB_JOURNAL names. STUB_AFTER_MS is how long it runs after its last iteration.
 """
 
 from chimerac.interpreter.launch.startup import begin_process
@@ -39,4 +39,5 @@ with settings.log_file.open("a") as log:
         line |= {"peak_memory_bytes": [1000 * number] * ranks, "tokens_per_second": 100.0, "oversubscribed": ranks > 2}
         line |= {"value_wait_s": [0.01] * ranks, "send_wait_s": [0.0] * ranks, "sum_wait_s": [0.02] * ranks}
         log.write(json.dumps(line) + "\n")
+time.sleep(int(os.environ.get("STUB_AFTER_MS", "0")) / 1000)
 note("end")

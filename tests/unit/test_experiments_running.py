@@ -166,6 +166,20 @@ def test_figures_are_those_of_the_counted_iterations(folder: Folder) -> None:
     assert float(row["samples_per_s"]) == pytest.approx(8 / 0.45)  # 2 micro-batches of 4 samples
 
 
+def test_the_utilization_of_gpus_is_read_while_iterations_are_counted(folder: Folder, cluster: Path) -> None:
+    smi = folder.path / "bin" / "nvidia-smi"
+    smi.write_text('#!/bin/sh\ncase "$1" in *name*) echo H1; echo H1;; *) echo asked >> gpus; echo 60; echo 20;; esac\n')
+    smi.chmod(0o755)
+    folder.write("0", more="discard: 1\n")
+    folder.environment["STUB_AFTER_MS"] = "2500"
+    folder.run()
+    assert (folder.path / "gpus").exists()
+    with (folder.results / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["gpu_utilization"]) == pytest.approx(0.4) and row["utilization_of_gpus"] == "[0.6, 0.2]"
+    assert "2 x H1" in (folder.results / "report.md").read_text()
+
+
 # --- SLURM --------------------------------------------------------------------------------------------------------------
 
 CLUSTER = """

@@ -167,7 +167,7 @@ def _ratio(point: Point) -> str:
 
 
 def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+    return ", ".join(str(value) if name == "schedule" else f"{name}={value}" for name, value in values.items())
 
 
 def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Iterable[tuple[str, str]]:
@@ -257,7 +257,8 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
         costs = "the costs of the timed stages" if len(timed) == len(runs) else "the costs in the schedule, with free transfers"
         yield f"Predictions are those of the simulator, with {costs}."
     if compared.compare.baseline:
-        yield f"Ratios are to {_values(compared.compare.baseline)} in the same place."
+        where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
+        yield f"Ratios are to {_values(compared.compare.baseline)}{where}."
 
 
 def _markdown(block: Block) -> str:

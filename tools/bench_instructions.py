@@ -157,7 +157,7 @@ def measure(program: Program) -> tuple[int, float, float]:
     model, tokens = model_of(TINY), tokens_of(TINY, program.header.micro_batches)
     parts = partitioned(program, model, describe(model, SAMPLES))
     draws = [Draws(SEED, 0, ())] * program.header.micro_batches
-    batch = TensorBatch((tokens,), tokens, program.header.micro_batches, tokens.numel(), draws)
+    batch = TensorBatch((tokens,), (tokens,), {}, program.header.micro_batches, (tokens.numel(),), draws)
     count, ours, difference = 0, 0.0, 0.0
     for rank in range(program.header.ranks):
         held = [s for s in range(program.header.stages) if rank in program.header.holders([s])]

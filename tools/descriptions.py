@@ -20,7 +20,7 @@ from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.preset import KEEPS, Preset, preset_to_json
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
-from chimerac.models.gpt import gpt
+from chimerac.models.families import preset
 from chimerac.models.presets import PRESETS
 from tools.console import ROOT
 
@@ -33,18 +33,22 @@ MEASURED_BLOCKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How a preset is measured. model: of a name and a sequence length; seq_len: the length that is taken by default.
+    """How a preset is measured. model: of a name and a sequence length.
 
-    blocks: the preset's number of equal blocks, if NAME/BLOCKS is the model with another number of them. Then it is measured
-    with MEASURED_BLOCKS, and one more confirms it. None: it is measured as it is.
+    seq_len: the length that is taken by default; None for other data than text. blocks: the preset's number of equal blocks, if
+    NAME/BLOCKS is the model with another number of them. Then it is measured with MEASURED_BLOCKS, and one more confirms it.
+    None: the blocks differ. Then it is measured as it is, and described with no other number of them.
     """
 
     model: Callable[[str, int], Model]
-    seq_len: int
+    seq_len: int | None
     blocks: int | None = None
 
 
-PRESETS_MEASURED: Mapping[str, Measured] = {name: Measured(gpt, SEQ_LEN, sizes.blocks) for name, sizes in PRESETS.items()}
+PRESETS_MEASURED: Mapping[str, Measured] = {
+    name: Measured(preset, None) if sizes.data == "images" else Measured(preset, SEQ_LEN, sizes.blocks)
+    for name, sizes in PRESETS.items()
+}
 
 
 def preset_of(name: str) -> Preset:
@@ -53,13 +57,14 @@ def preset_of(name: str) -> Preset:
     few, more = (None, None) if how.blocks is None else (MEASURED_BLOCKS, MEASURED_BLOCKS + 1)
     points = [describe(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in (1, 2)]
     fitted = _fit([_tree(point) for point in points])
-    preset = Preset(name, SAMPLES, how.seq_len, _compressed(fitted), fitted["tied"])
-    for samples, seq_len, blocks in ((SAMPLES, how.seq_len, few), (3, 40, more)):
-        if in_order(preset.description(samples, seq_len, blocks)) != in_order(
+    layers = fitted["layers"] if how.blocks is None else _compressed(fitted)
+    found = Preset(name, SAMPLES, how.seq_len, layers, fitted["tied"])
+    for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):
+        if in_order(found.description(samples, seq_len, blocks)) != in_order(
             describe(how.model(_with(name, blocks), seq_len), samples)
         ):
             raise ValueError(f"{name}: the sizes for {samples} samples of {seq_len} tokens do not follow from smaller ones")
-    return preset if how.blocks is None else replace(preset, layers=preset.with_blocks(how.blocks))
+    return found if how.blocks is None else replace(found, layers=found.with_blocks(how.blocks))
 
 
 def _with(name: str, blocks: int | None) -> str:

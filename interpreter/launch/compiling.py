@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 
 from chimerac.chimera_ir.machines import PROCESSES
 from chimerac.chimera_ir.model import ModelDescription
-from chimerac.chimera_ir.program import Machine, Program
-from chimerac.compiler import compile_schedule, evaluation_of, load_program
+from chimerac.chimera_ir.program import Machine, Program, Tied
+from chimerac.compiler import evaluation_of, load_program
 from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
 from chimerac.interpreter.launch.plan import Plan, RankBytes, check_kind
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.workloads import with_partition
-from chimerac.interpreter.pipeline.programs import check_machine, predicted_times, with_depth
+from chimerac.interpreter.pipeline.programs import check_machine, predicted_times, program_for
 
 
-def compiled_plan(settings: RunSettings, is_compiled: bool) -> Plan:
-    """Return the plan for a schedule, or for a compiled program, which is verified again."""
-    program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings))
+def compiled_plan(settings: RunSettings, is_compiled: bool, tied: Sequence[Tied] = ()) -> Plan:
+    """Return the plan for a schedule, or for a compiled program, which is verified again.
+
+    tied: sets of tied parameters besides those of the schedule.
+    """
+    program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings, tied))
     check_kind(program)
     if settings.loopback:
         return plan_of(program, timed=False, machine=settings.machine)
@@ -52,12 +55,8 @@ def _memory(program: Program, model: ModelDescription, zero: bool) -> tuple[Rank
     return tuple(RankBytes(*x, r.peak - sum(x)) for x, r in zip(held, ranks, strict=True))
 
 
-def _compile(settings: RunSettings) -> Program:
+def _compile(settings: RunSettings, tied: Sequence[Tied]) -> Program:
     """Return the program of a schedule. If the parameter D is not given, it follows from the number of processes."""
     width = settings.width or 1
     world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
-
-    def compile_with(parameters: Mapping[str, int]) -> Program:
-        return compile_schedule(settings.schedule, parameters, width).program
-
-    return with_depth(compile_with, dict(settings.parameters), width, world)
+    return program_for(settings.schedule, dict(settings.parameters), width, world, tied)

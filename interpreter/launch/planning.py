@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source, refuse
 from chimerac.chimera_ir.files import read
 from chimerac.chimera_ir.machines import PROCESSES
+from chimerac.interpreter.launch.own_models import is_own
 from chimerac.interpreter.launch.plan import Plan, check_kind
 from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
@@ -20,6 +22,9 @@ from chimerac.interpreter.launch.workloads import check_depth, check_options, wi
 from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
 from chimerac.interpreter.training.export_file import check_export
 from chimerac.interpreter.training.settings import samples_per_micro_batch
+
+if TYPE_CHECKING:
+    from chimerac.chimera_ir.model import ModelDescription
 
 
 def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text: None) -> Plan:
@@ -34,6 +39,21 @@ def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text
     samples_per_micro_batch(plan.program, settings.micro_batch)
     check_depth(settings, plan.program)
     return plan
+
+
+def with_ties(plan: Plan, settings: RunSettings, description: ModelDescription) -> Plan:
+    """Return the plan whose schedule also ties the parameters that stages of a user's own model share.
+
+    A compiled program stays as it is.
+    """
+    if not is_own(settings.model) or _program_text(settings.schedule) is not None:
+        return plan
+    # With torch, which is imported already where there is a description.
+    from chimerac.interpreter.launch.compiling import compiled_plan
+    from chimerac.interpreter.runtime.partitioned import missing_ties
+
+    tied = missing_ties(plan.program, description)
+    return compiled_plan(settings, is_compiled=False, tied=tied) if tied else plan
 
 
 def check_outputs(settings: RunSettings) -> None:

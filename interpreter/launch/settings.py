@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from chimerac.chimera_ir.machines import Machine
 from chimerac.interpreter.training.settings import Dtype, RateSchedule
 
+LossName = Literal["cross-entropy", "next-token", "squared-error"]
 TransportName = Literal["gloo", "staged", "nccl"]
 Count = Annotated[int, Ge(1)]
 NumberFromZero = Annotated[int, Ge(0)]
@@ -56,6 +57,14 @@ class RunSettings:
         "n,n,...",
     )  # fmt: skip
     partition: Path | None = option(None, PROGRAM, "the layers of each stage: a file of chimerac partition -o", "PATH")
+    layers: str | None = option(
+        None, PROGRAM, "of a model of your own: the paths of its lists of layers, separated by commas, as in encoder.layer; "
+        "* stands for one part of a path (default: its outermost lists)", "PATHS",
+    )  # fmt: skip
+    loss: LossName | None = option(None, PROGRAM, "of a model of your own (default: cross-entropy)")
+    head: str | None = option(
+        None, PROGRAM, "the class of a Hugging Face model, such as BertForMaskedLM (default: as its config.json says)", "CLASS"
+    )
     data: Path | None = option(None, PROGRAM, "a text file or a folder of them (default: Python's standard library)", "PATH")
     transport: TransportName = option(
         "gloo", PROGRAM, "gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "

@@ -36,7 +36,8 @@ def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
         size = samples_per_micro_batch(plan.program, settings.micro_batch)
         first = describe(model_of(settings, plan.program), size).layers[0]
         return TimedJob(plan, settings, settings.timed, message=first.boundary[0])
-    return TrainingJob(plan, settings, model_of(settings, plan.program), data_of(settings, plan.program), ranks_here)
+    model = model_of(settings, plan.program)
+    return TrainingJob(plan, settings, model, data_of(settings, plan.program, model), ranks_here)
 
 
 def run_rank(plan: Plan, settings: RunSettings) -> int:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import read
+from chimerac.interpreter.launch.own_models import check_own, is_own, own_data, own_model
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.training.settings import samples_per_micro_batch
 from chimerac.models.presets import Cnn, check_sequence, default_for, is_known, sizes_of, table
 
 if TYPE_CHECKING:
@@ -27,17 +29,24 @@ def model_table() -> str:
 
 
 def model_of(settings: RunSettings, program: Program) -> Model:
-    """Return the model of a run. Raises ChimeraError: E801 for an unknown one, E821 for samples that are too long for it."""
+    """Return the model of a run. Raises ChimeraError: E801 for an unknown one, E821 for samples that are too long for it.
+
+    A model of the user's own: also E850 to E855.
+    """
+    if is_own(settings.model):
+        return own_model(settings, samples_per_micro_batch(program, settings.micro_batch))
     from chimerac.models.families import preset  # with torch, 2.6 s
 
     return preset(_name(settings, program), settings.seq_len, settings.dropout)
 
 
-def data_of(settings: RunSettings, program: Program) -> Data:
+def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
     """Return the data for the model of a run.
 
     Raises ChimeraError: E802 for data that cannot be read, E803 for a text that is too short.
     """
+    if is_own(settings.model):
+        return own_data(settings, model, lambda: _text(settings.data))
     sizes = sizes_of(_name(settings, program))
     if isinstance(sizes, Cnn):
         from chimerac.interpreter.training.images import image_data  # with torch, 2.6 s
@@ -57,7 +66,9 @@ def check_options(settings: RunSettings) -> None:
     """Check, without torch, the options that choose model and data. Raises ChimeraError: E801, E802, E803, E821."""
     from chimerac.interpreter.training.text import split_text  # with numpy, 0.1 s that --help does not need
 
-    if settings.model is not None:
+    if is_own(settings.model):
+        check_own(str(settings.model))
+    elif settings.model is not None:
         check_sequence(settings.model, settings.seq_len)
         if sizes_of(settings.model).data == "images":
             _check_no_text(settings)
@@ -77,6 +88,8 @@ def check_depth(settings: RunSettings, program: Program) -> None:
     # It imports pydantic, which takes 0.1 s that --help does not need.
     from chimerac.chimera_ir.partition import check_layers
 
+    if is_own(settings.model):
+        return  # the layers of such a model are known when it has been traced
     name, stages = _name(settings, program), program.header.stages
     if settings.timed is None:
         check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from chimerac.interpreter.runtime.model import Fields, Values
+from chimerac.interpreter.runtime.model import Example, Fields, Values
 
 Tensors = Tensor | Sequence[Tensor]
 Divisor = float | Sequence[float]
@@ -26,6 +27,19 @@ def tensors_of(given: Tensors) -> Values:
     if not tensors:
         raise ValueError("there is no tensor in the inputs or the targets")
     return tensors
+
+
+def example_of(inputs: Tensors, targets: Tensors | None, fields: Mapping[str, Tensor] | None) -> Example:
+    """Return the example of a micro-batch. Raises ValueError where there is no tensor."""
+    return Example(tensors_of(inputs), None if targets is None else tensors_of(targets), fields_of(fields))
+
+
+def refuse_arguments_of_model(loss: Any, inputs: Any, targets: Any, fields: Any, model: Any) -> None:
+    """Raise TypeError for arguments that a Model has itself."""
+    given = {"loss": loss is not None, "inputs": bool(len(inputs)), "targets": targets is not None}
+    given |= {"fields": fields is not None, "model": model is not None}
+    if wrong := [name for name, is_given in given.items() if is_given]:
+        raise TypeError(f"{', '.join(wrong)}: a Model has its own; give it to the function that makes the model")
 
 
 def fields_of(given: Mapping[str, Tensor] | None) -> Fields:

@@ -27,8 +27,9 @@ from chimerac.interpreter.pipeline.arguments import (
     check_inputs,
     check_own_stages_arguments,
     checked_autocast,
-    fields_of,
+    example_of,
     read_fields,
+    refuse_arguments_of_model,
     tensors_of,
 )
 from chimerac.interpreter.pipeline.bound import BoundPipeline, StagedModel
@@ -37,7 +38,7 @@ from chimerac.interpreter.pipeline.ranks import join_ranks
 from chimerac.interpreter.pipeline.stages import OwnStage, Ties
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.draws import Draws
-from chimerac.interpreter.runtime.model import Example
+from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.transport import Transport
 
 if TYPE_CHECKING:
@@ -51,15 +52,16 @@ class Pipeline(BoundPipeline):
     layers: the whole model as a list of modules, or of functions that build them. Each rank calls the functions of its own
     layers only. The tensors that a layer returns are the arguments of the next one. Layers may share parameters: their
     gradients are summed over all stages that have them. A layer may be (name, layer). model: the module that contains the
-    layers and gives them their names. schedule: a name in the library, a path, a text, or a compiled program. parameters: of
-    the schedule, by name; by default D follows from the number of ranks. width: the number of data-parallel replicas. loss:
-    called with the output of the last layer and the targets of one micro-batch; it returns one loss, or a tuple of several.
-    inputs: of one micro-batch, with the shapes and dtypes of all of them. targets: the same; they only show what the loss keeps
-    in memory. fields: the same for tensors that layers read directly from the batch, such as an attention mask, by name; a
-    layer reads those that are parameters of its `forward`. split: how many layers each stage has; by default stages of about
-    equal computation. autocast: with torch.bfloat16, layers compute under torch.autocast;
-    weights, gradients and the optimizer keep their dtypes. compile_stages: compile each stage with torch.compile: True, or its
-    options; not for schedules that split backwards.
+    layers and gives them their names. layers may also be a Model, as interpreter/adapters makes them: it has its own loss and
+    example, so loss, inputs, targets, fields and model are not given. schedule: a name in the library, a path, a text, or a
+    compiled program. parameters: of the schedule, by name; by default D follows from the number of ranks. width: the number of
+    data-parallel replicas. loss: called with the output of the last layer and the targets of one micro-batch; it returns one
+    loss, or a tuple of several. inputs: of one micro-batch, with the shapes and dtypes of all of them. targets: the same; they
+    only show what the loss keeps in memory. fields: the same for tensors that layers read directly from the batch, such as an
+    attention mask, by name; a layer reads those that are parameters of its `forward`. split: how many layers each stage has;
+    by default stages of about equal computation. autocast: with torch.bfloat16, layers compute under torch.autocast; weights,
+    gradients and the optimizer keep their dtypes. compile_stages: compile each stage with torch.compile: True, or its options;
+    not for schedules that split backwards.
 
     layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages` returns
     their numbers. Then `model`, `split` and `targets` are not given. tied: the parameters that stages share. For each set, by
@@ -76,12 +78,12 @@ class Pipeline(BoundPipeline):
 
     def __init__(
         self,
-        layers: Layers | Mapping[int, OwnStage],
+        layers: Layers | Model | Mapping[int, OwnStage],
         schedule: Schedule,
         parameters: Mapping[str, int] | None = None,
         *,
-        loss: Any,
-        inputs: Tensors,
+        loss: Any = None,
+        inputs: Tensors = (),
         targets: Tensors | None = None,
         fields: Mapping[str, Tensor] | None = None,
         model: nn.Module | None = None,
@@ -101,8 +103,12 @@ class Pipeline(BoundPipeline):
         self._leave: Callable[[], None] | None = None
         if transport is None:
             transport, self._leave = join_ranks(torch.device(device), timeout_s, process_group)
-        self._example = Example(tensors_of(inputs), None if targets is None else tensors_of(targets), fields_of(fields))
         dtype, sizes = checked_autocast(autocast), parameters or {}
+        if isinstance(layers, Model):
+            refuse_arguments_of_model(loss, inputs, targets, fields, model)
+            self._example = layers.example(1)
+        else:
+            self._example = example_of(inputs, targets, fields)
         program: Program
         staged: StagedModel
         if isinstance(layers, Mapping):
@@ -112,9 +118,11 @@ class Pipeline(BoundPipeline):
         else:
             if tied is not None:
                 raise ValueError("tied is for stages: leave it out, parameters that layers share are found without it")
-            name = type(model or layers).__name__
-            full_model = replace(model_of(layers, loss, self._example, model, name), autocast=dtype)
-            program, staged = cut_model(full_model, len(self._example.inputs[0]), schedule, sizes, width, split, transport)
+            full_model = layers
+            if not isinstance(full_model, Model):
+                full_model = model_of(full_model, loss, self._example, model, type(model or layers).__name__)
+            full_model = replace(full_model, autocast=dtype or full_model.autocast)
+            program, staged = cut_model(full_model, self._example.samples, schedule, sizes, width, split, transport)
         super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
 
     def step(
@@ -186,7 +194,7 @@ class Pipeline(BoundPipeline):
         if odd := next((len(t) for t in target_tensors or () if len(t) % count), None):
             raise ValueError(f"{odd} targets cannot be cut into {count} micro-batches")
         own_fields = read_fields(fields, self._example.fields, self.reads_fields, count, own_name)
-        size = len(input_tensors[0]) // count if input_tensors else 1
+        size = self._example.samples
         first = (self.iteration * header.width + self.replica) * count
         draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
         divisors = divisor if isinstance(divisor, Sequence) else (divisor or count * header.width,)

@@ -136,8 +136,8 @@ class TensorBatch:
         self._fields = {name: t.chunk(micro_batches) for name, t in fields.items()}
 
     def inputs(self, micro_batch: int) -> Values:
-        """Return the inputs of a micro-batch: views of the batch."""
-        return self._inputs[micro_batch]
+        """Return the inputs of a micro-batch: views of the batch. A model that reads only fields has none."""
+        return self._inputs[micro_batch] if self._inputs else ()
 
     def targets(self, micro_batch: int) -> Values:
         """Return the targets of a micro-batch: views of the batch."""

@@ -35,6 +35,11 @@ class Example(NamedTuple):
     targets: Values | None
     fields: Fields = {}  # noqa: RUF012  # never changed
 
+    @property
+    def samples(self) -> int:
+        """Return the number of samples."""
+        return len(next(iter((*self.inputs, *self.fields.values()))))
+
 
 class Objective(Protocol):
     """What stages are run with: the losses of their last output, and the precision in which they compute."""

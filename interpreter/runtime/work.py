@@ -77,6 +77,7 @@ class Work:
     __slots__ = (
         "edges",
         "generators",
+        "has_buffers",
         "input",
         "input_gradient",
         "is_simple",
@@ -108,6 +109,7 @@ class Work:
         self.input, self.needs_gradient, self.output, self.kept = input, tuple(needs_gradient), output, tuple(kept)
         self.output_gradient, self.input_gradient = output_gradient, input_gradient
         self.is_simple = self.needs_gradient == (True,)  # the input is one tensor with a gradient, as in most models
+        self.has_buffers = any(True for _ in module.buffers())
         self.split: Splitting | None = None
         self.generators: Generators | None = None  # as they were before a forward that is run again
         self.close()
@@ -215,12 +217,16 @@ class Work:
 
     def _build_again(self) -> None:
         """Run the forward again, with the random numbers that it had. Buffers, such as running statistics, stay as they are."""
+        if not self.has_buffers:
+            self._build_with_generators()
+            return
         buffers = [(b, b.clone()) for b in self.module.buffers()]
         self._build_with_generators()
         for b, values in buffers:
-            b.data.copy_(values)  # `data`: the graph may have saved the buffer, and its values are those that it had then
+            b.data.copy_(values)  # `data`: autograd refuses other changes of a tensor that the graph has saved
 
     def _build_with_generators(self) -> None:
+        """Run the forward with the random numbers of its first run."""
         if self.generators is None:
             self._build(self._inputs())
         else:

@@ -44,6 +44,12 @@ SHOWN_BY = {
     "E834": "tests/unit/test_interpreter_checkpoint.py::test_another_number_of_samples_is_refused_with_values_that_fit",
     "E835": "tests/unit/test_interpreter_checkpoint.py::test_an_export_that_is_not_possible_is_refused_before_the_run",
     "E840": "tests/unit/test_interpreter_run.py::test_tensorboard_without_its_package_is_refused_before_torch_is_imported",
+    "E850": "tests/unit/test_adapters_huggingface.py::test_wrong_configurations_are_refused",
+    "E851": "tests/unit/test_adapters.py::test_layers_that_the_module_does_not_have_are_refused",
+    "E852": "tests/unit/test_adapters.py::test_a_module_that_cannot_be_cut_is_refused_with_the_call",
+    "E853": "tests/unit/test_adapters.py::test_other_calls_than_the_traced_ones_are_refused",
+    "E854": "tests/unit/test_adapters_huggingface.py::test_wrong_configurations_are_refused",
+    "E855": "tests/unit/test_adapters_huggingface.py::test_weights_that_do_not_fit_are_refused",
 }
 STARTED = [e for e in entries().values() if e.run.startswith("torchrun") and e.code not in SHOWN_BY]
 

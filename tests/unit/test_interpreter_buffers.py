@@ -21,6 +21,7 @@ SCHEDULES = [
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 4}, 2),
     ("chimera_doubling", {"D": 2, "N": 4, "again": 1}, 1),
+    ("chimera_recompute", {"D": 2, "N": 4}, 1),
 ]
 
 

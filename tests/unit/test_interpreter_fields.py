@@ -32,6 +32,7 @@ SCHEDULES = [
     ("chimera", {"D": 4, "N": 4}, 1),
     ("chimera_zb", {"D": 2, "N": 2}, 2),
     ("chimera_doubling", {"D": 2, "N": 4, "again": 1}, 1),
+    ("chimera_recompute", {"D": 2, "N": 4}, 1),
 ]
 
 
@@ -150,6 +151,53 @@ def test_every_schedule_has_the_loss_and_the_gradients_of_one_process(
     assert set.union(*(set(own) for _, own, _ in found)) == set(names)
     if name == "1f1b":
         assert [reads for _, _, reads in found if reads != ("mask",)] == [("kinds",), (), ("kinds",)]
+
+
+class WordsAndPlain(nn.Module):
+    """The first two layers as one stage."""
+
+    def __init__(self, words: nn.Module, plain: nn.Module) -> None:
+        super().__init__()
+        self.words, self.plain = words, plain
+
+    def forward(self, words: Tensor, kinds: Tensor) -> Tensor:
+        return self.plain(self.words(words, kinds))  # type: ignore[no-any-return]
+
+
+def own_stages() -> list[nn.Module]:
+    first, second, *others = layers()
+    return [WordsAndPlain(first, second), *others]
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera"])
+def test_stages_that_a_rank_builds_alone_read_the_fields_that_their_forward_names(name: str) -> None:
+    program = compile_schedule(name, {"D": 4, "N": 4}).program
+    samples = 4 * SAMPLES
+    expected, gradients = one_process(samples)
+    names = [f"stage{s}.{path}" for s, stage in enumerate(own_stages()) for path, _ in stage.named_parameters()]
+    by_name = dict(zip(names, gradients, strict=True))
+
+    def rank(transport: Transport, more: Mapping[str, Tensor]) -> tuple[set[str], tuple[str, ...]]:
+        held = {
+            s: (f"stage{s}", stage) for s, stage in enumerate(own_stages()) if transport.rank in program.header.holders([s])
+        }
+        words, _, fields = batch(SAMPLES)
+        pipe = Pipeline(held, program, loss=losses, inputs=words, fields={**fields, **more}, transport=transport)
+        assert step(pipe, samples) == pytest.approx(expected, rel=1e-5)
+        found = {parameter: p.grad for parameter, p in pipe.named_parameters()}
+        torch.testing.assert_close(found, {parameter: by_name[parameter] for parameter in found}, rtol=1e-4, atol=1e-6)
+        return set(found), pipe.reads_fields
+
+    found = run_in_loopback(program, lambda transport: rank(transport, {}))
+    assert set.union(*(own for own, _ in found)) == set(names)
+    if name == "1f1b":
+        assert [reads for _, reads in found] == [("kinds",), ("mask",), (), ("kinds",)]
+
+    def with_unread(transport: Transport) -> None:
+        with pytest.raises(ValueError, match="no stage reads the field maks: "):
+            rank(transport, {"maks": torch.zeros(SAMPLES)})
+
+    run_in_loopback(program, with_unread)
 
 
 def refused(run: Any, schedule: str = "chimera") -> str:

@@ -144,6 +144,12 @@ def test_held_stages_need_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == [((0, 3), 4), ((1, 2), 4), ((1, 2), 4), ((0, 3), 4)]
 
 
+def test_held_stages_without_a_rank_say_how_to_start_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ValueError, match="RANK and WORLD_SIZE are not in the environment: start this script with torchrun"):
+        held_stages("chimera", {"N": 4})
+
+
 def other_shape(stage: int, count: int) -> nn.Module:
     return nn.Sequential(part(stage, count), nn.Linear(8, 9)) if stage == 0 else part(stage, count)
 

@@ -13,8 +13,8 @@ from chimerac.chimera_ir.preset import Preset, preset_from_json, preset_to_json
 from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import find_model, preset, preset_names
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.models import families
 from chimerac.models.__main__ import main as models
-from chimerac.models.gpt import gpt
 from chimerac.models.presets import PRESETS
 from tools.descriptions import in_order, preset_of
 
@@ -30,11 +30,20 @@ def test_a_description_is_fresh() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "samples", "seq_len"), [("gpt-nano", 4, 128), ("gpt-nano/1", 5, 33), ("gpt-micro/7", 1, 7), ("gpt-small", 3, 100)]
+    ("name", "samples", "seq_len"),
+    [
+        ("gpt-nano", 4, 128),
+        ("gpt-nano/1", 5, 33),
+        ("gpt-micro/7", 1, 7),
+        ("gpt-small", 3, 100),
+        ("gpt2-nano/4", 3, 50),
+        ("bert-nano/1", 3, 20),
+        ("cnn-digits", 3, 128),
+    ],
 )
 def test_the_sizes_are_those_of_a_fresh_measurement(name: str, samples: int, seq_len: int) -> None:
     found = find_model(name, lambda b: b, samples, seq_len)
-    assert in_order(found) == in_order(describe(gpt(name, seq_len), samples))
+    assert in_order(found) == in_order(describe(families.preset(name, seq_len), samples))
 
 
 def test_the_descriptions_have_the_parameters_of_the_presets() -> None:
@@ -44,7 +53,12 @@ def test_the_descriptions_have_the_parameters_of_the_presets() -> None:
 
 def test_layers_without_numbers_cannot_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(preset("gpt-nano"), Preset)
-    for name, fact in (("gpt-nano/2000", "1 to 1022 blocks"), ("gpt-nono", "the presets are gpt-huge"), ("gpt-nano/0", "E801")):
+    for name, fact in (
+        ("gpt-nano/2000", "1 to 1022 blocks"),
+        ("gpt-nono", "the presets are gpt-huge"),
+        ("gpt-nano/0", "E801"),
+        ("cnn-digits/9", "has no"),
+    ):
         assert main(["chimera", "-p", "D=2", "--model", name, "--emit", "report"]) == 1
         error = capsys.readouterr().err
         assert fact in error and "E801" in error
@@ -57,7 +71,7 @@ def test_a_description_file_has_the_sizes_with_which_it_was_measured(
     assert models(["describe", "--model", "gpt-nano", "--seq-len", "16", "-o", path]) == 0
     output = capsys.readouterr()
     assert output.out == "" and f"next: chimerac chimera --model {path} --emit report" in output.err
-    assert Path(path).read_text() == model_to_json(describe(gpt("gpt-nano", 16), 4))
+    assert Path(path).read_text() == model_to_json(describe(families.preset("gpt-nano", 16), 4))
     reports = []
     for words in (["--model", path], ["--model", "gpt-nano", "--seq-len", "16"], ["--model", path, "--micro-batch", "4"]):
         assert main(["chimera", "-p", "D=4", "--emit", "report", *words]) == 0

@@ -1,0 +1,1 @@
+"""Adapters: models that were not written as lists of layers become models that can be cut into stages."""

@@ -1,0 +1,167 @@
+"""Building a part of a module: its whole structure, and memory for the parameters of that part only.
+
+The module's own constructor runs, so parameters get their initial values from it. The other parameters are on torch's meta
+device from the moment when a module registers them. Each random operation of the constructor draws from a seed of its own
+(`_SeededDraws`). So a parameter has the same initial value whichever others have memory: in every stage, under every
+partition, and in the whole module.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, MutableMapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from chimerac.interpreter.runtime.model import seed_from
+
+
+class Source(Protocol):
+    """Where the parts of a module come from. Parameters are known by their names, tied ones by any of them."""
+
+    def structure(self) -> nn.Module:
+        """Return the module with all parameters on the meta device; other tensors are real."""
+
+    def part(self, names: Collection[str], seed: int) -> nn.Module:
+        """Return the module with real parameters of these names, and the others on the meta device."""
+
+
+class Built:
+    """A module that a function builds. Raises TypeError if it returns something else.
+
+    build: called once for each part. It returns the same module every time, up to random numbers.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module]) -> None:
+        self._build = build
+        self._numbers: dict[str, int] = {}
+
+    def structure(self) -> nn.Module:
+        """Return the module with all parameters on the meta device; other tensors are real."""
+        module, self._numbers = self._constructed(lambda number: False, seed=0)
+        return module
+
+    def part(self, names: Collection[str], seed: int) -> nn.Module:
+        """Return the module with initial values of the parameters of these names, and the others on the meta device."""
+        if not self._numbers:
+            self.structure()
+        chosen = {self._numbers[name] for name in names}
+        module, _ = self._constructed(chosen.__contains__, seed)
+        if any(module.get_parameter(name).is_meta for name in names):
+            # A parameter was made from one that the constructor then replaced, as weight normalization does.
+            named = set(self._numbers.values())
+            module, _ = self._constructed(lambda number: number in chosen or number not in named, seed)
+        return module
+
+    def _constructed(self, is_real: Callable[[int], bool], seed: int) -> tuple[nn.Module, dict[str, int]]:
+        """Return the module, and the number of each parameter by its names: how many were registered before it."""
+        registered = _Registered(is_real)
+        with unset_fake_temporarily(), torch.random.fork_rng(devices=()), _SeededDraws(seed, registered):
+            handle = register_module_parameter_registration_hook(registered)  # type: ignore[arg-type]  # it may return one
+            try:
+                module = self._build()
+            finally:
+                handle.remove()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"the function that builds the model returned a {type(module).__name__}, not a torch.nn.Module")
+        return module, {name: registered.number_of(p) for name, p in module.named_parameters(remove_duplicate=False)}
+
+
+class Given:
+    """A module that exists. Its parts share its parameters and buffers."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def structure(self) -> nn.Module:
+        """Return a copy with all parameters on the meta device; its buffers are those of the module."""
+        return self.part((), seed=0)
+
+    def part(self, names: Collection[str], seed: int) -> nn.Module:
+        """Return a copy that has the module's own parameters of these names, and others on the meta device."""
+        module = self._module
+        own = {id(module.get_parameter(name)) for name in names}
+        memo: dict[int, Any] = {id(b): b for b in module.buffers()}
+        memo |= {id(p): p if id(p) in own else _on_meta(p) for p in module.parameters()}
+        return copy.deepcopy(module, memo)
+
+
+class _Registered:
+    """Called for each parameter that a module registers: it puts the parameter on the meta device unless it is chosen."""
+
+    def __init__(self, is_real: Callable[[int], bool]) -> None:
+        self._is_real, self._thread = is_real, threading.get_ident()
+        self._count = 0
+        self._numbers: dict[int, tuple[int, weakref.ref[nn.Parameter]]] = {}  # by id; a dead one's id may come again
+        self._on_meta: dict[int, nn.Parameter] = {}
+
+    def __call__(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+        if threading.get_ident() != self._thread:  # the hook is for all threads
+            return None
+        if self.number_of(parameter) < 0:
+            number = self._count
+            self._count += 1
+            self._note(parameter, number)
+            if not self._is_real(number):
+                self._on_meta[number] = _on_meta(parameter)
+                self._note(self._on_meta[number], number)
+        return self._on_meta.get(self.number_of(parameter))
+
+    def number_of(self, parameter: Tensor) -> int:
+        """Return the number of a parameter, or -1."""
+        number, known = self._numbers.get(id(parameter), (-1, None))
+        return number if known is not None and known() is parameter else -1
+
+    def _note(self, parameter: nn.Parameter, number: int) -> None:
+        self._numbers[id(parameter)] = number, weakref.ref(parameter)
+
+
+def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
+    """Return a parameter like this one, without memory."""
+    found = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+    vars(found).update(vars(parameter))
+    return found
+
+
+class _SeededDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Seeds torch's generator before each random operation of a constructor.
+
+    An operation on a parameter, or on a tensor made from one as in the loops of `trunc_normal_`, has a seed from
+    (seed, parameter, number among the operations of this parameter). torch skips some of them on the meta device, and that
+    changes the seeds of no other parameter. All other random operations run in every construction, and are numbered.
+    """
+
+    def __init__(self, seed: int, registered: _Registered) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed, self._registered = seed, registered
+        self._made_from: MutableMapping[Tensor, int] = WeakIdKeyDictionary()
+        self._counts = Counter[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = [self._parameter(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        parameter = max(given, default=-1)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            torch.default_generator.manual_seed(seed_from(self._seed, parameter, self._counts[parameter]))
+            self._counts[parameter] += 1
+        result = func(*args, **kwargs)
+        if parameter >= 0:
+            for t in pytree.tree_leaves(result):
+                if isinstance(t, Tensor):
+                    self._made_from[t] = parameter
+        return result
+
+    def _parameter(self, t: Tensor) -> int:
+        """Return the number of the parameter that this is, or was made from; otherwise -1."""
+        number = self._registered.number_of(t)
+        return number if number >= 0 else self._made_from.get(t, -1)

@@ -1,0 +1,52 @@
+"""Intercepted calls: a module whose units report each call to the run that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Protocol
+
+from torch import nn
+
+Forward = Callable[..., Any]
+
+
+class Run(Protocol):
+    """One forward of the whole module."""
+
+    def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what the next call of a unit returns. forward: the unit's own."""
+
+
+class Intercepted:
+    """A module, and its units by path. Their forwards are replaced: they ask the current run.
+
+    forwards: of the units, their own. others: the modules that are no part of a unit, by path.
+    """
+
+    def __init__(self, module: nn.Module, units: Iterable[str]) -> None:
+        self.module, self.units = module, {path: module.get_submodule(path) for path in units}
+        inside = {id(m) for unit in self.units.values() for m in unit.modules()}
+        self.others = {path: m for path, m in module.named_modules() if id(m) not in inside}
+        self.forwards = {path: unit.forward for path, unit in self.units.items()}
+        self._run: Run | None = None
+        for path, unit in self.units.items():
+            vars(unit)["forward"] = self._reporting(path)
+
+    @contextmanager
+    def running(self, run: Run) -> Iterator[nn.Module]:
+        """Report calls to this run, and yield the module."""
+        self._run = run
+        try:
+            yield self.module
+        finally:
+            self._run = None
+
+    def _reporting(self, path: str) -> Forward:
+        @wraps(self.forwards[path])
+        def report(*args: Any, **kwargs: Any) -> Any:
+            forward = self.forwards[path]
+            return forward(*args, **kwargs) if self._run is None else self._run.call(path, forward, args, kwargs)
+
+        return report

@@ -1,0 +1,253 @@
+"""A module as a model of the runtime: its layers are the calls of its units.
+
+model = cut(build, {"input_ids": tokens}, loss=F.cross_entropy, layers=["encoder.layer"])
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from chimerac.interpreter.adapters.construction import Built, Given, Source
+from chimerac.interpreter.adapters.intercept import Intercepted
+from chimerac.interpreter.adapters.stages import CallStage, Own, Select
+from chimerac.interpreter.adapters.trace import Weight, trace
+from chimerac.interpreter.adapters.units import layers_of, units_of
+from chimerac.interpreter.runtime.model import Example, Fields, Model, Stage, Values
+
+Loss = Callable[..., Tensor | tuple[Tensor, ...]]
+
+
+class Pretrained(Protocol):
+    """Weights that stages start with instead of initial ones."""
+
+    def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
+        """Set the values of these tensors of a model. names: all names that each of them has in the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallModel(Model):
+    """A module that is cut between the calls of its units. A layer is one call. `cut` makes it.
+
+    names: of units in the full model, where these are not their paths in the module.
+    """
+
+    source: Source
+    structure: Structure
+    select: Select
+    pretrained: Pretrained | None = None
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Return the names of the layers, in the order in which they run."""
+        return tuple(call.name for call in self.structure.trace.calls)
+
+    def build_stage(self, layers: range, seed: int) -> Stage:
+        """Build the stage of these calls. Only its own parameters get memory.
+
+        Their values are read from the files of a pretrained model, or are those of the module's constructor: functions of
+        (seed, parameter) and of nothing else.
+        """
+        structure, mode = self.structure, _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
+        if mode is not None:
+            intercepted = structure.without_memory(mode)
+        else:
+            names = structure.weights_of(layers)
+            module = self.source.part(names, seed)
+            structure.free_others(module, layers)
+            if self.pretrained is not None:
+                self.pretrained.load(structure.tensors_of(module, layers), structure.names)
+            intercepted = Intercepted(module, structure.units)
+        modules = structure.modules_of(intercepted, layers)
+        ties = [structure.ties_of(path, module) for path, module in modules.items()]
+        stage = CallStage(intercepted, structure.trace, layers, modules, ties, structure.fields, self.select)
+        stage.names = [self.names.get(path, path) for path in modules]
+        return stage
+
+
+class Structure:
+    """What is known of a module without its parameters: its units, its trace, and which calls need which parameters.
+
+    names: by the first name of each parameter and buffer, all its names. fields: examples of its keyword arguments.
+    """
+
+    def __init__(self, source: Source, layers: Sequence[str], fields: Fields, select: Select) -> None:
+        self._source, self.fields = source, fields
+        module = source.structure()
+        self.name = type(module).__name__
+        self.units = tuple(units_of(module, layers_of(module, layers)))
+        self.names = _names_by_first(module)
+        self._first_name = {name: first for first, names in self.names.items() for name in names}
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._mode, self._faked = mode, Intercepted(_faked(module, mode), self.units)
+        self._with_buffers = [path for path, m in self._faked.others.items() if m._buffers]
+        self.trace = trace(self._faked, mode, fields, select)
+        self._needed = self._needed_by_call()
+        self._uses = Counter(name for names in self._needed for name in names)
+
+    def weights_of(self, calls: range) -> set[str]:
+        """Return the first names of the parameters that a stage needs."""
+        return set[str]().union(*(self._needed[k] for k in calls))
+
+    def modules_of(self, intercepted: Intercepted, calls: range) -> dict[str, nn.Module]:
+        """Return, by their paths, the modules that have the parameters and buffers of a stage.
+
+        They are its units. Of a module that is not called but has a tensor that the stage needs, they are its own tensors.
+        """
+        modules = {unit: intercepted.units[unit] for unit in self._units_of(calls)}
+        inside = {name for unit in modules for name in self._names_in(unit)}
+        for first in self.weights_of(calls):
+            if inside.isdisjoint(self.names[first]):
+                path = first.rpartition(".")[0]
+                modules[path] = Own(intercepted.module.get_submodule(path))
+        return modules | {path: Own(intercepted.others[path]) for path in self._with_buffers}
+
+    def ties_of(self, path: str, module: nn.Module) -> dict[str, str]:
+        """Return the parameters of a module that several calls need: by their first name in the model, their path in it."""
+        paths = {self._first_name[_joined(path, name)]: name for name, _ in module.named_parameters()}
+        return {first: name for first, name in paths.items() if self._uses[first] > 1}
+
+    def tensors_of(self, module: nn.Module, calls: range) -> dict[str, Tensor]:
+        """Return the parameters and the persistent buffers of a stage, by their first names."""
+        found: dict[str, Tensor] = {name: module.get_parameter(name) for name in self.weights_of(calls)}
+        holders = {unit: module.get_submodule(unit) for unit in self._units_of(calls)}
+        holders |= {path: Own(module.get_submodule(path)) for path in self._with_buffers}
+        for path, holder in holders.items():
+            buffers = {_joined(path, name): t for name, t in holder.state_dict(keep_vars=True).items()}
+            found |= {name: t for name, t in buffers.items() if not isinstance(t, nn.Parameter)}
+        return found
+
+    def free_others(self, module: nn.Module, calls: range) -> None:
+        """Put the buffers of other stages' units on the meta device."""
+        for unit in set(self.units) - set(self._units_of(calls)):
+            for m in module.get_submodule(unit).modules():
+                for name, t in m._buffers.items():
+                    m._buffers[name] = None if t is None else t.to("meta")
+
+    def without_memory(self, mode: FakeTensorMode) -> Intercepted:
+        """Return the module with fake tensors of this mode in the place of parameters and buffers."""
+        if mode is not self._mode:
+            self._mode, self._faked = mode, Intercepted(_faked(self._source.structure(), mode), self.units)
+        return self._faked
+
+    def _units_of(self, calls: range) -> list[str]:
+        """Return the units that a stage calls. The last stage has those that nothing calls too."""
+        called = dict.fromkeys(self.trace.calls[k].unit for k in calls)
+        if calls.stop == len(self.trace.calls):
+            called |= dict.fromkeys(set(self.units) - {call.unit for call in self.trace.calls})
+        return list(called)
+
+    def _needed_by_call(self) -> list[set[str]]:
+        """Return, for each call, the first names of the parameters that its stage needs."""
+        module, calls = self._faked.module, self.trace.calls
+        parameters = {name for name, _ in module.named_parameters()}
+
+        def beside(name: str) -> set[str]:
+            """Return the parameters of the module that has this one: `Own` has all of them."""
+            path = name.rpartition(".")[0]
+            own = module.get_submodule(path)._parameters
+            return {self._first_name[_joined(path, other)] for other, p in own.items() if p is not None}
+
+        everywhere = {
+            self._first_name[_joined(path, name)]
+            for path in self._with_buffers
+            for name, _ in module.get_submodule(path).named_parameters(recurse=False)
+        }
+        last = {source.name for source in self.trace.result if isinstance(source, Weight)}
+        needed = []
+        for k, call in enumerate(calls):
+            inside = {self._first_name[name] for unit in self._units_of(range(k, k + 1)) for name in self._names_in(unit)}
+            used = (call.weights | last if k == len(calls) - 1 else call.weights) & parameters
+            needed.append((inside & parameters).union(everywhere, *map(beside, used - inside), used))
+        needed[-1] |= parameters - set[str]().union(*needed)  # those that nothing uses
+        return needed
+
+    def _names_in(self, path: str) -> list[str]:
+        """Return the names of the parameters and buffers of a submodule in the whole module."""
+        return [name for name in self._first_name if name.startswith(f"{path}.") or not path]
+
+
+def cut(
+    module: nn.Module | Callable[[], nn.Module],
+    fields: Fields,
+    *,
+    loss: Loss,
+    targets: Tensor | Sequence[Tensor] | None = None,
+    layers: Sequence[str] = (),
+    select: Select | None = None,
+    pretrained: Pretrained | None = None,
+    name: str | None = None,
+) -> CallModel:
+    """Return the model of a module, cut between the calls of its layers, for `Pipeline` and for run.py.
+
+    module: or a function that builds it; then no rank ever has the whole module, and each stage starts with the values that
+    the module's constructor gives its parameters. fields: the arguments of its forward by name, of one micro-batch. loss: as
+    for `Pipeline`, called with the selected tensors and the targets. targets: of one micro-batch, to know what the loss
+    keeps. layers: the paths of its lists of layers, or of single layers; a * stands for one part of a path; by default its
+    outermost lists. select: from what the module returns, the tensors for the loss; by default all tensors. pretrained:
+    where stages read their parameters.
+
+    Raises ChimeraError E851 for layers that it does not have, E852 for a module that cannot be cut.
+    """
+    source: Source = Given(module) if isinstance(module, nn.Module) else Built(module)
+    structure = Structure(source, layers, fields, select or tensors_in)
+    goals = None if targets is None else ((targets,) if isinstance(targets, Tensor) else tuple(targets))
+
+    def example(samples: int) -> Example:
+        return Example((), goals, fields)
+
+    def losses(outputs: Values, targets: Values) -> Values:
+        found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
+
+    return CallModel(
+        name=name or structure.name,
+        example=example,
+        loss=losses,
+        source=source,
+        structure=structure,
+        select=select or tensors_in,
+        pretrained=pretrained,
+    )
+
+
+def tensors_in(result: Any) -> Values:
+    """Return all tensors of what a module returns, in order."""
+    return tuple(t for t in pytree.tree_leaves(result) if isinstance(t, Tensor))
+
+
+def _names_by_first(module: nn.Module) -> dict[str, list[str]]:
+    """Return all names of each parameter and buffer, by the first one."""
+    names: dict[int, list[str]] = {}
+    for name, t in [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]:
+        names.setdefault(id(t), []).append(name)
+    return {found[0]: found for found in names.values()}
+
+
+def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """Put fake tensors on the CPU in the place of the parameters and buffers of a module, and return it."""
+    faked: dict[int, Tensor] = {}
+    for m in module.modules():
+        tables: list[dict[str, Any]] = [m._parameters, m._buffers]
+        for table in tables:
+            for name, t in table.items():
+                if t is not None and id(t) not in faked:
+                    with mode:
+                        like: Tensor = torch.empty(t.shape, dtype=t.dtype)
+                    faked[id(t)] = nn.Parameter(like, t.requires_grad) if isinstance(t, nn.Parameter) else like
+                    faked[id(faked[id(t)])] = faked[id(t)]
+                table[name] = None if t is None else faked[id(t)]
+    return module
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

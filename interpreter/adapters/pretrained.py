@@ -1,0 +1,144 @@
+"""Pretrained weights in safetensors files: each stage reads its own tensors, and no others.
+
+The files are compared with the whole model when it is made, by their headers. So a file that does not fit is refused on
+every rank, before any of them waits for another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.diagnostics import refuse
+
+Tensors = Mapping[str, tuple[int, ...]]
+
+
+@dataclass
+class Entry:
+    """Where the values of a tensor of a model are in files.
+
+    keys: their names there. convert: from the tensors of these names, tensors of the model by their names; None where the only
+    one is the model's tensor as it is.
+    """
+
+    keys: list[str]
+    convert: Callable[[Sequence[Tensor]], Mapping[str, Tensor]] | None = None
+
+
+class Folder:
+    """The tensors of a folder with safetensors: model.safetensors, or shards and model.safetensors.index.json.
+
+    Raises ChimeraError E855 where there are none, or where a shard is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        index, single = path / "model.safetensors.index.json", path / "model.safetensors"
+        self.path = path
+        self._files: dict[str, Path] = {}
+        if index.is_file():
+            files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            self._files = {key: path / name for key, name in files.items()}
+        elif single.is_file():
+            self._files = dict.fromkeys(self._keys_of(single), single)
+        else:
+            raise refuse(
+                "E855",
+                f"{path} has no model.safetensors and no model.safetensors.index.json",
+                help="save the model with save_pretrained, which writes safetensors; without weights give its config.json",
+            )
+        if missing := next((file for file in self._files.values() if not file.is_file()), None):
+            raise refuse("E855", f"{index} names {missing.name}, which is not there", help="copy all files of the model")
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the names of all tensors in the files."""
+        return list(self._files)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, from the header of its file."""
+        with self._opened(self._files[key]) as file:
+            return tuple(file.get_slice(key).get_shape())
+
+    def read(self, key: str) -> Tensor:
+        """Return a tensor, on the CPU."""
+        with self._opened(self._files[key]) as file:
+            tensor: Tensor = file.get_tensor(key)
+            return tensor
+
+    def _keys_of(self, path: Path) -> list[str]:
+        with self._opened(path) as file:
+            return list(file.keys())
+
+    @staticmethod
+    def _opened(path: Path) -> Any:
+        from safetensors import safe_open  # of an extra
+
+        return safe_open(str(path), framework="pt")
+
+
+class Weights:
+    """The weights of a model in a folder. entries: by the names of the model's tensors; a name may be missing."""
+
+    def __init__(self, folder: Folder, entries: Mapping[str, Entry]) -> None:
+        self._folder, self._entries = folder, entries
+
+    def check(
+        self, shapes: Tensors, names: Mapping[str, Sequence[str]], new: Sequence[str] = (), unused: Sequence[str] = ()
+    ) -> None:
+        """Raise ChimeraError E855 unless the files have exactly the tensors of a model, with their shapes.
+
+        shapes, names: by the first name of each tensor, its shape and all its names. new: names with * of tensors that may be
+        missing, and then have initial values; unused: those that the files may have besides.
+        """
+        known = {name for found in names.values() for name in found}
+        missing = [first for first in shapes if self._entry(names[first]) is None and not _any_matches(first, new)]
+        extra = [name for name in self._entries if name not in known and not _any_matches(name, unused)]
+        if missing:
+            raise self._refused(f"{len(missing)} tensors of the model are missing: {_shown(missing)}", "new", missing)
+        if extra:
+            raise self._refused(f"{len(extra)} tensors are not in the model: {_shown(extra)}", "unused", extra)
+        for first, shape in shapes.items():
+            entry = self._entry(names[first])
+            if entry is not None and entry.convert is None and (found := self._folder.shape(entry.keys[0])) != shape:
+                message = f"{self._folder.path}: {entry.keys[0]} has the shape {list(found)}, and in the model {list(shape)}"
+                raise refuse("E855", message, help="give the config.json that belongs to these weights")
+
+    def load(self, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
+        """Set the values of these tensors of a model. names: all names that each of them has in the model."""
+        converted: dict[int, Mapping[str, Tensor]] = {}
+        with torch.no_grad():
+            for first, tensor in tensors.items():
+                entry = self._entry(names[first])
+                if entry is None:
+                    continue
+                if entry.convert is None:
+                    tensor.copy_(self._folder.read(entry.keys[0]))
+                    continue
+                if id(entry) not in converted:
+                    converted = {id(entry): entry.convert([self._folder.read(key) for key in entry.keys])}
+                tensor.copy_(next(converted[id(entry)][name] for name in names[first] if name in converted[id(entry)]))
+
+    def _entry(self, names: Sequence[str]) -> Entry | None:
+        return next((self._entries[name] for name in names if name in self._entries), None)
+
+    def _refused(self, what: str, argument: str, names: Sequence[str]) -> Exception:
+        pattern = f"{names[0].partition('.')[0]}.*"
+        means = "start with initial values" if argument == "new" else "are left out"
+        help = f"give the class that was saved, or {argument}=['{pattern}'] in Python if these {means}"
+        return refuse("E855", f"{self._folder.path}: {what}", help=help)
+
+
+def _any_matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")

@@ -1,0 +1,198 @@
+"""A stage of a module that is cut between calls: the module's own forward, of which only the stage's calls run.
+
+    calls before the stage     return what an earlier stage has sent, or a placeholder where nothing needs it
+    calls of the stage         run
+    after its last call        the forward is left, and the stage returns what later stages need
+
+What the module computes between calls (masks, positions, residual sums) it computes on every stage, from the fields of the
+batch and from what was sent. So no tensor of the batch passes through the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.interpreter.adapters.intercept import Forward, Intercepted
+from chimerac.interpreter.adapters.trace import Field, Output, Shape, Trace, flatten
+from chimerac.interpreter.runtime.draws import current_draws
+from chimerac.interpreter.runtime.model import Stage, Values, seed_from
+
+Select = Callable[[Any], Values]
+
+
+class Own(nn.Module):
+    """The parameters and buffers of a module, without those of its submodules. It shares the tables of that module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        for table in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
+            vars(self)[table] = vars(module)[table]
+
+
+class CallStage(Stage):
+    """Consecutive calls of a module.
+
+    intercepted: the module, with real parameters where these calls need them. calls: their numbers. modules: by name, what
+    has the parameters and buffers of the stage. ties: as in `Stage`. fields: examples of all fields of a micro-batch. select:
+    from what the module returns, the tensors that the loss is computed from.
+
+    Raises ChimeraError E853, which names the call, where a forward makes other calls than the traced one.
+    """
+
+    def __init__(
+        self,
+        intercepted: Intercepted,
+        trace: Trace,
+        calls: range,
+        modules: Mapping[str, nn.Module],
+        ties: Sequence[Mapping[str, str]],
+        fields: Mapping[str, Tensor],
+        select: Select,
+    ) -> None:
+        super().__init__(list(modules.values()), list(modules), ties)
+        self.trace, self.calls = trace, calls
+        self.received, self.sent = trace.crossing(calls.start), trace.crossing(calls.stop)
+        self._intercepted, self._select = intercepted, select
+        read = {source.name for sources in trace.readers(calls) for source in sources if isinstance(source, Field)}
+        self.reads = tuple(name for name in fields if name in read)
+        self._unread = {name: Shape(tuple(t.shape), t.dtype, False) for name, t in fields.items() if name not in read}
+        self._placeholders: dict[tuple[Shape, torch.device], Tensor] = {}
+
+    def forward(self, *values: Tensor, **fields: Tensor) -> Values:
+        """Return the outputs of calls that later stages need; the last stage returns what the loss is computed from.
+
+        values: the outputs of calls that the stage before returns; fields: those of `reads`.
+        """
+        device = next((t.device for t in (*values, *fields.values(), *self.parameters())), torch.device("cpu"))
+        run = _StageRun(self, dict(zip(self.received, values, strict=True)), device)
+        for module in self._intercepted.others.values():
+            module.training = self.training
+        unread = {name: self.placeholder(shape, device) for name, shape in self._unread.items()}
+        with run.drawing(), self._intercepted.running(run) as module:
+            run.begin()
+            try:
+                result = module(**fields, **unread)
+            except _Left:
+                return tuple(run.values[output].contiguous() for output in self.sent)
+        run.check_end()
+        return tuple(t.contiguous() for t in self._select(result))
+
+    def placeholder(self, shape: Shape, device: torch.device, writable: bool = False) -> Tensor:
+        """Return a tensor for a value that nothing of this stage needs.
+
+        It has the memory of one number, unless the model writes to it. A number that is not finite shows in the loss if the
+        value was needed after all.
+        """
+        key = (shape, device)
+        if writable or key not in self._placeholders:
+            number = torch.full((), torch.nan if shape.dtype.is_floating_point else 0, dtype=shape.dtype, device=device)
+            if writable:
+                return number.repeat(shape.shape)
+            self._placeholders[key] = number.expand(shape.shape)
+        return self._placeholders[key]
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the units of this stage with torch.compile. What the model computes between them runs as it is."""
+        forwards = self._intercepted.forwards
+        for unit in dict.fromkeys(self.trace.calls[k].unit for k in self.calls):
+            forwards[unit] = torch.compile(forwards[unit], *args, **kwargs)
+
+
+class _Left(BaseException):
+    """The forward is left after the last call of a stage. No `except Exception` of a model catches it."""
+
+
+class _StageRun:
+    """A forward in which the calls of one stage run. values: the outputs of calls that the stage has."""
+
+    def __init__(self, stage: CallStage, values: dict[Output, Tensor], device: torch.device) -> None:
+        self.values = values
+        self._stage, self._calls, self._device = stage, stage.trace.calls, device
+        self._number, self._is_inside = 0, False
+        self._draws = current_draws() if stage.trace.draws and stage.training else None
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Leave torch's generators as they were before this forward."""
+        if self._draws is None:
+            return nullcontext()
+        devices = [self._device] if self._device.type != "cpu" else []
+        return torch.random.fork_rng(devices=devices, device_type=self._device.type if devices else "cuda")
+
+    def begin(self) -> None:
+        """Seed torch's generators for what the module computes before its first call."""
+        self._seed(-1, 1)
+
+    def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the unit if the call belongs to the stage; otherwise return what the stage has in its place."""
+        if self._is_inside:  # a unit that another one calls is part of it
+            return forward(*args, **kwargs)
+        number, calls = self._number, self._stage.calls
+        if number == len(self._calls) or self._calls[number].unit != unit:
+            raise self._other(f"calls {unit}")
+        self._number += 1
+        if number < calls.start:
+            return self._in_place_of(number)
+        self._seed(number, 0)
+        self._is_inside = True
+        result = forward(*args, **kwargs)
+        self._is_inside = False
+        leaves, structure = flatten(result)
+        if structure != self._calls[number].structure:
+            raise self._other(f"returns {structure} from {self._calls[number].name}")
+        for output in self._stage.sent:
+            if output.call == number:
+                self.values[output] = leaves[output.leaf]
+        if number == calls.stop - 1 and calls.stop < len(self._calls):
+            raise _Left
+        self._seed(number, 1)
+        written = {output.leaf for output in self._stage.trace.written if output.call == number}
+        if not written:
+            return result
+        return pytree.tree_unflatten([t.clone() if k in written else t for k, t in enumerate(leaves)], structure)
+
+    def check_end(self) -> None:
+        """Raise ChimeraError E853 unless all calls were made."""
+        if self._number < len(self._calls):
+            raise self._other("ends")
+
+    def _in_place_of(self, number: int) -> Any:
+        """Return what a call of an earlier stage returns."""
+        call = self._calls[number]
+        leaves = []
+        for k, leaf in enumerate(call.leaves):
+            output = Output(number, k)
+            is_written = output in self._stage.trace.written
+            if not isinstance(leaf, Shape):
+                leaves.append(leaf)
+            elif output not in self.values:
+                leaves.append(self._stage.placeholder(leaf, self._device, is_written))
+            else:
+                leaves.append(self.values[output].clone() if is_written else self.values[output])
+        self._seed(number, 1)
+        return pytree.tree_unflatten(leaves, call.structure)
+
+    def _seed(self, call: int, side: int) -> None:
+        """Seed torch's generators for a call, and for what the module computes after it."""
+        if self._draws is not None:
+            draws = self._draws
+            seed = seed_from(draws.seed, draws.iteration, *draws.samples, call, side)
+            torch.default_generator.manual_seed(seed)
+            if self._device.type != "cpu":
+                torch.get_device_module(self._device).manual_seed(seed)
+
+    def _other(self, what: str) -> Exception:
+        calls, number = self._calls, self._number
+        expected = f"calls {calls[number].name}" if number < len(calls) else "ends"
+        after = f"after {calls[number - 1].name}" if number else "at first"
+        return refuse(
+            "E853",
+            f"{after} the model {what}; when it was traced, it {expected}",
+            help="the calls of a forward must be the same for every batch: switch off what changes them in the model",
+        )

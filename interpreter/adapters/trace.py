@@ -1,0 +1,313 @@
+"""The trace of a module: which units its forward calls, and from what the arguments of each call are computed.
+
+The module's own forward runs once, on fake tensors, which have shapes and no memory. Every tensor in it is known by the
+things that it was computed from: outputs of calls, parameters, and fields of the batch. What is computed between two calls
+(additions, masks, positions) is no layer: each stage that needs it computes it again. So a stage needs exactly the outputs
+of earlier calls that its own calls, or those of later stages, were computed from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.interpreter.adapters.intercept import Forward, Intercepted
+from chimerac.interpreter.runtime.model import Values
+
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, type)
+
+
+class Output(NamedTuple):
+    """A tensor that a call returns: the number of the call, and its place among the leaves of what it returns."""
+
+    call: int
+    leaf: int
+
+
+class Weight(NamedTuple):
+    """A parameter or buffer of the module."""
+
+    name: str
+
+
+class Field(NamedTuple):
+    """A tensor of the batch."""
+
+    name: str
+
+
+class Inside(NamedTuple):
+    """A tensor that a call made and did not return, or an argument that it changed in place."""
+
+    call: int
+
+
+Sources = frozenset[Output | Weight | Field | Inside]
+_NOTHING: Sources = frozenset()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a tensor, and whether it has a gradient."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    gradient: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a unit.
+
+    name: the path of the unit, with the number of the call where it is called several times. structure, leaves: what the call
+    returns, with the shape of a tensor, or the value of something else. sources: what its arguments are computed from.
+    weights: the names of the parameters that its arguments or the unit use, wherever they are in the module.
+    """
+
+    unit: str
+    name: str
+    structure: pytree.TreeSpec
+    leaves: tuple[Shape | Any, ...]
+    sources: Sources
+    weights: frozenset[str]
+
+    @property
+    def fields(self) -> set[str]:
+        """Return the names of the fields that its arguments are computed from."""
+        return {source.name for source in self.sources if isinstance(source, Field)}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All calls of a forward, in order.
+
+    result: what the model's output is computed from. written: the outputs of calls that are changed in place afterwards.
+    draws: whether the forward draws random numbers in training.
+    """
+
+    calls: tuple[Call, ...]
+    result: Sources
+    written: frozenset[Output]
+    draws: bool
+
+    def crossing(self, cut: int) -> tuple[Output, ...]:
+        """Return the outputs of the calls before a cut that the calls from the cut on need. cut: the number of a call."""
+        later = self.readers(range(cut, len(self.calls)))
+        return tuple(sorted({s for sources in later for s in sources if isinstance(s, Output) and s.call < cut}))
+
+    def shape(self, output: Output) -> Shape:
+        """Return the shape of an output of a call."""
+        shape: Shape = self.calls[output.call].leaves[output.leaf]
+        return shape
+
+    def readers(self, calls: range) -> list[Sources]:
+        """Return what each of these calls is computed from, and with the last one the model's output too."""
+        found = [self.calls[k].sources for k in calls]
+        return [*found, self.result] if calls.stop == len(self.calls) else found
+
+
+def trace(
+    intercepted: Intercepted, mode: FakeTensorMode, fields: Mapping[str, Tensor], select: Callable[[Any], Values]
+) -> Trace:
+    """Return the trace of a module.
+
+    intercepted: a module whose parameters and buffers are fake tensors of the mode. fields: its keyword arguments, real or
+    fake, with the shapes of a micro-batch. select: from what the module returns, the tensors that the loss is computed from.
+
+    Raises ChimeraError E852, which names the call, for a module that cannot be cut: it decides by the values of tensors, or
+    passes tensors from one call to another in a way that is not seen.
+    """
+    name, sources = type(intercepted.module).__name__, _Tracking(intercepted.module)
+    run = _TracingRun(sources)
+    intercepted.module.train()
+    try:
+        with mode:
+            arguments = {field: torch.empty(t.shape, dtype=t.dtype, device=t.device) for field, t in fields.items()}
+            for field, t in arguments.items():
+                sources.mark(t, Field(field))
+            with sources, intercepted.running(run) as module:
+                outputs = select(module(**arguments))
+            result = sources.of(outputs)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        help = "switch off the option of the model that does this; the calls of a forward must be the same for every batch"
+        raise refuse("E852", f"{name} decides by the values of a tensor {run.place}: {error}", help=help) from error
+    except ChimeraError:
+        raise
+    except Exception as error:  # whatever the model's own code raises
+        message = f"the forward of {name} fails {run.place}: {type(error).__name__}: {error}"
+        raise refuse("E852", message, help=f"its arguments were {', '.join(fields)}: give those that it needs") from error
+    if not run.calls:
+        raise refuse("E852", f"the forward of {name} calls none of its layers", help="name other layers")
+    run.check(result, "the output of the model")
+    return Trace(tuple(run.calls), result, frozenset(sources.written), sources.draws)
+
+
+class _TracingRun:
+    """A forward in which all units run, on fake tensors."""
+
+    def __init__(self, tracking: _Tracking) -> None:
+        self.calls: list[Call] = []
+        self._tracking, self._names = tracking, dict[str, int]()
+        self._inside: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Return where the forward is, in words."""
+        if self._inside is not None:
+            return f"in the call of {self._inside}"
+        return f"after the call of {self.calls[-1].name}" if self.calls else "before the first call of a layer"
+
+    def call(self, unit: str, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the unit, and note what its call needs and returns."""
+        if self._inside is not None:  # a unit that another one calls is part of it
+            return forward(*args, **kwargs)
+        number, tracking = len(self.calls), self._tracking
+        self._names[unit] = self._names.get(unit, 0) + 1
+        name = unit if self._names[unit] == 1 else f"{unit} ({self._names[unit]})"
+        sources = tracking.of(pytree.tree_leaves((args, kwargs)))
+        self.check(sources, f"the call of {name}")
+        self._inside = name
+        tracking.enter(number)
+        result = forward(*args, **kwargs)
+        used = tracking.leave()
+        self._inside = None
+        leaves, structure = flatten(result)
+        # Each tensor gets memory of its own, by which it is known: a unit may return its argument.
+        leaves = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
+        for k, t in enumerate(leaves):
+            if isinstance(t, Tensor):
+                tracking.mark(t, Output(number, k))
+            elif not isinstance(t, _CONSTANTS) and not callable(t):
+                raise refuse(
+                    "E852",
+                    f"the call of {name} returns a {type(t).__name__}, which is neither a tensor nor a number or text",
+                    help="tensors may be in tuples, lists, dictionaries and dataclasses; switch off caches and the like",
+                )
+        weights = used | {s.name for s in sources if isinstance(s, Weight)}
+        self.calls.append(Call(unit, name, structure, tuple(map(_shape_of, leaves)), sources, frozenset(weights)))
+        return pytree.tree_unflatten(leaves, structure)
+
+    def check(self, sources: Sources, reader: str) -> None:
+        """Raise ChimeraError E852 if something depends on a tensor that a call kept to itself."""
+        for source in sources:
+            if isinstance(source, Inside):
+                owner = self.calls[source.call].name
+                raise refuse(
+                    "E852",
+                    f"{reader} uses a tensor that the call of {owner} made or changed and did not return",
+                    help="make it one of the outputs of that call, or list a module that contains both calls as one layer",
+                )
+
+
+class _Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Knows of every tensor what it was computed from. Tensors that share memory have the same sources.
+
+    written: outputs of calls that something changes in place; draws: whether a random operation has run.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.written: set[Output] = set()
+        self.draws = False
+        self._sources: dict[int, Sources] = {}
+        self._storages: list[Any] = []  # kept alive, so that no other gets the same number
+        self._weights: dict[int, str] = {}
+        self._outputs: dict[int, Output] = {}
+        self._call: int | None = None
+        self._used: set[str] = set()
+        for name, t in [*module.named_parameters(), *module.named_buffers()]:
+            self._weights[_storage(t)] = name
+            self.mark(t, Weight(name))
+
+    def of(self, values: Iterable[Any]) -> Sources:
+        """Return the sources of tensors; other values have none."""
+        found = [self._sources.get(_storage(t), _NOTHING) for t in values if isinstance(t, Tensor)]
+        return _NOTHING.union(*found)
+
+    def mark(self, t: Tensor, source: Output | Weight | Field) -> None:
+        """Make this the only source of a tensor."""
+        self._add(t, frozenset([source]), replace=True)
+        if isinstance(source, Output):
+            self._outputs[_storage(t)] = source
+
+    def enter(self, call: int) -> None:
+        """Begin a call: what it makes is inside it until it is returned."""
+        self._call, self._used = call, set()
+
+    def leave(self) -> set[str]:
+        """End a call and return the names of the parameters that it has used."""
+        self._call = None
+        return self._used
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given = pytree.tree_leaves((args, kwargs))
+        read = self.of(given)
+        self.draws = self.draws or _draws(func, args, kwargs)
+        if self._call is not None:
+            self._used |= {self._weights[_storage(t)] for t in given if isinstance(t, Tensor) and _storage(t) in self._weights}
+            read = frozenset([Inside(self._call)])
+        for t in _written(func, args, kwargs):
+            if _storage(t) not in self._weights:
+                self.written |= {self._outputs[_storage(t)]} if _storage(t) in self._outputs else set()
+                self._add(t, read)
+        for t in pytree.tree_leaves(result):
+            if isinstance(t, Tensor) and (_storage(t) not in self._sources or self._call is None):
+                self._add(t, read)
+        return result
+
+    def _add(self, t: Tensor, sources: Sources, replace: bool = False) -> None:
+        key = _storage(t)
+        if key not in self._sources:
+            self._storages.append(t.untyped_storage())
+        self._sources[key] = sources if replace else self._sources.get(key, _NOTHING) | sources
+
+
+def flatten(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """Return the leaves and the structure of what a call returns: tuples, lists, dictionaries and dataclasses."""
+    leaves, structure = pytree.tree_flatten(value)
+    others = {type(x) for x in leaves if dataclasses.is_dataclass(x) and not isinstance(x, type)}
+    if not others:
+        return leaves, structure
+    for kind in others:
+        pytree.register_dataclass(kind)
+    return flatten(value)
+
+
+def _shape_of(leaf: Any) -> Shape | Any:
+    return Shape(tuple(leaf.shape), leaf.dtype, leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+
+def _storage(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors that an operation changes in place."""
+    found = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = kwargs.get(argument.name, args[place] if place < len(args) else None)
+            found += [t for t in pytree.tree_leaves(value) if isinstance(t, Tensor)]
+    return found
+
+
+def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an operation draws random numbers. Dropout with a probability of zero does not."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    probability = given.get("dropout_p", 0.0 if "dropout_p" in names else given.get("p", 1.0))
+    return probability != 0.0

@@ -1,0 +1,61 @@
+"""Models that torch's tracer has cut: a Pipe of torch.distributed.pipelining becomes a model for `Pipeline`.
+
+    pipe = torch.distributed.pipelining.pipeline(module, (tokens,), split_spec={"blocks.2": SplitPoint.BEGINNING})
+    model = traced(module, pipe, {"tokens": tokens}, loss=F.cross_entropy)
+
+torch.export captures the whole computation as one graph, so a cut may be anywhere in it, also inside a module. It takes the
+module as it is in training: an evaluation keeps its dropout and the statistics of batches. Modules that torch.export cannot
+capture are cut with `cut`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.pipelining import Pipe
+
+from chimerac.interpreter.adapters.model import CallModel, Loss, cut
+from chimerac.interpreter.runtime.model import Fields, Values
+
+
+def traced(
+    module: nn.Module,
+    pipe: Pipe,
+    fields: Fields,
+    *,
+    loss: Loss,
+    targets: Tensor | Sequence[Tensor] | None = None,
+    select: Callable[[Any], Values] | None = None,
+    name: str | None = None,
+) -> CallModel:
+    """Return the model of a Pipe. Its layers are the stages of the Pipe, of which a schedule's stage may have several.
+
+    module: the one that was traced; the stages have its parameters, under its names, and the ties between them. fields: the
+    arguments of its forward by name, of one micro-batch, as they were given to the tracer. The other arguments are those of
+    `cut`.
+
+    Raises TypeError for something else than a Pipe, ChimeraError E852 where the fields are not the arguments of the module.
+    """
+    if not isinstance(pipe, Pipe):
+        raise TypeError(f"traced takes what torch.distributed.pipelining.pipeline returns, not a {type(pipe).__name__}")
+    graph = _with_parameters(pipe.split_gm, module)
+    stages = [path for path, _ in graph.named_children()]
+    model = cut(graph, fields, loss=loss, targets=targets, layers=stages, select=select, name=name or type(module).__name__)
+    return replace(model, names=dict.fromkeys(stages, ""))
+
+
+def _with_parameters(stages: nn.Module, module: nn.Module) -> nn.Module:
+    """Return a copy of the traced stages that has the parameters of the module.
+
+    The tracer gives every stage that reads a parameter a copy of its own, under the name of the original.
+    """
+    found = copy.deepcopy(stages, {id(t): t for t in (*stages.parameters(), *stages.buffers())})
+    for stage in found.children():
+        for name, _ in list(stage.named_parameters(remove_duplicate=False)):
+            path, _, leaf = name.rpartition(".")
+            stage.get_submodule(path).register_parameter(leaf, module.get_parameter(name))
+    return found

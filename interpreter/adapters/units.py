@@ -1,0 +1,90 @@
+"""The units of a module: the submodules whose calls become the layers of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+
+_LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
+    """Return the paths of the layers that the user names, or without names of the elements of the outermost lists.
+
+    names: paths of lists of layers, such as encoder.layer, or of single modules; a * stands for one part of a path. The
+    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements.
+
+    Raises ChimeraError E851 for a name that the module does not have, and where there is no list.
+    """
+    modules = dict(module.named_modules())
+    if not names:
+        return _found_layers(module, modules)
+    layers: dict[str, None] = {}
+    for name in names:
+        matching = [path for path in modules if path and _matches(path, name)]
+        if not matching:
+            lists = [path for path, m in modules.items() if path and isinstance(m, _LISTS) and len(m)]
+            message = f"{type(module).__name__} has no module '{name}'"
+            raise refuse("E851", message, notes=_shown(lists), help=did_you_mean(name, lists or modules))
+        for path in matching:
+            layers.update(dict.fromkeys(_elements(path, modules[path])))
+    inner = {path for path in layers for other in layers if path.startswith(f"{other}.")}
+    if inner:
+        path = min(inner)
+        raise refuse("E851", f"the layer {path} is inside another layer", help="name either the inner or the outer list")
+    return list(layers)
+
+
+def units_of(module: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
+    """Return the layers, and the largest submodules without a layer that have parameters or persistent buffers, by path."""
+    containers = {path[:k] for path in layers for k, character in enumerate(path) if character == "."} | {""}
+    units: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def visit(path: str, module: nn.Module) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        if path in layers or (path not in containers and module.state_dict(keep_vars=True)):
+            units[path] = module
+        elif path in containers:
+            for name, child in module.named_children():
+                visit(f"{path}.{name}" if path else name, child)
+
+    visit("", module)
+    return units
+
+
+def _found_layers(module: nn.Module, modules: dict[str, nn.Module]) -> list[str]:
+    kinds: tuple[type[nn.Module], ...]
+    for kinds in ((nn.ModuleList,), (nn.Sequential,)):
+        lists = [path for path, m in modules.items() if isinstance(m, kinds) and any(True for _ in m.parameters())]
+        outermost = [path for path in lists if not any(path != other and _is_inside(path, other) for other in lists)]
+        if outermost:
+            return [layer for path in outermost for layer in _elements(path, modules[path])]
+    name = type(module).__name__
+    raise refuse("E851", f"{name} has no list of layers", help="name its layers with --layers, or layers=[...] in Python")
+
+
+def _elements(path: str, module: nn.Module) -> Iterator[str]:
+    if isinstance(module, _LISTS):
+        yield from (f"{path}.{name}" if path else name for name in module._modules)
+    else:
+        yield path
+
+
+def _is_inside(path: str, other: str) -> bool:
+    return not other or path.startswith(f"{other}.")
+
+
+def _matches(path: str, pattern: str) -> bool:
+    parts, patterns = path.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _shown(lists: Sequence[str]) -> tuple[str, ...]:
+    return (f"its lists of modules: {', '.join(lists[:12])}{', ...' if len(lists) > 12 else ''}",) if lists else ()

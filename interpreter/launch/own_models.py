@@ -1,0 +1,135 @@
+"""Models that a user brings to a run: a function of a Python file, or a Hugging Face model of this machine.
+
+    --model FILE.py:function       the function returns a torch.nn.Module that reads tokens (b, L) and returns logits
+    --model hf:config.json         initial weights
+    --model hf:FOLDER              with the weights of its safetensors
+
+What needs torch is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+from chimerac.interpreter.launch.settings import RunSettings
+
+if TYPE_CHECKING:
+    from chimerac.interpreter.runtime.model import Model
+    from chimerac.interpreter.training.data import Data
+    from chimerac.interpreter.training.text import Text
+
+HUGGING_FACE = "hf:"
+BYTES = 256
+
+
+def is_own(name: str | None) -> bool:
+    """Return whether this is the name of a user's model, not of a preset."""
+    return name is not None and (name.startswith(HUGGING_FACE) or ".py:" in name)
+
+
+def check_own(name: str) -> None:
+    """Check, without torch, that the file of a model is there. Raises ChimeraError: E801, E850, E854."""
+    if name.startswith(HUGGING_FACE):
+        if importlib.util.find_spec("transformers") is None:
+            message = f"--model {name} needs the package transformers, which is not installed"
+            raise refuse("E850", message, help="pip install 'chimerac[huggingface]'")
+        path = Path(name.removeprefix(HUGGING_FACE))
+        if not path.exists():
+            help = "give the config.json of a model, or a folder that save_pretrained wrote; nothing is downloaded"
+            raise refuse("E854", f"--model {name}: {path} does not exist", help=help)
+        return
+    path, function = _file_of(name)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, ValueError, SyntaxError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise refuse("E801", f"--model {name}: cannot read {path}: {reason}") from None
+    known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    known += [t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
+    if function not in known:
+        raise refuse("E801", f"--model {name}: {path} has no function {function}", help=did_you_mean(function, known))
+
+
+def own_model(settings: RunSettings, samples: int) -> Model:
+    """Return a user's model for micro-batches of so many samples.
+
+    Raises ChimeraError: E801 for a function that does not return a module, E850 to E855 as `huggingface` and `cut`.
+    """
+    import torch  # 2 s
+
+    from chimerac.interpreter.adapters.losses import LOSSES
+
+    assert settings.model is not None
+    loss, layers = LOSSES[settings.loss or "cross-entropy"], tuple((settings.layers or "").replace(",", " ").split())
+    if settings.model.startswith(HUGGING_FACE):
+        from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
+
+        source = settings.model.removeprefix(HUGGING_FACE)
+        config = configuration(source)
+        model_class = class_of(config, settings.head)
+        vocabulary = getattr(config.get_text_config(), "vocab_size", None)
+        fields = example_fields(config, model_class, samples, settings.seq_len)
+        if "input_ids" in fields and vocabulary is not None and vocabulary < BYTES:
+            message = f"{source} has a vocabulary of {vocabulary} tokens, and the tokens of a text are its {BYTES} bytes"
+            raise refuse("E854", message, help=f"set vocab_size in the configuration to {BYTES} or more")
+        if "decoder_input_ids" in fields:
+            fields = {name: t[:, : settings.seq_len // 2] for name, t in fields.items()}
+        targets = next(iter(fields.values())) if "input_ids" in fields else torch.zeros(samples, dtype=torch.int64)
+        return huggingface(source, fields, loss=loss, targets=targets, head=settings.head, layers=layers)
+    return _from_file(settings.model, samples, settings.seq_len, loss, layers)
+
+
+def own_data(settings: RunSettings, model: Model, text: Callable[[], Text]) -> Data:
+    """Return the data of a user's model: images if it reads pixels, otherwise a text, as its fields need it.
+
+    Raises ChimeraError: E802 no data that fits, E803 a text that is too short.
+    """
+    from chimerac.interpreter.training.data import text_data
+    from chimerac.interpreter.training.fields import Continued, Masked, Named, named
+    from chimerac.interpreter.training.images import image_data
+
+    fields = model.example(1).fields
+    name, first = next(iter(fields.items()))
+    if first.is_floating_point():
+        if settings.data is not None:
+            help = "leave out --data, or train the model with Pipeline in a loop of your own"
+            raise refuse("E802", f"--data {settings.data} is text, and {model.name} reads images", help=help)
+        return named(image_data(first.shape[-1], first.shape[1], settings.seed), Named, name)
+    kind = Continued if "decoder_input_ids" in fields else Masked if model.name.endswith("MaskedLM") else Named
+    return named(text_data(text(), settings.seq_len, settings.seed), kind, name)
+
+
+def _from_file(name: str, samples: int, length: int, loss: Any, layers: tuple[str, ...]) -> Model:
+    """Return the model that a function of a file builds."""
+    import torch
+    from torch import nn
+
+    from chimerac.interpreter.adapters.model import cut
+    from chimerac.interpreter.runtime.model import Model
+
+    path, function = _file_of(name)
+    spec = importlib.util.spec_from_file_location(f"chimerac_model_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    build = getattr(module, function)
+    built = build()
+    if isinstance(built, Model):
+        return built
+    if not isinstance(built, nn.Module):
+        message = f"--model {name}: {function}() returns a {type(built).__name__}, neither a torch.nn.Module nor a Model"
+        raise refuse("E801", message, help="return the module, or what chimerac.interpreter.adapters.model.cut returns")
+    field = next(iter(inspect.signature(built.forward).parameters))
+    tokens = torch.zeros(samples, length, dtype=torch.int64)
+    return cut(build, {field: tokens}, loss=loss, targets=tokens, layers=layers, name=name)
+
+
+def _file_of(name: str) -> tuple[Path, str]:
+    file, _, function = name.rpartition(":")
+    return Path(file), function

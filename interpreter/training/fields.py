@@ -1,0 +1,98 @@
+"""Samples for models that read named fields: the tokens or images of another source under these names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chimerac.interpreter.runtime.batch import Samples
+from chimerac.interpreter.runtime.model import IGNORED, Values
+from chimerac.interpreter.training.data import Data
+
+MASKED = 0.15  # share of the tokens that are targets of a masked language model
+MASK = 0  # the token in their place: the byte that texts do not have
+
+
+@dataclass(frozen=True)
+class Named(Samples):
+    """The samples of a source, whose only input is the field `name`."""
+
+    source: Samples
+    name: str
+
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return no tensors: the model reads fields."""
+        return ()
+
+    def field(self, numbers: Sequence[int], name: str) -> Tensor:
+        """Return the field. Raises KeyError for another name."""
+        return self.source.inputs(numbers)[0] if name == self.name else super().field(numbers, name)
+
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the targets of the source."""
+        return self.source.targets(numbers)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return how many targets of these samples count."""
+        return self.source.valid_targets(numbers)
+
+
+@dataclass(frozen=True)
+class Continued(Named):
+    """For an encoder and a decoder: the encoder reads the first half of a text, and the decoder predicts the second one.
+
+    The decoder reads `decoder`: for each target the token before it. Samples have an even number of tokens.
+    """
+
+    decoder: str = "decoder_input_ids"
+
+    def field(self, numbers: Sequence[int], name: str) -> Tensor:
+        """Return one half of the tokens (b, L / 2)."""
+        tokens = self.source.inputs(numbers)[0]
+        if name == self.decoder:
+            return tokens[:, tokens.shape[1] // 2 :].contiguous()
+        return tokens[:, : tokens.shape[1] // 2].contiguous() if name == self.name else super().field(numbers, name)
+
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the next tokens of the second half (b, L / 2)."""
+        (targets,) = self.source.targets(numbers)
+        return (targets[:, targets.shape[1] // 2 :].contiguous(),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return how many targets these samples have: half of the tokens."""
+        return tuple(count // 2 for count in self.source.valid_targets(numbers))
+
+
+@dataclass(frozen=True)
+class Masked(Named):
+    """For a masked language model: some tokens are replaced by MASK, and these are the targets (Devlin et al. 2019).
+
+    Which ones is a function of the number of the sample alone.
+    """
+
+    def field(self, numbers: Sequence[int], name: str) -> Tensor:
+        """Return the tokens (b, L) with masks."""
+        tokens = super().field(numbers, name)
+        return tokens.masked_fill(self._places(numbers, tokens.shape[1]), MASK)
+
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return the tokens (b, L) that are masked, IGNORED elsewhere."""
+        (tokens,) = self.source.inputs(numbers)
+        return (tokens.masked_fill(~self._places(numbers, tokens.shape[1]), IGNORED),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return how many tokens of these samples are masked."""
+        return (int((self.targets(numbers)[0] != IGNORED).sum()),)
+
+    @staticmethod
+    def _places(numbers: Sequence[int], length: int) -> Tensor:
+        return torch.from_numpy(np.stack([np.random.default_rng(k).random(length) < MASKED for k in numbers]))
+
+
+def named(data: Data, kind: type[Named], name: str) -> Data:
+    """Return data whose samples are read as fields."""
+    return replace(data, train=kind(data.train, name), held_out=kind(data.held_out, name))

@@ -1,0 +1,241 @@
+"""Modules that are cut between the calls of their layers, and those that torch's tracer cuts, against the whole module."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.pipelining import SplitPoint, pipeline
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter import Pipeline
+from chimerac.interpreter.adapters.model import CallModel, cut
+from chimerac.interpreter.adapters.traced import traced
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.own_models import check_own
+from chimerac.interpreter.run import main
+from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, Batch, train, train_plainly
+
+VOCABULARY, WIDTH, LENGTH = 11, 8, 3
+TOKENS = torch.zeros(SAMPLES, LENGTH, dtype=torch.int64)
+
+
+class Block(nn.Module):
+    """Takes and returns several tensors in a dictionary, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.bias = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: Tensor, state: Mapping[str, Tensor], scale: int = 1) -> tuple[Tensor, dict[str, Tensor], int]:
+        y = torch.tanh(self.inner(x)) * scale + state["first"]
+        return y, {"first": state["first"], "sum": state.get("sum", 0) + y}, scale + 1
+
+
+class Skips(nn.Module):
+    """A U-shaped module: skip connections across cuts, parameters of its own, a shared module, a tied weight, a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.down, self.up = nn.ModuleList(Block() for _ in range(2)), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.scale = nn.Parameter(torch.randn(WIDTH))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embed.weight
+        self.unused = nn.Linear(2, 2)
+        self.register_buffer("offset", torch.randn(WIDTH), persistent=False)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        x = first = self.embed(tokens) * mask.unsqueeze(-1) + self.offset
+        skips, state, scale = [], {"first": first}, 1
+        for block in self.down:
+            x, state, scale = block(self.norm(x), state, scale)
+            skips.append(x)
+        x = state["sum"]
+        for layer in self.up:
+            x += skips.pop()  # in place, on the output of a call or on a sum of them
+            x = F.relu(layer(x)) * self.scale
+        return self.head(self.norm(x) + first * scale)
+
+
+def loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def module_loss(module: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    return loss(module(**fields), targets)
+
+
+def batches(iterations: int, mask: bool) -> list[Batch]:
+    shape, found = (SAMPLES * MICRO_BATCHES, LENGTH), list[Batch]()
+    for _ in range(iterations):
+        fields = {"tokens": torch.randint(0, VOCABULARY, shape)} | ({"mask": torch.rand(shape)} if mask else {})
+        found.append((fields, torch.randint(0, VOCABULARY, shape)))
+    return found
+
+
+def skips(**options: Any) -> CallModel:
+    fields = {"tokens": TOKENS, "mask": torch.ones(SAMPLES, LENGTH)}
+    return cut(Skips, fields, loss=loss, targets=TOKENS, **options)
+
+
+def test_skip_connections_shared_modules_and_own_parameters_pass_cuts() -> None:
+    torch.manual_seed(1)
+    given, model = batches(3, mask=True), skips()
+    for schedule, (before, losses) in train(lambda: model, ["chimera", "chimera_zb", "1f1b"], given).items():
+        judge = Skips()
+        expected = dict(judge.named_buffers())["offset"]
+        stage = model.build_stage(range(1, 2), 0)
+        expected.copy_(stage._intercepted.module.offset)
+        assert set(before) == set(judge.state_dict())
+        assert losses == pytest.approx(train_plainly(judge, before, given, module_loss), rel=2e-5), schedule
+
+
+def test_a_stage_has_the_tensors_that_it_needs_and_no_others() -> None:
+    model = skips()
+    names = model.layer_names
+    assert names == ("embed", "norm", "down.0", "norm (2)", "down.1", "up.0", "up.1", "norm (3)", "head")
+    stages = [model.build_stage(range(k, k + 1), 0) for k in range(len(names))]
+    assert [stage.reads for stage in stages[:5]] == [("tokens",), ("mask",), ("mask",), (), ()]
+    assert set(stages[2].parameters_by_name()) == {"down.0.bias", "down.0.inner.weight", "down.0.inner.bias", "scale"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_module_that_exists_is_trained_itself(whole: bool) -> None:
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *(nn.Linear(WIDTH, WIDTH) for _ in range(3)), nn.ReLU(inplace=True))
+    module.append(nn.Linear(WIDTH, VOCABULARY))
+    model = cut(module if whole else lambda: module, {"input": TOKENS}, loss=loss)
+    stage = model.build_stage(range(2, 4), 0)
+    assert [p is q for p, q in zip(stage.parameters(), module[2:4].parameters(), strict=True)] == [True] * 4 or not whole
+
+
+def test_torchs_tracer_cuts_where_the_module_has_no_list_of_layers() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.e, self.a, self.b = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.h, self.scale = nn.Linear(WIDTH, VOCABULARY), nn.Parameter(torch.randn(WIDTH))
+            self.h.weight = self.e.weight
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.e(tokens) * self.scale
+            return self.h(torch.relu(self.b(torch.tanh(self.a(x)))) + x) * self.scale.sum()  # type: ignore[no-any-return]
+
+    torch.manual_seed(3)
+    module = Flat()
+    pipe = pipeline(module, (TOKENS,), split_spec=dict.fromkeys("abh", SplitPoint.BEGINNING))
+    given = batches(2, mask=False)
+
+    def make() -> CallModel:
+        return traced(copy.deepcopy(module), pipe, {"tokens": TOKENS}, loss=loss)
+
+    for before, losses in train(make, ["chimera_zb", "1f1b"], given).values():
+        assert set(before) == set(module.state_dict())
+        assert losses == pytest.approx(train_plainly(copy.deepcopy(module), before, given, module_loss), rel=2e-5)
+
+
+def test_layers_that_the_module_does_not_have_are_refused() -> None:
+    with pytest.raises(ChimeraError, match=r"(?s)E851: Skips has no module 'dawn'.*down, up.*down"):
+        skips(layers=["dawn"])
+    with pytest.raises(ChimeraError, match=r"E851: the layer down.0.inner is inside another layer"):
+        skips(layers=["down", "down.*.inner"])
+    with pytest.raises(ChimeraError, match=r"E851: Linear has no list of layers"):
+        cut(lambda: nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, loss=loss)
+
+
+class Keeping(nn.Linear):
+    """Keeps a tensor that it does not return."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = x * 3
+        return super().forward(x)
+
+
+class Odd(nn.Module):
+    """Breaks one rule."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__()
+        self.rule, self.count = rule, 0
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+        self.layers.append(Keeping())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layers[0](x)
+        if self.rule == "values" and y.sum() > 0:
+            return y
+        y = self.layers[1](y)
+        self.count += 1
+        if self.rule == "calls" and self.count > 1:
+            return y
+        y = self.layers[3](y)
+        return self.layers[2](y + self.layers[3].kept if self.rule == "keeps" else y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("values", r"E852: Odd decides by the values of a tensor after the call of layers\.0"),
+        ("keeps", r"E852: the call of layers\.2 uses a tensor that the call of layers\.3 made or changed and did not return"),
+        ("wrong", r"E852: the forward of Odd fails before the first call of a layer: TypeError.*(?s:.)*its arguments were y"),
+    ],
+)
+def test_a_module_that_cannot_be_cut_is_refused_with_the_call(rule: str, message: str) -> None:
+    with pytest.raises(ChimeraError, match=message):
+        cut(lambda: Odd(rule), {"y" if rule == "wrong" else "x": torch.zeros(1, 2)}, loss=loss)
+
+
+def test_other_calls_than_the_traced_ones_are_refused() -> None:
+    stage = cut(Odd("calls"), {"x": torch.zeros(1, 2)}, loss=loss).build_stage(range(4), 0)
+    stage(x=torch.zeros(1, 2))
+    with pytest.raises(ChimeraError, match=r"E853: after layers\.1 the model ends; when it was traced, it calls layers\.3"):
+        stage(x=torch.zeros(1, 2))
+
+
+def test_a_model_has_its_own_loss() -> None:
+    with pytest.raises(TypeError, match="loss: a Model has its own"):
+        Pipeline(skips(), "chimera", loss=loss, transport=object())  # type: ignore[arg-type]
+
+
+MINE = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(256, 8), nn.Linear(8, 256)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+def none():
+    return 3
+"""
+
+
+def test_a_run_trains_the_function_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    words = ["chimera", "-p", "D=2", "-p", "N=2", "--loopback", "--iterations", "2", "--seq-len", "8", "--model"]
+    monkeypatch.setattr(sys, "argv", ["run.py", *words, f"{path}:Net", "--layers", "blocks"])
+    assert main() == 0
+    assert "gradient difference" in capsys.readouterr().out
+    with pytest.raises(ChimeraError, match=r"(?s)E801.*has no function Nett.*Net"):
+        check_own(parse_options([*words, f"{path}:Nett"]).model or "")
+    with pytest.raises(ChimeraError, match=r"E801.*cannot read .*none\.py: No such file"):
+        check_own(f"{tmp_path}/none.py:Net")

@@ -1,0 +1,206 @@
+"""Hugging Face models from configurations and folders: trained in stages, they have the losses of plain transformers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+transformers = pytest.importorskip("transformers")
+
+from chimerac.chimera_ir.diagnostics import ChimeraError  # noqa: E402
+from chimerac.interpreter.adapters import huggingface as adapter  # noqa: E402
+from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface  # noqa: E402
+from chimerac.interpreter.adapters.model import CallModel  # noqa: E402
+from chimerac.interpreter.runtime.draws import Draws, drawing  # noqa: E402
+from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, train, train_plainly  # noqa: E402
+
+transformers.utils.logging.set_verbosity_error()
+VOCABULARY, LENGTH, CLASSES = 50, 6, 5
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 16,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
+BART = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gpt2": GPT2 | {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
+    "bert": SIZES | NO_DROPOUT,
+    "t5": {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0},
+    "llama": SIZES | {"num_key_value_heads": 1},
+    "opt": SIZES | {"ffn_dim": 32, "word_embed_proj_dim": 16, "dropout": 0.0},
+    "gpt_neox": SIZES,
+    "vit": SIZES | NO_DROPOUT | {"image_size": 8, "patch_size": 4, "num_labels": CLASSES},
+    "bart": BART | {"vocab_size": VOCABULARY, "max_position_embeddings": 16, "dropout": 0.0, "encoder_ffn_dim": 32},
+    "swin": {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4,
+             "num_labels": CLASSES, "drop_path_rate": 0.0},
+    "mixtral": SIZES | {"num_key_value_heads": 1, "num_local_experts": 2, "head_dim": 8},
+    "albert": SIZES | NO_DROPOUT | {"embedding_size": 8, "classifier_dropout_prob": 0.0},
+}  # fmt: skip
+LAYERS = {
+    "opt": ["model.decoder.layers"],
+    "gpt_neox": ["gpt_neox.layers"],
+    "vit": ["vit.layers"],
+    "bart": ["model.encoder.layers", "model.decoder.layers"],
+    "swin": ["swin.encoder.layers.*.blocks"],
+    "mixtral": ["model.layers"],
+    "albert": ["albert.encoder.albert_layer_groups"],
+}
+
+
+def write_config(folder: Path, kind: str, **more: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": kind} | CONFIGS[kind] | more))
+    return path
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+def plain_loss(module: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    return mean_loss(module(**fields).logits, targets)
+
+
+def random_like(fields: Mapping[str, Tensor], count: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Return tensors like the fields of a micro-batch for `count` samples, and targets."""
+    made = {}
+    for name, t in fields.items():
+        shape = (count, *t.shape[1:])
+        made[name] = torch.rand(shape) if t.is_floating_point() else torch.randint(3, VOCABULARY, shape)
+    first = next(iter(fields.values()))
+    shape = (count,) if first.is_floating_point() else (count, LENGTH)
+    return made, torch.randint(0, CLASSES, shape)
+
+
+def model_of(path: Path, layers: list[str] | None = None, **options: Any) -> CallModel:
+    config = configuration(path)
+    fields = example_fields(config, class_of(config, options.get("head")), SAMPLES, LENGTH)
+    _, targets = random_like(fields, SAMPLES)
+    return huggingface(path, fields, loss=mean_loss, targets=targets, layers=layers or [], **options)
+
+
+def check(path: Path, schedules: list[str], layers: list[str] | None = None, iterations: int = 3) -> None:
+    """Check that the losses under schedules are those of plain transformers."""
+    torch.manual_seed(3)
+    model, config = model_of(path, layers), configuration(path)
+    batches = [random_like(model.example(1).fields, SAMPLES * MICRO_BATCHES) for _ in range(iterations)]
+    for schedule, (before, losses) in train(lambda: model, schedules, batches).items():
+        judge = class_of(config)(config).train()
+        expected = train_plainly(judge, before, batches, plain_loss)
+        assert losses == pytest.approx(expected, rel=2e-5), schedule
+        assert losses[0] != losses[-1]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "llama"])
+def test_the_losses_are_those_of_plain_transformers_under_every_schedule(kind: str, tmp_path: Path) -> None:
+    check(write_config(tmp_path, kind), ["chimera", "chimera_zb", "1f1b"])
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_an_architecture_needs_no_more_than_the_names_of_its_lists_of_layers(kind: str, tmp_path: Path) -> None:
+    check(write_config(tmp_path, kind), ["chimera_zb"], LAYERS[kind], iterations=2)
+
+
+def test_eager_attention(tmp_path: Path) -> None:
+    model = model_of(write_config(tmp_path, "llama"), attn_implementation="eager")
+    assert model.build_stage(range(1, 2), 0)._intercepted.module.config._attn_implementation == "eager"  # type: ignore[attr-defined]
+
+
+def outputs(model: CallModel, cuts: list[int], fields: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Return the outputs of the model in training, cut here."""
+    ends, values = [0, *cuts, len(model.layer_names)], ()
+    with drawing(Draws(0, 0, tuple(range(SAMPLES)))):
+        for start, stop in pairwise(ends):
+            stage = model.build_stage(range(start, stop), seed=0)
+            values = stage(*values, **{name: fields[name] for name in stage.reads})
+    return values
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bart", "swin"])
+def test_initial_weights_and_dropout_do_not_depend_on_the_cuts(kind: str, tmp_path: Path) -> None:
+    dropout = {"gpt2": {"resid_pdrop": 0.3, "embd_pdrop": 0.3, "attn_pdrop": 0.3}, "bart": {"dropout": 0.3},
+               "swin": {"drop_path_rate": 0.5}}  # fmt: skip
+    model = model_of(write_config(tmp_path, kind, **dropout[kind]))
+    fields, _ = random_like(model.example(1).fields, SAMPLES)
+    (whole,) = outputs(model, [], fields)
+    for cuts in [[1], [2], list(range(1, len(model.layer_names)))]:
+        (found,) = outputs(model, cuts, fields)
+        assert found.equal(whole), cuts
+    assert not outputs(model_of(write_config(tmp_path, kind)), [], fields)[0].equal(whole), "no dropout"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral", "bert"])
+def test_each_stage_reads_its_own_weights_and_no_rank_has_the_whole_model(kind: str, tmp_path: Path) -> None:
+    config = configuration(write_config(tmp_path, kind))
+    judge = class_of(config)(config)
+    judge.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    model = model_of(tmp_path)
+    expected, total, found = judge.state_dict(), sum(p.numel() for p in judge.parameters()), set()
+    for start in range(0, len(model.layer_names), 2):
+        stage = model.build_stage(range(start, min(start + 2, len(model.layer_names))), seed=1)
+        for name, p in stage.parameters_by_name().items():
+            assert p.equal(expected[name]), name
+            found.add(name)
+        in_memory = [p for p in stage._intercepted.module.parameters() if not p.is_meta]  # type: ignore[attr-defined]
+        assert {id(p) for p in in_memory} == {id(p) for p in stage.parameters()}
+        assert sum(p.numel() for p in in_memory) < 0.7 * total
+    assert {id(expected[n]) for n in found} >= {id(expected[n]) for n, _ in judge.named_parameters()}
+
+
+def test_a_base_model_is_read_into_one_with_a_head(tmp_path: Path) -> None:
+    config = configuration(write_config(tmp_path, "bert"))
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ChimeraError, match=r"E855.*tensors of the model are missing: cls\.predictions"):
+        model_of(tmp_path, head="BertForMaskedLM")
+    model = model_of(tmp_path, head="BertForMaskedLM", new=["cls.*"], unused=["pooler.*"])
+    assert "bert.encoder.layer.0" in model.layer_names
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    config = configuration(write_config(tmp_path, "llama"))
+    class_of(config)(config).save_pretrained(tmp_path)
+    write_config(tmp_path, "llama", intermediate_size=40)
+    with pytest.raises(ChimeraError, match=r"E855.*has the shape \[32, 16\], and in the model \[40, 16\]"):
+        model_of(tmp_path)
+    write_config(tmp_path, "llama", num_hidden_layers=1)
+    with pytest.raises(ChimeraError, match=r"E855.*not in the model: model\.layers\.1"):
+        model_of(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ChimeraError, match=r"E855.*is a pickle"):
+        model_of(tmp_path)
+
+
+def test_wrong_configurations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ChimeraError, match=r"E854.*cannot read the configuration"):
+        configuration(tmp_path)
+    path = write_config(tmp_path, "llama")
+    path.write_text('{"model_type": "lama"}')
+    with pytest.raises(ChimeraError, match=r"(?s)E854.*'lama' is unknown.*llama"):
+        configuration(path)
+    with pytest.raises(ChimeraError, match=r"E854.*has no model LlamaForNothing"):
+        class_of(configuration(write_config(tmp_path, "llama")), "LlamaForNothing")
+    with pytest.raises(ChimeraError, match=r"E851.*has no module 'model.layer'"):
+        model_of(write_config(tmp_path, "llama"), ["model.layer"])
+
+    def missing() -> Any:
+        raise ImportError("No module named 'transformers'")
+
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ChimeraError, match=r"(?s)E850.*pip install 'chimerac\[huggingface\]'"):
+        adapter.configuration(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -42,8 +43,8 @@ class Progress:
         self._drawn_s, self._width = 0.0, 0
         self._seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
 
-    def left(self, rest: Iterable[Run]) -> str:
-        """Return in words how long the rest will take, from the runs that have ended.
+    def left(self, rest: Iterable[Run], elapsed_s: float = 0.0) -> str:
+        """Return in words how long the rest will take, from the runs that have ended. elapsed_s: of the first of the rest.
 
         A run takes as long as those with as many ranks; if there are none, its time is proportional to the number of ranks.
         """
@@ -54,9 +55,10 @@ class Progress:
             by_ranks.setdefault(ranks, []).append(seconds)
         per_rank = sum(seconds for _, seconds in self._seconds) / sum(ranks for ranks, _ in self._seconds)
         total = 0.0
-        for run in rest:
+        for number, run in enumerate(rest):
             same = by_ranks.get(run.ranks)
-            total += sum(same) / len(same) if same else per_rank * run.ranks
+            seconds = sum(same) / len(same) if same else per_rank * run.ranks
+            total += seconds if number else max(0.0, seconds - elapsed_s)
         return f"about {duration(total)} left" if total else ""
 
     def draw(self, run: Run, state: str, since: float, rest: Sequence[Run]) -> None:
@@ -65,8 +67,8 @@ class Progress:
         if not self.is_terminal or now - self._drawn_s < DRAW_S:
             return
         self._drawn_s = now
-        text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {self.left([run, *rest])}".rstrip()
-        self._write(text, "")
+        text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {self.left([run, *rest], now - since)}"
+        self._write(text.rstrip()[: shutil.get_terminal_size().columns - 1], "")  # a line that wraps could not be erased
 
     def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
         """Print the line about a run that has ended."""

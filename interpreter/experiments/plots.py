@@ -75,7 +75,8 @@ def plot(compared: Compared, figure: str) -> Plot:
         out = StringIO()
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     groups = ", ".join(group for group in compared.groups if group)
-    description = f"{FIGURES[figure].title} by {compared.compare.x}" + (f" of {groups}" if groups else "")
+    by = ", ".join(compared.compare.groups)
+    description = f"{FIGURES[figure].title} by {compared.compare.x}" + (f", for {by}: {groups}" if groups else "")
     svg = out.getvalue()
     return Plot(svg[svg.index("<svg") :], description)
 
@@ -156,7 +157,8 @@ def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
     return has_prediction
 
 
-def _ends(points: Sequence[Point], scale: float) -> tuple[list[float], list[float]]:
-    """Return how far the spread reaches below and above the values."""
+def _ends(points: Sequence[Point], scale: float) -> tuple[list[float], list[float]] | None:
+    """Return how far the spread reaches below and above the values; None if there is no spread."""
     below = [scale * max(0.0, p.value - p.low) for p in points]
-    return below, [scale * max(0.0, p.high - p.value) for p in points]
+    above = [scale * max(0.0, p.high - p.value) for p in points]
+    return (below, above) if any(below) or any(above) else None

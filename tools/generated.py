@@ -15,13 +15,15 @@ from chimerac.compiler.explain.entries import Entry, hundreds
 from chimerac.compiler.explain.page import correction, shortened, transcript
 from chimerac.compiler.library import entries
 from chimerac.compiler.syntax.grammar import keywords
+from chimerac.interpreter.experiments.figures import FIGURES
+from chimerac.interpreter.experiments.file import find, read_experiment, shipped
 from chimerac.interpreter.launch.options import option_names
 from chimerac.interpreter.launch.settings import RunSettings
 from tools.claims import table
 from tools.console import ROOT, in_checkout
 from tools.imports import diagram
 
-PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter")
+PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter", "experiments")
 
 
 def modules(_: str) -> str:
@@ -128,11 +130,30 @@ def _explained(e: Entry) -> str:
     return f"### {_heading(e)}\n\n{why}\n\n{example}{output}\n\n{corrected}\n\n```diff\n{correction(e)}```\n"
 
 
+def experiments(_: str) -> str:
+    """Return the table of the experiments that come with the project."""
+    rows = ["\n| name | what it compares | runs | stages |", "|---|---|---|---|"]
+    for name in shipped():
+        experiment = read_experiment(find(name))
+        is_timed = any("timed" in run.settings for run in experiment.runs)
+        count = len(experiment.runs) * experiment.repetitions
+        rows.append(f"| {name} | {experiment.title} | {count} | {'timed' if is_timed else 'real'} |")
+    return "\n".join([*rows, "", ""])
+
+
+def run_figures(_: str) -> str:
+    """Return the table of the figures of a run that a report can show."""
+    rows = (f"| `{name}` | {figure.title} | {'yes' if figure.predicted else ''} |" for name, figure in FIGURES.items())
+    return "\n".join(["\n| figure | in a report | predicted too |", "|---|---|---|", *rows, "", ""])
+
+
 GENERATED: dict[str, Callable[[str], str]] = {
     "modules": modules,
     "options": options,
     "imports": diagram,
     "examples": examples,
+    "experiments": experiments,
+    "run_figures": run_figures,
     "library": library,
     "table": table,
     "words": words,

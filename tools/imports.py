@@ -12,7 +12,7 @@ import networkx as nx
 
 ROOT = Path(__file__).resolve().parent.parent
 ENTRY = "chimerac.__main__"  # the command; it is not in the diagram
-PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules")
+PACKAGES = ("chimera_ir", "compiler", "models", "interpreter", "schedules", "experiments")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def config_values(path: Path) -> dict[str, Any]:
     except ChimeraError as error:
         raise ValueError(f"argument --config: {error.diagnostics[0].message}") from None
     values: dict[str, Any] = {}
-    for key, value in _mapping(path, text).items():
+    for key, value in mapping_of(path, text).items():
         name = key.replace("-", "_") if isinstance(key, str) else ""
         if name not in types():
             near = did_you_mean(name, types())
@@ -72,13 +72,13 @@ def convert(name: str, value: Any, strict: bool) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f"{part}: " if isinstance(part, str) else f"value {part + 1}: " for part in first["loc"])
-        raise ValueError(f"{place}expected {_expected(first)}, found {_short(first['input'])}") from None
+        raise ValueError(f"{place}expected {expected(first)}, found {short(first['input'])}") from None
     except (TypeError, ValueError, RecursionError):  # a date, or a list that contains itself
-        raise ValueError(f"a value of this kind is not allowed: {_short(value)}") from None
+        raise ValueError(f"a value of this kind is not allowed: {short(value)}") from None
     return tuple(converted.items()) if name == "parameters" else converted
 
 
-def _expected(error: Any) -> str:
+def expected(error: Any) -> str:
     """Return in words what pydantic expected. error: one of pydantic's."""
     limits = error.get("ctx", {})
     match error["type"].split("_"):
@@ -128,7 +128,7 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def _mapping(path: Path, text: str) -> Mapping[Any, Any]:
+def mapping_of(path: Path, text: str) -> Mapping[Any, Any]:
     """Return the keys and values of a YAML text. Raises ValueError if it is not a mapping."""
     # ruamel.yaml takes 0.05 s to import, which only a run with a config file needs.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -143,7 +143,7 @@ def _mapping(path: Path, text: str) -> Mapping[Any, Any]:
     if content is None:  # an empty file
         return {}
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected lines of the form 'key: value', found {_short(content)}")
+        raise ValueError(f"{path}: expected lines of the form 'key: value', found {short(content)}")
     return content
 
 
@@ -156,6 +156,6 @@ def _yaml() -> Any:
     return yaml
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

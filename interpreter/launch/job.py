@@ -87,6 +87,32 @@ def products(plan: Plan, model: PartitionedModel) -> list[Product]:
     ]
 
 
+def log_header(plan: Plan, settings: RunSettings) -> dict[str, object]:
+    """Return the fields that the first line of every log has: the settings and the sizes of the program."""
+    header = plan.program.header
+    return {
+        "settings": as_mapping(settings),
+        "schedule": header.schedule,
+        "parameters": dict(header.parameters),
+        "digest": plan.program.digest,
+        "ranks": plan.program.world,
+        "stages": header.stages,
+        "micro_batches": header.micro_batches,
+        "torch": torch.__version__,
+    }
+
+
+def log_figures(measured: MeasuredTimes) -> dict[str, object]:
+    """Return the fields that the line of every iteration has: the figures of each rank."""
+    return {
+        "peak_memory_bytes": measured.peak_memory_bytes,
+        "bubble": [round(bubble, 4) for bubble in measured.bubbles],
+        "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
+        "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
+        "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
+    }
+
+
 class TrainingJob:
     """A training run, the same for every rank. ranks_here: how many ranks this machine has."""
 
@@ -130,20 +156,9 @@ class TrainingJob:
 
     def _log_header(self) -> dict[str, object]:
         """Return the fields of the first line of the log: the settings and sizes of the run."""
-        header, model = self.plan.program.header, self.model.description
-        return {
-            "settings": as_mapping(self.settings),
-            "schedule": header.schedule,
-            "parameters": dict(header.parameters),
-            "digest": self.plan.program.digest,
-            "ranks": self.plan.program.world,
-            "stages": header.stages,
-            "micro_batches": header.micro_batches,
-            "model": model.name,
-            "model_parameters": model.parameters,
-            "data": self.data.identity,
-            "torch": torch.__version__,
-        }
+        model = self.model.description
+        about_model = {"model": model.name, "model_parameters": model.parameters, "data": self.data.identity}
+        return {**log_header(self.plan, self.settings), **about_model}
 
     def _print_header(self, record: Record) -> None:
         h, d = self.plan.program.header, self.model.description
@@ -236,11 +251,7 @@ class Training:
             "rate": result.rate,
             "tokens_per_second": self.tokens / taken_s,
             "iteration_s": taken_s,
-            "peak_memory_bytes": measured.peak_memory_bytes,
-            "bubble": [round(bubble, 4) for bubble in measured.bubbles],
-            "value_wait_s": [round(wait, 6) for wait in measured.value_waits_s],
-            "send_wait_s": [round(wait, 6) for wait in measured.send_waits_s],
-            "sum_wait_s": [round(wait, 6) for wait in measured.sum_waits_s],
+            **log_figures(measured),
         }
         if held_out is not None:
             line["held_out_loss"] = held_out

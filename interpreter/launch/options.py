@@ -6,7 +6,7 @@ The value of a setting is that of the command line, otherwise that of the config
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -41,13 +41,19 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
         given = {name: _from_words(name, value) for name, value in given.items()}
         # Of the schedule's parameters, the command line overrides only those that it names.
         given["parameters"] = tuple((dict(values.get("parameters", ())) | dict(given.get("parameters", ()))).items())
-        settings = RunSettings(**values | given)
-        _check_together(settings)
+        settings = settings_of(values | given)
     except ValueError as error:
         parser.error(str(error))
     if prints:
         print(as_yaml(settings), end="")
         parser.exit()
+    return settings
+
+
+def settings_of(values: Mapping[str, Any]) -> RunSettings:
+    """Return the settings with these values, by field. Raises ValueError for options that exclude or need each other."""
+    settings = RunSettings(**values)
+    _check_together(settings)
     return settings
 
 
@@ -132,7 +138,6 @@ def _check_together(settings: RunSettings) -> None:
         (s.loopback and s.transport != "gloo", f"--transport {s.transport} is for ranks in processes, not for --loopback"),
         (s.machine and not s.loopback, "--machine is for --loopback: ranks in processes wait as their transport does"),
         (timed and s.loopback, "--timed needs ranks that sleep at the same time; --loopback runs one at a time"),
-        (timed and s.log_file, "--timed trains nothing and writes no log: leave out --log-file"),
         (timed and s.tensorboard, "--timed trains nothing and has no figures for TensorBoard: leave out --tensorboard"),
         (one_file, "--trace and --log-file are the same file: give one of them another path"),
         (s.split and s.partition, "--split and --partition both fix the layers of each stage: give one of them"),

@@ -15,6 +15,7 @@ from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # of prctl (Linux): the signal that this process gets when its parent ends
 POLL_INTERVAL_S = 1.0  # interval at which a process checks whether its parent has ended, if the system cannot kill it then
+ENDS_WITH_PARENT = "CHIMERAC_ENDS_WITH_PARENT"  # in the environment of a run that ends when the process that started it ends
 CONNECT_S = 5.0  # how long the store of torchrun has to accept a connection
 INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 
@@ -28,6 +29,8 @@ def begin_process() -> None:
         end_with_parent()
     else:
         signal.signal(signal.SIGINT, _end_interrupted)
+        if ENDS_WITH_PARENT in os.environ:
+            end_with_parent()
 
 
 def end_with_parent() -> None:

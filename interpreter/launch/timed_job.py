@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.interpreter.launch.agreement import compare
-from chimerac.interpreter.launch.job import products, training_settings
+from chimerac.interpreter.launch.job import log_figures, log_header, products, training_settings
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings
@@ -36,18 +36,25 @@ class TimedJob:
         """Run, report the times on rank 0, and return the exit code."""
         compare(transport, self.settings, products(self.plan, self.model))
         iterations = training_settings(self.settings).iterations
-        record, h = Record(transport.rank, iterations), self.plan.program.header
+        header = log_header(self.plan, self.settings)
+        record, h = Record(transport.rank, iterations, self.settings.log_file, header), self.plan.program.header
         record.print_text(
             f"{h.schedule}: {self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches; "
             f"timed stages, {self.unit_s * 1000:g} ms for a unit of cost, {iterations} iterations"
         )
-        record.print_text("\n" + self.measure(transport, record).table())
+        try:
+            record.print_text("\n" + self.measure(transport, record).table())
+        finally:
+            record.close()
         return 0
 
     def measure(self, transport: Transport, record: Record) -> Comparison:
         """Run all iterations and return what was predicted and measured; called by all ranks together."""
         trainer = self.trainer(transport)
-        found = [measured_times(trainer, self.sleeper, number) for number in range(trainer.settings.iterations)]
+        found = []
+        for number in range(trainer.settings.iterations):
+            found.append(measured_times(trainer, self.sleeper, number))
+            record.write({"iteration": number + 1, "iteration_s": found[-1].makespan, **log_figures(found[-1])})
         write_trace(trainer.pipeline, self.settings.trace, record)
         return Comparison(self.predicted, median_times(found))
 

@@ -24,7 +24,7 @@ from chimerac.compiler.verify import findings
 from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
 from chimerac.interpreter.runtime.times import IterationTimes
 
-__all__ = ["check_machine", "evaluation_of", "path_of", "predicted_times", "program_for", "with_depth"]
+__all__ = ["check_machine", "evaluation_of", "path_of", "predicted_times", "program_for", "schedule_text", "with_depth"]
 
 Schedule = str | os.PathLike[str] | Program  # a name in the library, a path, a text (it has a line break), or a program
 Compile = Callable[[Mapping[str, int]], Program]
@@ -102,6 +102,11 @@ def check_machine(
     else:
         help = f"{arrange_command(path, machine)} was tried: it then ends there"
     raise wrong_machine(program, name, ranks, machine, problems[0].message, help)
+
+
+def schedule_text(name_or_path: str) -> str:
+    """Return the text of a schedule: of a file, or of the library. Raises ChimeraError E001 if there is none."""
+    return find(name_or_path).text
 
 
 def predicted_times(program: Program, costs: Mapping[str, int] | None = None) -> IterationTimes:

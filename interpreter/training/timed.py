@@ -177,7 +177,7 @@ class ZeroSamples(Samples):
         return (len(numbers),)
 
 
-def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> IterationTimes:
+def measured_times(trainer: Trainer, sleeper: Sleeper, iteration: int) -> MeasuredTimes:
     """Run one iteration that all ranks begin together, and measure it; called by all ranks together.
 
     sleeper: of the stages of this rank.

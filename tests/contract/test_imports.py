@@ -93,7 +93,7 @@ def test_the_api_is_functions_after_any_imports() -> None:
         assert completed.stdout.split() == ["True"] * 3, first
 
 
-@pytest.mark.parametrize("package", ["chimera_ir", "compiler", "interpreter", "models", "schedules"])
+@pytest.mark.parametrize("package", ["chimera_ir", "compiler", "interpreter", "models", "schedules", "experiments"])
 def test_nothing_is_unpickled_or_evaluated(package: str) -> None:
     """Files from outside are parsed, never unpickled or evaluated. np.load can unpickle, and torch.load without weights_only.
 

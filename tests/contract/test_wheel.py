@@ -104,6 +104,9 @@ def test_every_command_runs_from_the_wheel_alone(installed: Path, tmp_path: Path
         more = ["--model", "model.json"] if emit == "report" else []
         assert run(chimerac, "mine.sched", "-p", "D=2", "--emit", emit, *more, cwd=tmp_path)
     assert "--timed" in run(python, "-m", "chimerac.interpreter.run", "--help", cwd=tmp_path)
+    assert "9 of 9 runs are pending" in run(
+        python, "-m", "chimerac.interpreter.experiments", "baseline", "--dry-run", cwd=tmp_path
+    )
 
 
 def test_a_checkout_without_links_has_a_clear_error(tmp_path: Path) -> None:
@@ -119,6 +122,7 @@ PACKAGES_OF_A_PROJECT = (
     "chimera_ir",
     "compiler",
     "data",
+    "experiments",
     "interpreter",
     "models",
     "schedules",

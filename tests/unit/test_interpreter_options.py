@@ -64,7 +64,6 @@ def capture_help() -> str:
         (["--weight-decay", "-1"], "expected 0 or more, found '-1'"),
         (["--lr-floor", "1.5"], "expected 1 or less, found '1.5'"),
         (["--dtype", "fp8"], "invalid choice: 'fp8'"),
-        (["--timed", "3", "--log-file", "x"], "--timed trains nothing and writes no log"),
         (["--timed", "3", "--tensorboard", "x"], "--timed trains nothing and has no figures for TensorBoard"),
         (["--trace", "./x", "--log-file", "x"], "--trace and --log-file are the same file"),
         (["--keep", "2"], "--keep needs --save-dir"),

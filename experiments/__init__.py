@@ -1,0 +1,1 @@
+"""Experiments that come with the project: one YAML file per comparison. Data only; interpreter/experiments runs them."""

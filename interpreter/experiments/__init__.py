@@ -1,0 +1,1 @@
+"""Experiments: many runs that one file names, their figures in one table, and a report."""

@@ -1,0 +1,148 @@
+"""Runs experiments: `python -m chimerac.interpreter.experiments FILE.yaml`. docs/experiments.md describes it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.interpreter.experiments.execute import result_of
+from chimerac.interpreter.experiments.file import Experiment, find, read_experiment, shipped
+from chimerac.interpreter.experiments.local import Progress, run_all, state_of
+from chimerac.interpreter.experiments.report import write_report
+from chimerac.interpreter.experiments.runs import Impossible, check_places, plan_runs
+from chimerac.interpreter.experiments.slurm import Cluster, read_cluster, submit, write_scripts
+from chimerac.interpreter.experiments.table import results, write_table
+
+WORK_DIR = "CHIMERAC_WORK_DIR"  # the environment variable with the folder of results
+INTERRUPTED = 128 + signal.SIGINT
+EPILOG = """\
+An experiment is a YAML file, or one of those that come with the project (--list). The results are in WORK_DIR/runs/NAME:
+a folder for each run, table.csv, report.md and report.html. The same command goes on where it was stopped.
+
+exit status: 0; 1 if runs failed, or for findings; 2 for a wrong command line or file; 130 after Ctrl-C"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.list:
+        for name in shipped():
+            print(f"{name:<24}{read_experiment(find(name)).title}")
+        return 0
+    if not options.experiments:
+        parser.error("name an experiment: a file, or one of --list")
+    if options.submit and options.slurm is None:
+        parser.error("--submit needs --slurm CLUSTER")
+    try:
+        cluster = None if options.slurm is None else read_cluster(Path(options.slurm))
+        work_dir = Path(options.work_dir or (cluster and cluster.work_dir) or os.environ.get(WORK_DIR) or ".").absolute()
+        jobs = [Job(read_experiment(find(name)), work_dir) for name in options.experiments]
+    except ValueError as error:
+        parser.error(str(error))
+    except ChimeraError as error:
+        sys.stderr.write(render(error.diagnostics))
+        return 1
+    return max(job.do(options, cluster) for job in jobs)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m chimerac.interpreter.experiments",
+        description="Run the runs of an experiment, collect their figures in a table, and write a report.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("experiments", metavar="EXPERIMENT", nargs="*", help="a YAML file, or a name of --list")
+    parser.add_argument("--list", action="store_true", help="list the experiments that come with the project")
+    parser.add_argument("--dry-run", action="store_true", help="list the runs and their states, and run nothing")
+    parser.add_argument("--report", action="store_true", help="write the table and the report of what is done, and run nothing")
+    parser.add_argument("--retry-failed", action="store_true", help="run the runs that failed again")
+    parser.add_argument("--work-dir", metavar="PATH", help=f"where results are written (default: ${WORK_DIR}, or this folder)")
+    parser.add_argument(
+        "--slurm",
+        metavar="CLUSTER",
+        help="write SLURM scripts instead, for the cluster of this file (docs/examples/slurm/cluster.sh)",
+    )
+    parser.add_argument("--submit", action="store_true", help="with --slurm: submit the scripts too")
+    return parser
+
+
+class Job:
+    """An experiment with its planned runs. Raises ValueError for a wrong file, ChimeraError for what a run would refuse."""
+
+    def __init__(self, experiment: Experiment, work_dir: Path) -> None:
+        self.experiment = experiment
+        self.folder = work_dir / "runs" / experiment.name
+        self.runs, self.impossible = plan_runs(experiment, self.folder)
+        check_places(experiment, self.runs)
+
+    def do(self, options: argparse.Namespace, cluster: Cluster | None) -> int:
+        """Do what the command line asks for, and return the exit status."""
+        if options.dry_run:
+            self._list()
+            return 0
+        e = self.experiment
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if cluster is not None:
+                return self._to_slurm(options, cluster)
+            if not options.report:
+                print(f"{e.name}: {e.title}; {len(self.runs)} runs", file=sys.stderr)
+                run_all(self.runs, e.discard, e.minutes, options.retry_failed)
+            return self._report()
+        except ChimeraError as error:
+            sys.stderr.write(render(error.diagnostics))
+            return 1
+        except OSError as error:
+            print(f"error: {error.filename or self.folder}: {error.strerror}", file=sys.stderr)
+            return 1
+
+    def _list(self) -> None:
+        states = [state_of(run) for run in self.runs]
+        print(f"{self.experiment.name}: {self.experiment.title}")
+        for number, (run, state) in enumerate(zip(self.runs, states, strict=True), 1):
+            print(f"{number:>4}  {state:<8} {run.ranks:>4} ranks  {run.title}")
+        _print_impossible(self.impossible)
+        pending = [run for run, state in zip(self.runs, states, strict=True) if state == "pending"]
+        left = Progress(self.runs).left(pending)
+        print(f"{len(pending)} of {len(self.runs)} runs are pending{f', {left}' if left else ''}; results in {self.folder}")
+
+    def _to_slurm(self, options: argparse.Namespace, cluster: Cluster) -> int:
+        scripts = write_scripts(self.runs, self.experiment, cluster, self.folder, options.retry_failed)
+        print(f"{len(scripts)} scripts of {len(self.runs)} runs: sh {self.folder / 'submit.sh'}", file=sys.stderr)
+        return 1 if options.submit and submit(scripts, cluster) else 0
+
+    def _report(self) -> int:
+        found = results(self.runs, self.experiment.discard)
+        paths = [*write_table(found.rows, self.folder)]
+        paths += write_report(self.experiment, self.runs, self.impossible, found, self.folder)
+        _print_impossible(self.impossible)
+        for run, reason in found.failed:
+            print(f"failed: {run.title}: {reason}; {run.output}", file=sys.stderr)
+        if any(result_of(run.folder) for run, _ in found.failed):
+            print("--retry-failed runs these again", file=sys.stderr)
+        if found.missing:
+            print(f"{len(found.missing)} runs have not ended yet", file=sys.stderr)
+        for path in paths:
+            print(path)
+        return 1 if found.failed else 0
+
+
+def _print_impossible(impossible: Sequence[Impossible]) -> None:
+    for run in impossible:
+        print(f"not possible: {run.title}: {run.reason}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it was stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,118 @@
+"""Comparisons: the runs of an experiment as points of its plots, with their spread and their ratios to a baseline."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from chimerac.interpreter.experiments.figures import FIGURES
+from chimerac.interpreter.experiments.file import Comparison
+
+Row = Mapping[str, Any]
+ITERATION_TIME = ("iteration_s", "samples_per_s")  # whose quartiles over the iterations of a run are known
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A figure of the runs that differ in repetition or seed alone.
+
+    value: the median over these runs. low, high: the least and the greatest; of a single run the quartiles over its iterations,
+    where they are known. predicted: by the simulator. ratio: to the baseline. count: of runs.
+    """
+
+    value: float
+    low: float
+    high: float
+    predicted: float | None
+    ratio: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The rows of an experiment, compared. Names of panels and groups are the values of their labels, joined by commas."""
+
+    compare: Comparison
+    rows: Sequence[Row]
+
+    @cached_property
+    def panels(self) -> list[str]:
+        """Return the names of the panels."""
+        return list(dict.fromkeys(self._panel(row) for row in self.rows))
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """Return the names of the groups."""
+        return list(dict.fromkeys(self._group(row) for row in self.rows))
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """Return the values on the x axis: numbers ascending, others in the order of the file."""
+        found = list(dict.fromkeys(row.get(self.compare.x) for row in self.rows))
+        return sorted(found) if self.is_numeric else found
+
+    @cached_property
+    def is_numeric(self) -> bool:
+        """Return whether the x axis has numbers."""
+        values = [row.get(self.compare.x) for row in self.rows]
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+    @property
+    def has_repetitions(self) -> bool:
+        """Return whether some point has several runs."""
+        return any(len(rows) > 1 for rows in self._by_place.values())
+
+    @cached_property
+    def _by_place(self) -> Mapping[tuple[str, str, Any], list[Row]]:
+        found = dict[tuple[str, str, Any], list[Row]]()
+        for row in self.rows:
+            found.setdefault((self._panel(row), self._group(row), row.get(self.compare.x)), []).append(row)
+        return found
+
+    def point(self, figure: str, panel: str, group: str, x: Any) -> Point | None:
+        """Return a point; None if no run is there, or if its runs lack the figure."""
+        rows = [row for row in self._by_place.get((panel, group, x), []) if row.get(figure) is not None]
+        if not rows:
+            return None
+        values = [float(row[figure]) for row in rows]
+        low, high = min(values), max(values)
+        if len(rows) == 1 and figure in ITERATION_TIME and "iteration_q1_s" in rows[0]:
+            row = rows[0]
+            ends = [row["iteration_q1_s"], row["iteration_q3_s"]]
+            if figure == "samples_per_s":
+                ends = [values[0] * row["iteration_s"] / end for end in reversed(ends)]
+            low, high = ends
+        predictions = [row[name] for row in rows if (name := FIGURES[figure].predicted) and row.get(name) is not None]
+        value, base = statistics.median(values), self._baseline(figure, panel, x)
+        predicted = statistics.median(predictions) if predictions else None
+        return Point(value, low, high, predicted, value / base if base else None, len(rows))
+
+    def _baseline(self, figure: str, panel: str, x: Any) -> float | None:
+        """Return the figure of the baseline at the same place of the x axis, or wherever the baseline says it is."""
+        wanted = self.compare.baseline
+        if not wanted:
+            return None
+        values = [
+            float(row[figure])
+            for row in self.rows
+            if row.get(figure) is not None
+            and all(row.get(name) == value for name, value in wanted.items())
+            and (any(name in wanted for name in self.compare.panels) or self._panel(row) == panel)
+            and (self.compare.x in wanted or row.get(self.compare.x) == x)
+        ]
+        return statistics.median(values) if values else None
+
+    def _panel(self, row: Row) -> str:
+        return _name(row, self.compare.panels)
+
+    def _group(self, row: Row) -> str:
+        return _name(row, self.compare.groups)
+
+
+def _name(row: Row, labels: Sequence[str]) -> str:
+    """Return the values of some labels of a row as one name. Numbers are named: f=2."""
+    values = [(name, row[name]) for name in labels if row.get(name) is not None]
+    return ", ".join(str(value) if isinstance(value, str) else f"{name}={value}" for name, value in values)

@@ -1,0 +1,166 @@
+"""Executes one run in its folder, and records how it ended.
+
+    python -m chimerac.interpreter.experiments.execute FOLDER DISCARD MINUTES COMMAND...
+
+A SLURM job is this command. The files of a run's folder:
+
+    config.yaml   its settings, as `run.py --config` reads them
+    log.jsonl     the log of the run
+    output.txt    what it printed
+    result.json   how it ended; written at its end
+    lock          locked while the run is executed: by the runner, and by the run itself
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.files import write
+from chimerac.interpreter.experiments.machine import GpuUtilization, machine, versions
+from chimerac.interpreter.launch.startup import ENDS_WITH_PARENT, INTERRUPTED
+
+FORMAT, VERSION = "chimera-experiment-run", 1
+POLL_S = 0.1
+ATTEMPTS = 3  # to lock a file that is not waited for
+END_S = 10.0  # how long a run may take to end after a signal
+MACHINE_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held while a run is executed here
+
+Waiting = Callable[[], None]  # called again and again while something is waited for
+
+
+@contextmanager
+def locked(path: Path, waiting: Waiting | None = None) -> Iterator[int | None]:
+    """Lock a file, and yield its descriptor; None if another process has locked it and `waiting` is None.
+
+    The system ends the lock when the last process that has the descriptor ends, however it ends. Some attempts are made, as
+    `is_locked` of another process locks the file for a moment.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        for attempt in itertools.count(1):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting is not None:
+                    waiting()
+                elif attempt == ATTEMPTS:
+                    yield None
+                    return
+                time.sleep(POLL_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process executes the run of this folder."""
+    if not folder.is_dir():
+        return False
+    with locked(folder / "lock") as descriptor:
+        return descriptor is None
+
+
+def result_of(folder: Path) -> dict[str, Any] | None:
+    """Return how the run of this folder ended; None if it has not."""
+    try:
+        found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+
+
+def execute(
+    folder: Path, command: Sequence[str], discard: int, minutes: float, locks: Sequence[int], waiting: Waiting | None = None
+) -> dict[str, Any]:
+    """Execute a command as the run of a folder, record how it ended, and return that.
+
+    discard: iterations that are not counted; minutes: the longest time of the run, after which it has failed. locks:
+    descriptors that the run keeps open, so that the files stay locked until it has ended too. waiting: called while it runs.
+    If this process is interrupted, the run ends, and nothing is recorded.
+    """
+    result, log = folder / "result.json", folder / "log.jsonl"
+    for path in (result, log):
+        path.unlink(missing_ok=True)
+    started, begin = datetime.now(UTC), time.monotonic()
+    reason = ""
+    with (folder / "output.txt").open("wb") as output, GpuUtilization(log, discard + 1) as gpus:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, ENDS_WITH_PARENT: "1"},
+            pass_fds=tuple(locks),
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the run
+        )
+        try:
+            while process.poll() is None:
+                if time.monotonic() - begin > 60 * minutes:
+                    reason = f"it was not done after {minutes:g} minutes"
+                    break
+                if waiting is not None:
+                    waiting()
+                time.sleep(POLL_S)
+        finally:
+            _end(process)
+    record: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    record |= {"state": "done" if process.returncode == 0 and not reason else "failed", "exit_code": process.returncode}
+    record |= {"reason": reason or _reason(process.returncode), "started": started.isoformat(timespec="seconds")}
+    record |= {"seconds": round(time.monotonic() - begin, 3), "machine": machine(), "versions": versions()}
+    record |= {"gpu_utilization": gpus.shares()}
+    write(json.dumps(record, indent=1) + "\n", str(result))
+    return record
+
+
+def _reason(exit_code: int) -> str:
+    """Return in words how a run ended; nothing if it is done."""
+    if exit_code < 0 or exit_code > 128:
+        number = -exit_code if exit_code < 0 else exit_code - 128
+        with suppress(ValueError):
+            return f"it was ended by {signal.Signals(number).name}"
+    return f"exit status {exit_code}" if exit_code else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a run that has not ended, with all its ranks."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Execute the command of a SLURM job as the run of a folder, and return its exit status."""
+    folder, discard, minutes, *command = arguments
+    signal.signal(signal.SIGTERM, lambda *_: None)  # SLURM sends it to the ranks too, which end after their iteration
+    with locked(Path(folder) / "lock") as lock:
+        if lock is None:
+            print(f"another process executes the run of {folder}", file=sys.stderr)
+            return 1
+        record = execute(Path(folder), command, int(discard), float(minutes), [lock])
+    code = int(record["exit_code"])
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,125 @@
+"""Figures of a run: what they are called, their units, and how they follow from the log of the run."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure that a report can show. title: with its unit after the scaling.
+
+    scale: what a value is multiplied with; digits: after the decimal point; more_is_better: None if neither is.
+    predicted: the figure that the simulator predicts for it, if there is one.
+    """
+
+    title: str
+    scale: float = 1.0
+    digits: int = 3
+    more_is_better: bool | None = None
+    predicted: str = ""
+
+    def text(self, value: float | None) -> str:
+        """Return a value as text, in the unit of the title."""
+        return "-" if value is None else f"{self.scale * value:,.{self.digits}f}"
+
+
+FIGURES: Mapping[str, Figure] = {
+    "samples_per_s": Figure("throughput (samples/s)", digits=1, more_is_better=True, predicted="predicted_samples_per_s"),
+    "tokens_per_s": Figure("throughput (tokens/s)", digits=0, more_is_better=True),
+    "iteration_s": Figure("iteration time (ms)", 1e3, 1, False, "predicted_iteration_s"),
+    "utilization": Figure("busy share of the ranks (%)", 100, 1, True, "predicted_utilization"),
+    "gpu_utilization": Figure("GPU utilization (%)", 100, 1, True),
+    "bubble": Figure("bubble ratio (%)", 100, 1, False, "predicted_bubble"),
+    "peak_memory_bytes": Figure("peak memory of the fullest rank (MB)", 1e-6, 0, False),
+    "value_wait_s": Figure("wait for values (ms)", 1e3, 2, False),
+    "send_wait_s": Figure("wait for sends (ms)", 1e3, 2, False),
+    "sum_wait_s": Figure("wait for gradient sums (ms)", 1e3, 2, False),
+    "loss": Figure("loss at the end (nats)", digits=4, more_is_better=False),
+    "held_out_loss": Figure("held-out loss (nats)", digits=4, more_is_better=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known about a run before it runs. bubble: the predicted ratio; iteration_s: predicted, of timed stages only."""
+
+    samples: int
+    bubble: float
+    iteration_s: float | None
+
+
+def figures_of(log: Path, discard: int, expected: Expected) -> dict[str, Any]:
+    """Return the figures of a run from its log: columns of the table.
+
+    discard: iterations at the start that are not counted; the last one always is. Figures that the log does not have are left
+    out. Raises ValueError if the log has no iteration.
+    """
+    lines = _iterations(log)
+    if not lines:
+        raise ValueError(f"{log} has no iteration")
+    counted = lines[min(discard, len(lines) - 1) :]
+    times = [line["iteration_s"] for line in counted]
+    median = statistics.median(times)
+    first, third = quartiles(times)
+    busy = [1 - _mean(bubbles) for bubbles in zip(*(line["bubble"] for line in counted), strict=True)]
+    peaks = counted[-1]["peak_memory_bytes"]
+    found = {
+        "iterations": len(counted),
+        "iteration_s": median,
+        "iteration_q1_s": first,
+        "iteration_q3_s": third,
+        "samples_per_s": expected.samples / median,
+        "tokens_per_s": _median(counted, "tokens_per_second"),
+        "utilization": _mean(busy),
+        "bubble": 1 - _mean(busy),
+        "predicted_bubble": expected.bubble,
+        "predicted_utilization": 1 - expected.bubble,
+        "predicted_iteration_s": expected.iteration_s,
+        "predicted_samples_per_s": expected.samples / expected.iteration_s if expected.iteration_s else None,
+        "peak_memory_bytes": max(peaks),
+        **{name: _mean([_mean(line[name]) for line in counted]) for name in ("value_wait_s", "send_wait_s", "sum_wait_s")},
+        "loss": counted[-1].get("loss"),
+        "held_out_loss": next((line["held_out_loss"] for line in reversed(counted) if "held_out_loss" in line), None),
+        "oversubscribed": any(line.get("oversubscribed") for line in counted),
+        "busy_of_ranks": [round(share, 4) for share in busy],
+        "peak_memory_bytes_of_ranks": list(peaks),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _iterations(log: Path) -> list[dict[str, Any]]:
+    """Return the lines of the last attempt of a run. Ranks that are started again append a first line of their own."""
+    lines = list[dict[str, Any]]()
+    for text in log.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:  # the run was killed while it wrote the line
+            continue
+        if "format" in line:
+            lines = []
+        elif "iteration" in line:
+            lines.append(line)
+    return lines
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the first and the third quartile."""
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, third
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _median(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [line[name] for line in lines if line.get(name) is not None]
+    return statistics.median(values) if values else None

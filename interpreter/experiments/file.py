@@ -1,0 +1,276 @@
+"""Experiment files: the runs of a comparison as YAML, and how the report compares them. docs/experiments.md has the keys.
+
+Every mistake is a ValueError, whose message names the file, the line, the key, and what is expected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean
+from chimerac.chimera_ir.files import read
+from chimerac.interpreter.experiments.figures import FIGURES
+from chimerac.interpreter.experiments.grid import RunValues, combinations
+from chimerac.interpreter.launch.config import convert, expected, mapping_of, short, types
+from chimerac.interpreter.pipeline.programs import schedule_text
+
+Place = tuple[str | int, ...]  # the keys and numbers of items that lead to a value
+Label = str | int | float | bool
+
+SHIPPED = resources.files("chimerac.experiments")
+OF_THE_RUNNER = {
+    "log_file": "the runner writes the log of each run to the run's own folder",
+    "tensorboard": "the runs would share the folder; the table has the same figures",
+    "save_dir": "the runs would share the folder of checkpoints",
+    "export": "the runs would write to the same file",
+    "trace": "the runs would write to the same file",
+}
+
+
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+class Comparison(BaseModel):
+    """How the report compares the runs.
+
+    x: the axis of the plots; groups: what the lines or bars of a plot are; panels: each value has its own plots. These are
+    names of settings, parameters of the schedule, labels, or W, ranks and shape. baseline: the runs with which ratios are
+    computed, by such names. figures: what is plotted (figures.py).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    x: str
+    groups: Names = ()
+    panels: Names = ()
+    baseline: Mapping[str, Label] = Field(default_factory=dict)
+    figures: Annotated[Names, Field(min_length=1)] = ("samples_per_s", "bubble", "peak_memory_bytes")
+
+
+class Variant(BaseModel):
+    """A schedule that is another one with some of its text replaced. of: a name or a path; replace: new texts by old ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    of: str
+    replace: Annotated[Mapping[str, str], Field(min_length=1)]
+
+
+class Content(BaseModel):
+    """The keys of an experiment file. The values of settings are checked later, against the types of RunSettings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    title: str
+    about: str = ""
+    schedules: Mapping[str, Variant] = Field(default_factory=dict)
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    grid: Mapping[str, Any] = Field(default_factory=dict)
+    cases: Sequence[Mapping[str, Any]] = ()
+    include: Sequence[Mapping[str, Any]] = ()
+    exclude: Sequence[Mapping[str, Any]] = ()
+    repetitions: Annotated[int, Field(ge=1, le=1000)] = 1
+    discard: Annotated[int, Field(ge=0)] = 1
+    minutes: Annotated[float, Field(gt=0)] = 60.0
+    compare: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment. runs: what each of its runs sets, without repetitions; path: of its file.
+
+    schedules: texts of the schedules that the file defines, by name. repetitions: how often each run is made. discard:
+    iterations at the start of a run that are not counted. minutes: the longest time of one run.
+    """
+
+    name: str
+    path: Path
+    title: str
+    about: str
+    schedules: Mapping[str, str]
+    runs: tuple[RunValues, ...]
+    repetitions: int
+    discard: int
+    minutes: float
+    compare: Comparison
+
+
+def shipped() -> list[str]:
+    """Return the names of the experiments that come with the project."""
+    return sorted(f.name.removesuffix(".yaml") for f in SHIPPED.iterdir() if f.name.endswith(".yaml"))
+
+
+def find(name_or_path: str) -> Path:
+    """Return the path of an experiment file: a file, or the name of a shipped one. Raises ValueError if there is none."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    if name_or_path in shipped():
+        return Path(str(SHIPPED)).resolve() / f"{name_or_path}.yaml"
+    near = did_you_mean(path.stem, shipped())
+    raise ValueError(f"there is no file {short(name_or_path)}, and no experiment of that name; {near}")
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Return the experiment of a file. Raises ValueError."""
+    try:
+        text = read(path)
+    except ChimeraError as error:
+        raise ValueError(error.diagnostics[0].message) from None
+    return Reader(path, text).experiment()
+
+
+class Reader:
+    """Reads one file. Its methods raise ValueError with the place in the file."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.text = path, text
+
+    def experiment(self) -> Experiment:
+        """Return the experiment of the file."""
+        c = self._content()
+        self._check_comparison(c.compare)
+        self._check_parts(c)
+        runs, unused = combinations(c.settings, c.grid, c.cases, c.include, c.exclude)
+        if unused is not None:
+            raise self._wrong(("exclude", unused), f"no run has these values: {short(dict(c.exclude[unused]))}")
+        if not runs:
+            raise self._wrong((), "the file names no run: all of them are excluded")
+        located = tuple(RunValues(self._located(run.settings), run.labels) for run in runs)
+        about = " ".join(c.about.split())
+        schedules = {name: self._variant(name, variant) for name, variant in c.schedules.items()}
+        parts = (c.repetitions, c.discard, c.minutes, c.compare)
+        return Experiment(self.path.stem, self.path, c.title, about, schedules, located, *parts)
+
+    def _content(self) -> Content:
+        content = mapping_of(self.path, self.text)
+        try:
+            # In the JSON form a list is also a tuple, and no text is a number.
+            return Content.model_validate_json(json.dumps(content), strict=True)
+        except ValidationError as error:
+            # A key that is not known is often the one that is missing.
+            found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+            raise self._refused(found[0]) from None
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"{self.path}: a value of this kind is not allowed: {short(content)}") from None
+
+    def _refused(self, error: Any) -> ValueError:
+        """Return the error for what pydantic found. error: one of pydantic's."""
+        place = tuple(error["loc"])
+        name = str(place[-1]) if place else ""
+        if error["type"] == "extra_forbidden":
+            below: dict[object, type[BaseModel]] = {"compare": Comparison, "schedules": Variant}
+            model = below.get(place[0], Content) if len(place) > 1 else Content
+            return self._wrong(place, f"unknown key; {did_you_mean(name, model.model_fields)}")
+        if error["type"] == "missing":
+            return self._wrong(place[:-1], f"the key '{name}' is missing")
+        kinds = {"dict": "lines of the form 'NAME: VALUE'", "mapping": "lines of the form 'NAME: VALUE'", "list": "a list"}
+        what = next((text for kind, text in kinds.items() if error["type"].startswith(kind)), expected(error))
+        if error["type"].startswith(("tuple", "too_short")):
+            what = "a name, or a list of names"
+        return self._wrong(place, f"expected {what}, found {short(error['input'])}")
+
+    def _variant(self, name: str, variant: Variant) -> str:
+        """Return the text of a schedule that the file defines."""
+        place = ("schedules", name)
+        beside = self.path.parent / variant.of
+        try:
+            text = schedule_text(str(beside if beside.is_file() else variant.of))
+        except ChimeraError as error:
+            first = error.diagnostics[0]
+            raise self._wrong((*place, "of"), f"{first.message}; {first.help}".rstrip("; ")) from None
+        if not re.fullmatch(r"[\w-]+", name):
+            raise self._wrong(place, "the name of a schedule has only letters, digits, - and _")
+        for old, new in variant.replace.items():
+            if old not in text:
+                raise self._wrong((*place, "replace", old), f"{variant.of} does not have this text")
+            text = text.replace(old, new)
+        return text
+
+    def _check_comparison(self, compare: Comparison) -> None:
+        for number, name in enumerate(compare.figures):
+            if name not in FIGURES:
+                raise self._wrong(("compare", "figures", number), f"unknown figure '{name}'; {did_you_mean(name, FIGURES)}")
+
+    def _check_parts(self, c: Content) -> None:
+        """Check every setting of the file. The schedule of some run may still refuse its parameters."""
+        self._check_values(("settings",), c.settings)
+        for key, value in c.grid.items():
+            if key == "labels":
+                raise self._wrong(("grid", key), "labels belong to settings, cases or include: they change nothing of a run")
+            if key == "parameters":
+                if not isinstance(value, Mapping):
+                    raise self._wrong(("grid", key), f"expected lines of the form 'NAME: VALUES', found {short(value)}")
+                for name, values in value.items():
+                    for k, one in enumerate(self._axis(("grid", key, name), values)):
+                        self._check_value(("grid", key, name, k), "parameters", {name: one})
+                continue
+            for k, one in enumerate(self._axis(("grid", key), value)):
+                self._check_value(("grid", key, k), key, one)
+        for section in ("cases", "include", "exclude"):
+            for number, values in enumerate(getattr(c, section)):
+                self._check_values((section, number), values)
+
+    def _axis(self, place: Place, value: Any) -> Sequence[Any]:
+        if value == []:
+            raise self._wrong(place, "expected at least one value, found an empty list")
+        return value if isinstance(value, list) else [value]
+
+    def _check_values(self, place: Place, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            if key == "labels":
+                if not isinstance(value, Mapping) or not all(isinstance(one, Label) for one in value.values()):
+                    raise self._wrong((*place, key), f"expected lines of the form 'NAME: VALUE', found {short(value)}")
+            else:
+                self._check_value((*place, key), key, value)
+
+    def _check_value(self, place: Place, key: str, value: Any) -> None:
+        name = key.replace("-", "_")
+        if name not in types():
+            near = did_you_mean(name, [*types(), "labels"])
+            help = (
+                near if near.startswith("did you mean") else f"a parameter of the schedule stands below parameters: {key}: ..."
+            )
+            raise self._wrong(place, f"unknown setting '{key}'; {help}")
+        if name in OF_THE_RUNNER:
+            raise self._wrong(place, f"this setting cannot be given: {OF_THE_RUNNER[name]}")
+        try:
+            convert(name, value, strict=True)
+        except ValueError as error:
+            raise self._wrong(place, str(error)) from None
+
+    def _located(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with the path of the schedule, if that is a file beside this one."""
+
+        beside = self.path.parent / str(values.get("schedule", ""))
+        return {**values, "schedule": str(beside)} if beside.is_file() else dict(values)
+
+    def _wrong(self, place: Place, message: str) -> ValueError:
+        """Return the error for a place of the file."""
+        line = self._line(place)
+        keys = "".join(f"{part}: " if isinstance(part, str) else f"entry {part + 1}: " for part in place)
+        return ValueError(f"{self.path}{f', line {line}' if line else ''}: {keys}{message}")
+
+    def _line(self, place: Place) -> int:
+        """Return the line of a place, from 1; 0 if it has none."""
+        try:
+            node, line = YAML(typ="rt", pure=True).load(self.text), 0
+            for part in place:
+                if not hasattr(node, "lc") or (part not in node if isinstance(part, str) else not isinstance(node, list)):
+                    break
+                line = (node.lc.key(part) if isinstance(part, str) else node.lc.item(part))[0] + 1
+                node = node[part]
+            return line
+        except (YAMLError, LookupError, TypeError, ValueError):
+            return 0

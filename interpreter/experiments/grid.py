@@ -1,0 +1,76 @@
+"""The runs of a grid: every combination of the values of its axes, with cases, further runs and exclusions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Values = Mapping[str, Any]
+NESTED = ("parameters", "labels")  # keys whose values are mappings, which are merged
+
+
+@dataclass(frozen=True, slots=True)
+class RunValues:
+    """What a run sets: settings by field of RunSettings, and labels, which only the report reads."""
+
+    settings: dict[str, Any]
+    labels: dict[str, Any]
+
+
+def combinations(
+    settings: Values, grid: Values, cases: Sequence[Values], include: Sequence[Values], exclude: Sequence[Values]
+) -> tuple[list[RunValues], int | None]:
+    """Return the runs, in the order of the file and without duplicates, and the first entry of `exclude` that excludes no run.
+
+    settings: of all runs. grid: its lists are axes. cases: an axis whose values are whole sets of settings. Each later one
+    overrides the earlier ones. include: further runs, which are not combined with the grid.
+    """
+    found = [merged(settings, *parts) for parts in _product(grid, cases)] if grid or cases or not include else []
+    found += [merged(settings, one) for one in include]
+    patterns = [merged(one) for one in exclude]
+    unused = next((k for k, pattern in enumerate(patterns) if not any(matches(run, pattern) for run in found)), None)
+    runs = list[RunValues]()
+    for values in found:
+        run = RunValues({k: v for k, v in values.items() if k != "labels"}, dict(values.get("labels", {})))
+        if run not in runs and not any(matches(values, pattern) for pattern in patterns):
+            runs.append(run)
+    return runs, unused
+
+
+def _product(grid: Values, cases: Sequence[Values]) -> Iterator[tuple[Values, ...]]:
+    axes = list[list[Values]]()
+    for key, values in grid.items():
+        if key == "parameters":
+            axes += [[{key: {name: one}} for one in _as_axis(parameter)] for name, parameter in values.items()]
+        else:
+            axes.append([{key: one} for one in _as_axis(values)])
+    if cases:
+        axes.append(list(cases))
+    return itertools.product(*axes)
+
+
+def _as_axis(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def merged(*parts: Values) -> dict[str, Any]:
+    """Return the settings of all parts; a later part overrides an earlier one. Dashes in keys become underscores."""
+    result = dict[str, Any]()
+    for part in parts:
+        for key, value in part.items():
+            name = key.replace("-", "_")
+            result[name] = {**result.get(name, {}), **value} if name in NESTED else value
+    return result
+
+
+def matches(values: Values, pattern: Values) -> bool:
+    """Return whether a run has all values of a pattern."""
+    for key, value in pattern.items():
+        if key in NESTED:
+            if not matches(values.get(key, {}), value):
+                return False
+        elif key not in values or values[key] != value:
+            return False
+    return True

@@ -1,0 +1,153 @@
+"""Runs an experiment on this machine: one run after the other, with a display of the progress and an estimate of the time."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import visible
+from chimerac.interpreter.experiments.execute import MACHINE_LOCK, execute, is_locked, locked, result_of
+from chimerac.interpreter.experiments.runs import Run
+
+SCRIPT = Path(__file__).parents[1] / "run.py"
+DRAW_S = 0.5  # between two drawings of the line that is drawn again
+SHOWN_LINES = 5  # of the output of a run that failed
+
+Command = Callable[[Run], list[str]]
+
+
+def command_of(run: Run) -> list[str]:
+    """Return the command that runs all ranks of a run on this machine."""
+    return [sys.executable, str(SCRIPT), "--config", str(run.config)]
+
+
+def state_of(run: Run) -> str:
+    """Return done, failed, running (in another process), or pending."""
+    result = result_of(run.folder)
+    if is_locked(run.folder):
+        return "running"
+    return "pending" if result is None else str(result["state"])
+
+
+class Progress:
+    """Prints a line for every run that has ended. On a terminal it also draws a line about the present one."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.is_terminal = sys.stderr.isatty()
+        self._drawn_s, self._width = 0.0, 0
+        self._seconds = [(run.ranks, float(r["seconds"])) for run in runs if (r := result_of(run.folder))]
+
+    def left(self, rest: Iterable[Run], elapsed_s: float = 0.0) -> str:
+        """Return in words how long the rest will take, from the runs that have ended. elapsed_s: of the first of the rest.
+
+        A run takes as long as those with as many ranks; if there are none, its time is proportional to the number of ranks.
+        """
+        if not self._seconds:
+            return ""
+        by_ranks = dict[int, list[float]]()
+        for ranks, seconds in self._seconds:
+            by_ranks.setdefault(ranks, []).append(seconds)
+        per_rank = sum(seconds for _, seconds in self._seconds) / sum(ranks for ranks, _ in self._seconds)
+        total = 0.0
+        for number, run in enumerate(rest):
+            same = by_ranks.get(run.ranks)
+            seconds = sum(same) / len(same) if same else per_rank * run.ranks
+            total += seconds if number else max(0.0, seconds - elapsed_s)
+        return f"about {duration(total)} left" if total else ""
+
+    def draw(self, run: Run, state: str, since: float, rest: Sequence[Run]) -> None:
+        """Draw the line about a run on a terminal, at most twice a second."""
+        now = time.monotonic()
+        if not self.is_terminal or now - self._drawn_s < DRAW_S:
+            return
+        self._drawn_s = now
+        text = f"{self._number(run)}  {run.title}   {state} {now - since:.0f} s   {self.left([run, *rest], now - since)}"
+        self._write(text.rstrip()[: shutil.get_terminal_size().columns - 1], "")  # a line that wraps could not be erased
+
+    def ended(self, run: Run, record: dict[str, Any], rest: Sequence[Run]) -> None:
+        """Print the line about a run that has ended."""
+        self._seconds.append((run.ranks, float(record["seconds"])))
+        how = "done in" if record["state"] == "done" else f"FAILED: {record['reason']}, after"
+        left = self.left(rest)
+        self._write(f"{self._number(run)}  {run.title}   {how} {record['seconds']:.1f} s{f'   {left}' if left else ''}", "\n")
+        if record["state"] != "done":
+            for line in _last_lines(run.output):
+                self._write(f"    {visible(line)}", "\n")
+            self._write(f"    all of it: {run.output}", "\n")
+
+    def clear(self) -> None:
+        """Erase the line that is drawn again."""
+        if self._width:
+            self._write("", "")
+
+    def _number(self, run: Run) -> str:
+        return f"{self.runs.index(run) + 1}/{len(self.runs)}"
+
+    def _write(self, text: str, end: str) -> None:
+        erased = f"\r{' ' * self._width}\r" if self._width else ""
+        print(f"{erased}{text}", end=end, file=sys.stderr, flush=True)
+        self._width = 0 if end else len(text)
+
+
+def _last_lines(output: Path) -> list[str]:
+    try:
+        return output.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
+    except OSError:
+        return []
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: bool, command: Command = command_of) -> int:
+    """Execute the runs that are not done, and return how many of them failed now.
+
+    Runs that have failed are executed again only if `retry_failed`. Another runner may work on the same runs: each run is
+    executed by one of them. At any time this machine executes one run, so that their times do not depend on each other.
+    """
+    states = ("pending", "failed") if retry_failed else ("pending",)
+    left = [run for run in runs if state_of(run) in (*states, "running")]
+    progress, failed = Progress(runs), 0
+    while left:
+        taken = next((run for run in left if _try(run, states, left, progress, discard, minutes, command)), None)
+        if taken is None:
+            break  # other runners execute all that is left
+        failed += (result_of(taken.folder) or {}).get("state") == "failed"
+        left.remove(taken)
+    progress.clear()
+    return failed
+
+
+def _try(
+    run: Run, states: Sequence[str], left: Sequence[Run], progress: Progress, discard: int, minutes: float, command: Command
+) -> bool:
+    """Execute a run unless another process does; return whether it has ended."""
+    run.prepare()
+    with ExitStack() as stack:
+        own = stack.enter_context(locked(run.folder / "lock"))
+        if own is None:
+            return False
+        result = result_of(run.folder)
+        if result is not None and result["state"] not in states:
+            return True  # another runner has executed it in the meantime
+        rest, begin = [other for other in left if other is not run], time.monotonic()
+
+        def waiting(state: str = "waits for a run of another runner on this machine,") -> None:
+            progress.draw(run, state, begin, rest)
+
+        machine = stack.enter_context(locked(MACHINE_LOCK, waiting))
+        begin = time.monotonic()
+        locks = [descriptor for descriptor in (own, machine) if descriptor is not None]
+        record = execute(run.folder, command(run), discard, minutes, locks, lambda: waiting("running"))
+        progress.ended(run, record, rest)
+    return True

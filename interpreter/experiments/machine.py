@@ -1,0 +1,113 @@
+"""The machine and the versions of a run, and the utilization of its GPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import threading
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+PACKAGES = ("chimerac", "torch", "numpy")
+INTERVAL_S = 1.0  # between two readings of the GPUs
+QUERY_S = 10.0  # how long nvidia-smi may take
+
+
+def machine() -> dict[str, object]:
+    """Return what identifies this machine: its name, system, processor, memory and GPUs."""
+    found: dict[str, object] = {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+    }
+    if gpus := [line for line in _query("name") if line]:
+        found["gpus"] = gpus
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide how fast a run is."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _query(field: str) -> list[str]:
+    """Return a field of every GPU, as nvidia-smi prints it; nothing without nvidia-smi."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    try:
+        arguments = [command, f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+        completed = subprocess.run(arguments, capture_output=True, text=True, timeout=QUERY_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in completed.stdout.splitlines()]
+
+
+class GpuUtilization:
+    """Reads the utilization of this machine's GPUs once a second, from the moment when a run's log has `lines` lines.
+
+    So the time in which a run starts is not counted. It is a context, which ends the readings.
+    """
+
+    def __init__(self, log: Path, lines: int) -> None:
+        self.log, self.lines = log, lines
+        self._readings = list[list[float]]()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="GPU utilization", daemon=True)
+
+    def __enter__(self) -> Self:
+        if shutil.which("nvidia-smi"):
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(QUERY_S)
+
+    def shares(self) -> list[float]:
+        """Return the mean share of each GPU, from 0 to 1; nothing if nothing was read."""
+        complete = [reading for reading in self._readings if len(reading) == len(self._readings[0])]
+        return [round(sum(values) / len(values) / 100, 4) for values in zip(*complete, strict=True)]
+
+    def _read(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            if not self._has_begun():
+                continue
+            try:
+                reading = [float(text) for text in _query("utilization.gpu")]
+            except ValueError:  # "[N/A]": this GPU has no such figure
+                return
+            if not reading or self._ended.is_set():
+                return
+            self._readings.append(reading)
+
+    def _has_begun(self) -> bool:
+        try:
+            with self.log.open("rb") as file:
+                return sum(1 for _ in file) >= self.lines
+        except OSError:
+            return False

@@ -1,0 +1,164 @@
+"""Plots of a comparison, as SVG. Colours, markers and patterns all tell the groups apart, also without colours.
+
+It needs matplotlib, the extra `report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from chimerac.interpreter.experiments.compare import Compared, Point
+from chimerac.interpreter.experiments.figures import FIGURES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Colours that are distinct for the colour-blind too (Okabe and Ito, "Color Universal Design", 2008), without yellow.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":")
+PATTERNS = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
+PREDICTED = "#222222"
+WIDTH, HEIGHT = 6.4, 3.6  # of a panel, in inches
+MAX_BARS = 12  # groups x values of a panel with labelled bars
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot. svg: its text; description: what it shows, for readers who do not see it."""
+
+    svg: str
+    description: str
+
+
+def is_available() -> bool:
+    """Return whether matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def plot(compared: Compared, figure: str) -> Plot:
+    """Return the plot of a figure, a panel beside the other."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    panels = compared.panels
+    with matplotlib.rc_context({"svg.hashsalt": "chimerac", "font.size": 10, "axes.axisbelow": True}):
+        canvas = Figure(figsize=(WIDTH * len(panels), HEIGHT), layout="constrained")
+        axes = canvas.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axis, panel in zip(axes, panels, strict=True):
+            draw = _lines if compared.is_numeric and len(compared.values) > 1 else _bars
+            has_prediction = draw(axis, compared, figure, panel)
+            axis.set_xlabel(compared.compare.x)
+            axis.set_title(panel, fontsize=10)
+            axis.grid(axis="y", color="#dddddd")
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.margins(y=0.1)
+            axis.set_ylim(bottom=0)
+        axes[0].set_ylabel(FIGURES[figure].title)
+        handles, names = axes[0].get_legend_handles_labels()
+        for axis in axes[1:]:
+            for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+                if name not in names:
+                    handles, names = [*handles, handle], [*names, name]
+        if len(names) > 1 or has_prediction:
+            last = sorted(range(len(names)), key=lambda k: names[k] == "predicted")  # it is about all groups
+            handles, names = [handles[k] for k in last], [names[k] for k in last]
+            title = ", ".join(compared.compare.groups)
+            canvas.legend(handles, names, title=title, loc="outside right upper", frameon=False, alignment="left")
+        out = StringIO()
+        canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    groups = ", ".join(group for group in compared.groups if group)
+    by = ", ".join(compared.compare.groups)
+    description = f"{FIGURES[figure].title} by {compared.compare.x}" + (f", for {by}: {groups}" if groups else "")
+    svg = out.getvalue()
+    return Plot(svg[svg.index("<svg") :], description)
+
+
+def _points(compared: Compared, figure: str, panel: str, group: str) -> list[tuple[Any, Point]]:
+    found = ((x, compared.point(figure, panel, group, x)) for x in compared.values)
+    return [(x, point) for x, point in found if point is not None]
+
+
+def _lines(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
+    """Draw a line for each group; return whether predictions were drawn."""
+    scale, has_prediction = FIGURES[figure].scale, False
+    for number, group in enumerate(compared.groups):
+        points = _points(compared, figure, panel, group)
+        if not points:
+            continue
+        x, y = [x for x, _ in points], [scale * p.value for _, p in points]
+        colour = COLOURS[number % len(COLOURS)]
+        axis.errorbar(
+            x,
+            y,
+            _ends([p for _, p in points], scale),
+            label=group or None,
+            color=colour,
+            marker=MARKERS[number % len(MARKERS)],
+            linestyle=LINES[number % len(LINES)],
+            capsize=3,
+            linewidth=1.8,
+            markersize=6,
+        )
+        predicted = [(x, scale * p.predicted) for x, p in points if p.predicted is not None]
+        if predicted:
+            marker = MARKERS[number % len(MARKERS)]
+            axis.plot(*zip(*predicted, strict=True), marker, color=colour, markerfacecolor="none", markersize=10, zorder=4)
+            has_prediction = True
+    if has_prediction:
+        axis.plot([], [], "o", color=PREDICTED, markerfacecolor="none", markersize=10, label="predicted")
+    axis.set_xticks(compared.values)
+    return has_prediction
+
+
+def _bars(axis: Axes, compared: Compared, figure: str, panel: str) -> bool:
+    """Draw a bar for each group at each value of the x axis; return whether predictions were drawn."""
+    scale, has_prediction = FIGURES[figure].scale, False
+    groups = [group for group in compared.groups if _points(compared, figure, panel, group)]
+    width = 0.8 / max(1, len(groups))
+    values = [x for x in compared.values if any(compared.point(figure, panel, group, x) for group in groups)]
+    for number, group in enumerate(groups):
+        points = _points(compared, figure, panel, group)
+        at = [values.index(x) + (number - (len(groups) - 1) / 2) * width for x, _ in points]
+        index = compared.groups.index(group)
+        axis.bar(
+            at,
+            [scale * p.value for _, p in points],
+            0.9 * width,
+            yerr=_ends([p for _, p in points], scale),
+            label=group or None,
+            color=COLOURS[index % len(COLOURS)],
+            hatch=PATTERNS[index % len(PATTERNS)] if len(compared.groups) > 1 else "",
+            edgecolor="white",
+            linewidth=0.5,
+            error_kw={"capsize": 3, "elinewidth": 1, "ecolor": "#444444"},
+        )
+        for place, (_, point) in zip(at, points, strict=True):
+            top = scale * max(point.value, point.high, point.predicted or 0.0)
+            if len(groups) * len(values) <= MAX_BARS:
+                text = FIGURES[figure].text(point.value)
+                axis.annotate(text, (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+            if point.predicted is not None:
+                ends, height = (place - 0.45 * width, place + 0.45 * width), scale * point.predicted
+                axis.hlines(height, *ends, colors=PREDICTED, linewidth=2)
+                has_prediction = True
+    if has_prediction:
+        axis.plot([], [], color=PREDICTED, linewidth=2, label="predicted")
+    long = sum(len(str(x)) for x in values) > 45
+    rotation: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    axis.set_xticks(range(len(values)), [str(x) for x in values], **rotation)
+    return has_prediction
+
+
+def _ends(points: Sequence[Point], scale: float) -> tuple[list[float], list[float]] | None:
+    """Return how far the spread reaches below and above the values; None if there is no spread."""
+    below = [scale * max(0.0, p.value - p.low) for p in points]
+    above = [scale * max(0.0, p.high - p.value) for p in points]
+    return (below, above) if any(below) or any(above) else None

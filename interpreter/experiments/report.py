@@ -1,0 +1,301 @@
+"""Reports: what an experiment compared, where and how it ran, plots and tables; as Markdown and as one HTML file.
+
+A report is a list of blocks, which are written in both forms.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.files import write
+from chimerac.interpreter.experiments import plots
+from chimerac.interpreter.experiments.compare import Compared, Point
+from chimerac.interpreter.experiments.figures import FIGURES
+from chimerac.interpreter.experiments.file import Experiment
+from chimerac.interpreter.experiments.runs import Impossible, Run
+from chimerac.interpreter.experiments.table import Results
+from chimerac.interpreter.launch.settings import RunSettings, as_mapping
+
+NO_PLOTS = "The report has no plots: they need matplotlib, pip install 'chimerac[report]'."
+NOT_LISTED = ("log_file", "schedule", "parameters", "width")
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.6rem } h2 { font-size: 1.25rem; margin-top: 2.5rem }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
+th, td { border-bottom: 1px solid #ddd; padding: .25rem .75rem; text-align: right }
+th:first-child, td:first-child { text-align: left } th { border-bottom: 2px solid #888 }
+table.facts th, table.facts td { text-align: left; vertical-align: top }
+svg { max-width: 100%; height: auto } code { background: #f2f2f2; padding: 0 .2em }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading. level: 1 for the title."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. rows: the head first. is_facts: names and texts, and no figures."""
+
+    rows: Sequence[Sequence[str]]
+    is_facts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A plot. name: of its file in the Markdown form."""
+
+    name: str
+    plot: plots.Plot
+
+
+Block = Heading | Text | Items | Table | Picture
+
+
+def write_report(
+    experiment: Experiment, runs: Sequence[Run], impossible: Sequence[Impossible], results: Results, folder: Path
+) -> list[Path]:
+    """Write report.md with its plots, and report.html; return their paths. Raises ChimeraError E003."""
+    blocks = list(_blocks(experiment, runs, impossible, results))
+    for block in blocks:
+        if isinstance(block, Picture):
+            write(block.plot.svg, str(folder / block.name))
+    paths = [folder / "report.md", folder / "report.html"]
+    write("\n".join(map(_markdown, blocks)), str(paths[0]))
+    body = "\n".join(map(_html, blocks))
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+    head += f"<title>{html.escape(experiment.title)}</title>"
+    write(f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n', str(paths[1]))
+    return paths
+
+
+def _blocks(experiment: Experiment, runs: Sequence[Run], impossible: Sequence[Impossible], results: Results) -> Iterable[Block]:
+    compared = Compared(experiment.compare, results.rows)
+    yield Heading(experiment.title, 1)
+    if experiment.about:
+        yield Text(experiment.about)
+    yield Table(list(_facts(experiment, runs, results)), is_facts=True)
+    yield from map(Text, _remarks(experiment, compared, runs, results))
+    if results.rows:
+        if not plots.is_available():
+            yield Text(NO_PLOTS)
+        for name in experiment.compare.figures:
+            yield from _figure(compared, name)
+    if results.failed:
+        yield Heading("Failed")
+        yield Items([f"{run.title}: {why}; `{run.output}`" for run, why in results.failed])
+    if results.missing:
+        yield Heading("Not run yet")
+        yield Items([f"{run.title}" for run in results.missing])
+    if impossible:
+        yield Heading("Not possible")
+        yield Text("The schedules refuse these sizes.")
+        yield Items([f"{run.title}: {run.reason}" for run in impossible])
+
+
+def _figure(compared: Compared, name: str) -> Iterable[Block]:
+    figure = FIGURES[name]
+    yield Heading(figure.title[0].upper() + figure.title[1:])
+    if not any(row.get(name) is not None for row in compared.rows):
+        yield Text("No run has this figure.")
+        return
+    if plots.is_available():
+        yield Picture(f"{name}.svg", plots.plot(compared, name))
+    yield Table(list(_rows(compared, name)))
+
+
+def _rows(compared: Compared, name: str) -> Iterable[tuple[str, ...]]:
+    """Yield the rows of a figure's table, the head first."""
+    figure, compare = FIGURES[name], compared.compare
+    points = [
+        (panel, group, x, point)
+        for panel in compared.panels
+        for group in compared.groups
+        for x in compared.values
+        if (point := compared.point(name, panel, group, x)) is not None
+    ]
+    unit = figure.title.rpartition("(")[2].rstrip(")")
+    shows = {
+        "panel": len(compared.panels) > 1,
+        "group": len(compared.groups) > 1,
+        "spread": any(p.low != p.high for *_, p in points),
+        "predicted": any(p.predicted is not None for *_, p in points),
+        "ratio": any(p.ratio is not None for *_, p in points),
+    }
+
+    def row(panel: str, group: str, x: str, value: str, spread: str, predicted: str, ratio: str) -> tuple[str, ...]:
+        cells = (("panel", panel), ("group", group), ("", x), ("", value), ("spread", spread))
+        return tuple(text for key, text in (*cells, ("predicted", predicted), ("ratio", ratio)) if shows.get(key, True))
+
+    names = (", ".join(compare.panels), ", ".join(compare.groups), compare.x, unit, "spread", "predicted")
+    yield row(*names, f"ratio to {_values(compare.baseline)}")
+    for panel, group, x, p in points:
+        yield row(panel, group, str(x), figure.text(p.value), _spread(p, name), figure.text(p.predicted), _ratio(p))
+
+
+def _spread(point: Point, name: str) -> str:
+    return f"{FIGURES[name].text(point.low)} to {FIGURES[name].text(point.high)}"
+
+
+def _ratio(point: Point) -> str:
+    return "-" if point.ratio is None else f"{point.ratio:.3f}"
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(str(value) if name == "schedule" else f"{name}={value}" for name, value in values.items())
+
+
+def _facts(experiment: Experiment, runs: Sequence[Run], results: Results) -> Iterable[tuple[str, str]]:
+    """Yield what the report says about all runs: name and text."""
+    yield "", ""
+    dates = sorted(str(record["started"])[:10] for record in results.records)
+    if dates:
+        yield "date", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    yield from _counted("machine", (_machine(record["machine"]) for record in results.records))
+    yield from _counted("versions", (_versions(record["versions"]) for record in results.records))
+    yield "runs", f"{len(results.rows)} of {len(runs)} are done, {len(results.failed)} failed"
+    yield "repetitions", str(experiment.repetitions)
+    yield "iterations", _iterations(experiment, results)
+    common, varied = _settings(runs)
+    yield "settings of all runs", ", ".join(f"{name}: {value}" for name, value in common.items()) or "the defaults"
+    yield "settings that vary", ", ".join(varied) or "none"
+    yield "made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC from {experiment.path.name}"
+
+
+def _counted(name: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Yield one fact, or one for each different text, with how many runs it is about."""
+    counts = Counter(texts)
+    for text, count in counts.items():
+        yield name, text if len(counts) == 1 else f"{text} ({count} runs)"
+
+
+def _machine(found: Mapping[str, Any]) -> str:
+    parts = [
+        found["host"],
+        found["processor"],
+        f"{found['processors']} processors",
+        f"{found['memory_gb']} GB",
+        found["system"],
+    ]
+    gpus = Counter(found.get("gpus", ()))
+    return ", ".join([*map(str, parts), *(f"{count} x {gpu}" for gpu, count in gpus.items())])
+
+
+def _versions(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {version}" for package, version in found.items())
+
+
+def _iterations(experiment: Experiment, results: Results) -> str:
+    counts = sorted({row["iterations"] for row in results.rows})
+    counted = " or ".join(map(str, counts)) or "none"
+    return f"{counted} of each run are counted, after the first {experiment.discard}"
+
+
+def _settings(runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that all runs share and that differ from their defaults, and the names of those that vary."""
+    defaults, given = as_mapping(RunSettings()), [as_mapping(run.settings) for run in runs]
+    common, varied = dict[str, Any](), list[str]()
+    for name in (name for name in defaults if name not in NOT_LISTED):
+        values = [settings[name] for settings in given]
+        if any(value != values[0] for value in values):
+            varied.append(name)
+        elif values and values[0] != defaults[name]:
+            common[name] = values[0]
+    labels = dict.fromkeys(
+        name for run in runs for name in ("schedule", "D", "N", "W", *dict(run.settings.parameters), *run.own)
+    )
+    varied += [name for name in labels if len({str(run.labels.get(name)) for run in runs}) > 1]
+    return common, list(dict.fromkeys(varied))
+
+
+def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], results: Results) -> Iterable[str]:
+    """Yield how to read the figures."""
+    timed = [run for run in runs if run.settings.timed is not None]
+    if timed:
+        which = "The stages are" if len(timed) == len(runs) else f"{len(timed)} of {len(runs)} runs have stages that are"
+        yield (
+            f"{which} timed: they sleep for their costs instead of computing, so ranks can share processors. Messages, "
+            "orders and waits are real. The times are measured. They show the schedule, not a model or a network."
+        )
+    if any(row["oversubscribed"] for row in results.rows):
+        yield "Some runs had more ranks than processors. Their times and bubbles are those of ranks that share processors."
+    spread = (
+        "The spread is from the least to the greatest repetition."
+        if compared.has_repetitions
+        else "The spread of a time is from the first to the third quartile of the iterations."
+    )
+    yield (
+        "A time is the median over the counted iterations of a run. With several repetitions or seeds it is the median of "
+        f"theirs. {spread} Bubbles and busy shares are means over iterations and ranks."
+    )
+    if any(row.get(FIGURES[name].predicted) is not None for row in results.rows for name in experiment.compare.figures):
+        costs = "the costs of the timed stages" if len(timed) == len(runs) else "the costs in the schedule, with free transfers"
+        yield f"Predictions are those of the simulator, with {costs}."
+    if compared.compare.baseline:
+        where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
+        yield f"Ratios are to {_values(compared.compare.baseline)}{where}."
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"{'#' * level} {text}\n"
+        case Text(text):
+            return f"{text}\n"
+        case Items(texts):
+            return "".join(f"- {text}\n" for text in texts)
+        case Table(rows):
+            lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows]
+            return "".join([lines[0], "|" + "---|" * len(rows[0]) + "\n", *lines[1:]])
+        case Picture(name, plot):
+            return f"![{plot.description}]({name})\n"
+
+
+def _html(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"<h{level}>{html.escape(text)}</h{level}>"
+        case Text(text):
+            return f"<p>{html.escape(text)}</p>"
+        case Items(texts):
+            return "<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in texts) + "</ul>"
+        case Table(rows, is_facts):
+            return _html_table(rows, is_facts)
+        case Picture(_, plot):
+            label = f'<svg role="img" aria-label="{html.escape(plot.description)}"'
+            return plot.svg.replace("<svg", label, 1)
+
+
+def _html_table(rows: Sequence[Sequence[str]], is_facts: bool) -> str:
+    head, *body = rows
+    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in body]
+    lines = "".join(f"<tr>{row}</tr>\n" for row in cells)
+    if is_facts:
+        return f'<table class="facts">\n{lines}</table>'
+    titles = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    return f'<div class="wide"><table>\n<tr>{titles}</tr>\n{lines}</table></div>'

@@ -1,0 +1,203 @@
+"""Runs of an experiment: their settings, what is known before they run, and the folder of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.files import write
+from chimerac.chimera_ir.machines import PROCESSES
+from chimerac.interpreter.experiments.figures import Expected
+from chimerac.interpreter.experiments.file import Experiment
+from chimerac.interpreter.experiments.grid import RunValues
+from chimerac.interpreter.launch.config import as_yaml, convert
+from chimerac.interpreter.launch.options import settings_of
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.settings import RunSettings, as_mapping
+from chimerac.interpreter.pipeline.programs import predicted_times
+from chimerac.interpreter.training.settings import samples_per_micro_batch
+
+REQUIREMENT = "E210"  # the finding that a `require` of the schedule does not hold
+IN_THE_PROGRAM = ("schedule", "parameters", "width")  # settings that the program's digest stands for
+SHOWN = ("model", "micro_batch", "transport", "dtype", "timed", "seed")  # settings that the table always has
+DIGITS = 10  # of the digest in the name of a run's folder
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run. repetition: from 1; folder: where its files are; labels: the names and values by which runs are compared.
+
+    own: those that tell it apart from other runs, besides the schedule, its parameters and the width. ranks: how many
+    processes it needs; expected: what is known before it runs.
+    """
+
+    settings: RunSettings
+    repetition: int
+    folder: Path
+    labels: Mapping[str, Any]
+    own: Mapping[str, Any]
+    ranks: int
+    expected: Expected
+
+    @property
+    def title(self) -> str:
+        """Return the run in a few words."""
+        labels, parameters = self.labels, dict(self.settings.parameters)
+        others = [f"{name}={value}" for name, value in parameters.items() if name not in ("D", "N")]
+        sizes = [f"D={labels['D']}", f"N={labels['N']}", *others, *([f"W={labels['W']}"] if labels["W"] > 1 else [])]
+        own = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self.own.items()]
+        repetition = [f"({self.repetition})"] if self.repetition > 1 else []
+        return " ".join([str(labels["schedule"]), *sizes, *own, *repetition])
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config.yaml"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output.txt"
+
+    def prepare(self) -> None:
+        """Create the folder of this run, with its config file. Raises ChimeraError E003 if that is not possible."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write(as_yaml(self.settings), str(self.config))
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """A run whose schedule refuses its sizes. title: the run in a few words; reason: the requirement that does not hold."""
+
+    title: str
+    reason: str
+
+
+def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Impossible]]:
+    """Return the runs of an experiment in the order in which they run, and those that are not possible.
+
+    folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the machine's load
+    meets all of them alike. Raises ValueError for settings that exclude each other, ChimeraError for what a run would refuse.
+    """
+    written = {name: _written(folder / "schedules" / f"{name}.sched", text) for name, text in experiment.schedules.items()}
+    varied = _varied(experiment.runs)
+    plans = list[Planned]()
+    impossible = list[Impossible]()
+    for values in experiment.runs:
+        try:
+            schedule = values.settings.get("schedule")
+            located = {"schedule": written[schedule]} if schedule in written else {}
+            plans.append(_planned(RunValues({**values.settings, **located}, values.labels), varied))
+        except ChimeraError as error:
+            if any(d.code != REQUIREMENT for d in error.diagnostics):
+                raise
+            impossible.append(Impossible(_words(values), error.diagnostics[0].message))
+    repetitions = range(1, experiment.repetitions + 1)
+    return [plan.run(folder, repetition) for repetition in repetitions for plan in plans], impossible
+
+
+def _varied(runs: Sequence[RunValues]) -> set[str]:
+    """Return the settings in which runs differ, besides those that the program's digest stands for."""
+    names = {name for run in runs for name in run.settings if name not in IN_THE_PROGRAM}
+    return {name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs)}
+
+
+def _written(path: Path, text: str) -> str:
+    """Write the text of a schedule to a file, unless it is there, and return the path. Raises ChimeraError E003."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write(text, str(path))
+    return str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run before its repetitions are numbered. program: its schedule's name; digest: of all that decides what it does."""
+
+    settings: RunSettings
+    labels: Mapping[str, Any]
+    own: Mapping[str, Any]
+    ranks: int
+    expected: Expected
+    program: str
+    digest: str
+
+    def run(self, folder: Path, repetition: int) -> Run:
+        """Return a repetition of this run."""
+        # The name depends on this run alone, so that it stays the same when the file names other runs.
+        sizes = [f"{name}{self.labels[name]}" for name in ("D", "N", "W")]
+        own = folder / "-".join([self.program, *sizes, self.digest[:DIGITS], str(repetition)])
+        settings = {f.name: getattr(self.settings, f.name) for f in fields(RunSettings)}
+        logged = RunSettings(**{**settings, "log_file": own / "log.jsonl"})
+        return Run(logged, repetition, own, {**self.labels, "repetition": repetition}, self.own, self.ranks, self.expected)
+
+
+def _planned(values: RunValues, varied: Collection[str]) -> Planned:
+    settings = settings_of({name: convert(name, value, strict=True) for name, value in values.settings.items()})
+    plan = make_plan(settings)
+    program, header = plan.program, plan.program.header
+    times = plan.predicted or predicted_times(program.with_header(machine=PROCESSES))
+    micro_batches = header.micro_batches * header.width * settings.accumulate
+    samples = micro_batches * samples_per_micro_batch(program, settings.micro_batch)
+    seconds = None if settings.timed is None else times.makespan * settings.timed / 1000
+    expected = Expected(samples, times.bubble_ratio, seconds)
+    mapping = as_mapping(settings)
+    labels: dict[str, Any] = {"schedule": settings.schedule.stem, **header.parameters}
+    labels |= {"D": header.ranks, "W": header.width, "N": header.micro_batches}
+    labels |= {"ranks": program.world, "stages": header.stages, "shape": f"W={header.width} D={header.ranks}"}
+    labels |= {name: mapping[name] for name in SHOWN}
+    labels |= {name: mapping[name] for name in values.settings if name not in IN_THE_PROGRAM}
+    labels |= values.labels
+    own = {**{name: mapping[name] for name in values.settings if name in varied}, **values.labels}
+    return Planned(settings, labels, own, program.world, expected, header.schedule, _digest(settings, program.digest))
+
+
+def _digest(settings: RunSettings, program: str) -> str:
+    """Return the digest of a run: of its program, and of the other settings that differ from their defaults.
+
+    So a new setting of a later version does not make old results unusable.
+    """
+    defaults, given = as_mapping(RunSettings()), as_mapping(settings)
+    changed = {k: v for k, v in given.items() if v != defaults[k] and k not in IN_THE_PROGRAM}
+    return hashlib.sha256(json.dumps([program, changed], sort_keys=True).encode()).hexdigest()
+
+
+def _words(values: RunValues) -> str:
+    """Return the settings of a run in a few words."""
+
+    def words(mapping: Mapping[str, Any]) -> Iterator[str]:
+        for name, value in mapping.items():
+            if isinstance(value, Mapping):
+                yield from words(value)
+            else:
+                yield f"{value}" if name == "schedule" else f"{name}={value}"
+
+    return " ".join(words({**values.settings, **values.labels}))
+
+
+def check_places(experiment: Experiment, runs: Iterable[Run]) -> None:
+    """Raise ValueError if the report could not tell two runs apart, or if it compares by a name that no run has."""
+    compare, runs = experiment.compare, list(runs)
+    axes = (compare.x, *compare.groups, *compare.panels)
+    known = sorted({name for run in runs for name in run.labels})
+    for name in (*axes, *compare.baseline):
+        if runs and not any(name in run.labels for run in runs):
+            from_known = ", ".join(known)
+            raise ValueError(f"{experiment.path}: compare: no run has '{name}'; known: {from_known}")
+    seen = dict[tuple[Any, ...], Run]()
+    for run in runs:
+        place = tuple(str(run.labels.get(name)) for name in (*axes, "seed", "repetition"))
+        if (other := seen.setdefault(place, run)) is run:
+            continue
+        different = [n for n in known if run.labels.get(n) != other.labels.get(n)]
+        raise ValueError(
+            f"{experiment.path}: compare: two runs have the same {', '.join(axes)}, and differ in {', '.join(different)}: "
+            "add one of these names to groups or panels"
+        )

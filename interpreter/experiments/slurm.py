@@ -1,0 +1,163 @@
+"""SLURM: a script for each run of an experiment, and their submission.
+
+What differs between clusters is in one file of bash, the same for every job of the project: docs/examples/slurm/cluster.sh.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chimerac.chimera_ir.files import reason, write
+from chimerac.interpreter.experiments.file import Experiment
+from chimerac.interpreter.experiments.local import SCRIPT, state_of
+from chimerac.interpreter.experiments.runs import Run
+
+MARGIN_MINUTES = 10  # of a job, beyond the longest time of its run: ranks start, and nodes are prepared
+ANSWER_S = 60.0  # how long sbatch, squeue and the file of a cluster may take
+READ_CLUSTER = """
+set -e
+. "$1" >&2
+printf '%s\\0' "${ACCOUNT:-}" "${PARTITION:-}" "${RANKS_PER_NODE:-}" "${CHIMERAC_WORK_DIR:-}" "${SBATCH_OPTIONS[@]}"
+"""
+SCRIPT_TEXT = """\
+#!/bin/bash
+# {title}
+#SBATCH --job-name=chimerac-{experiment}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --time={minutes_of_job}
+#SBATCH --signal=TERM@60
+#SBATCH --output={output}
+set -euo pipefail
+cd {folder}
+. {cluster}
+if [ -n "${{MODULES:-}}" ]; then
+    # shellcheck disable=SC2086  # several modules
+    module load $MODULES
+fi
+python=${{PYTHON:-python}}
+first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+port=$((20000 + SLURM_JOB_ID % 10000))
+exec "$python" -m chimerac.interpreter.experiments.execute {run} {discard} {minutes:g} \\
+    srun --ntasks-per-node=1 --kill-on-bad-exit=1 "$python" -m chimerac.interpreter.launch.launcher \\
+    --nnodes {nodes} --nproc-per-node {ranks_per_node} \\
+    --rdzv-backend c10d --rdzv-endpoint "$first_node:$port" --rdzv-id "$SLURM_JOB_ID" \\
+    {script} --config {config}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the file of a cluster says. ranks_per_node: at most; options: of sbatch; work_dir: where results are written."""
+
+    path: Path
+    ranks_per_node: int
+    options: tuple[str, ...]
+    work_dir: str
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Return the cluster of a file, which bash reads. Raises ValueError, whose message names the file and what is wrong."""
+    try:
+        command = ["bash", "-c", READ_CLUSTER, "bash", str(path.absolute())]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"{path}: bash cannot read it: {error}") from None
+    if completed.returncode:
+        raise ValueError(f"{path}: bash cannot read it: {completed.stderr.strip() or f'status {completed.returncode}'}")
+    account, partition, ranks, work_dir, *options = completed.stdout.split("\0")[:-1]
+    if not ranks.isdecimal() or int(ranks) < 1:
+        what = f"RANKS_PER_NODE is '{ranks}'" if ranks else "RANKS_PER_NODE is empty"
+        raise ValueError(f"{path}: {what}: give the largest number of ranks of a node, such as RANKS_PER_NODE=1")
+    options += [f"--account={account}"] if account else []
+    options += [f"--partition={partition}"] if partition else []
+    return Cluster(path.absolute(), int(ranks), tuple(option for option in options if option), work_dir)
+
+
+def script_of(run: Run, experiment: Experiment, cluster: Cluster) -> str:
+    """Return the batch script of a run. All its nodes have as many ranks as each other."""
+    per_node = next(n for n in range(min(cluster.ranks_per_node, run.ranks), 0, -1) if run.ranks % n == 0)
+    return SCRIPT_TEXT.format(
+        title=run.title,
+        experiment=experiment.name,
+        nodes=run.ranks // per_node,
+        minutes_of_job=round(experiment.minutes) + MARGIN_MINUTES,
+        output=run.folder / "slurm-%j.log",
+        folder=shlex.quote(os.getcwd()),
+        cluster=shlex.quote(str(cluster.path)),
+        run=shlex.quote(str(run.folder)),
+        discard=experiment.discard,
+        minutes=experiment.minutes,
+        ranks_per_node=per_node,
+        script=shlex.quote(str(SCRIPT)),
+        config=shlex.quote(str(run.config)),
+    )
+
+
+def write_scripts(
+    runs: Sequence[Run], experiment: Experiment, cluster: Cluster, folder: Path, retry_failed: bool
+) -> list[tuple[Run, Path]]:
+    """Write the script of each run that is not done, and submit.sh, which submits them; return the runs and their scripts.
+
+    A run that waits in the queue of SLURM, or runs, is left out. Raises ChimeraError E003.
+    """
+    states = ("pending", "failed") if retry_failed else ("pending",)
+    found = list[tuple[Run, Path]]()
+    for run in runs:
+        if state_of(run) not in states or _is_queued(run):
+            continue
+        run.prepare()
+        path = run.folder / "job.sbatch"
+        write(script_of(run, experiment, cluster), str(path))
+        found.append((run, path))
+    lines = "".join(f"{shlex.join([*_command(cluster), str(path)])}\n" for _, path in found)
+    write(f"#!/bin/sh\n{lines}", str(folder / "submit.sh"))
+    return found
+
+
+def submit(scripts: Sequence[tuple[Run, Path]], cluster: Cluster) -> int:
+    """Submit the scripts with sbatch, record the job of each run, and return how many were refused."""
+    refused = 0
+    for run, path in scripts:
+        try:
+            command = [*_command(cluster), "--parsable"]
+            completed = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=ANSWER_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = reason(error).lower() if isinstance(error, OSError) else str(error)
+            print(f"{run.title}: sbatch cannot be run: {why}", file=sys.stderr)
+            return refused + 1
+        if completed.returncode:
+            refused += 1
+            print(f"{run.title}: sbatch refuses it: {completed.stderr.strip()}", file=sys.stderr)
+            continue
+        job = completed.stdout.strip().partition(";")[0]  # the name of the cluster may follow
+        write(f"{job}\n", str(run.folder / "job"))
+        print(f"{run.title}: job {job}", file=sys.stderr)
+    return refused
+
+
+def _command(cluster: Cluster) -> list[str]:
+    """Return the command that submits a script, without the script."""
+    return ["sbatch", *cluster.options]
+
+
+def _is_queued(run: Run) -> bool:
+    """Return whether SLURM still has the job of this run."""
+    try:
+        job = (run.folder / "job").read_text(encoding="utf-8").strip()
+    except OSError:
+        return False
+    command = shutil.which("squeue")
+    if command is None:
+        return False
+    arguments = [command, "--noheader", "--format=%i", f"--jobs={job}"]
+    completed = subprocess.run(arguments, capture_output=True, text=True, timeout=ANSWER_S)
+    return completed.returncode == 0 and bool(completed.stdout.strip())

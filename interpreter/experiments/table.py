@@ -1,0 +1,88 @@
+"""The table of an experiment: a row for each run that is done, as CSV, and as Parquet where pyarrow is installed."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.files import write
+from chimerac.interpreter.experiments.execute import result_of
+from chimerac.interpreter.experiments.figures import figures_of
+from chimerac.interpreter.experiments.runs import Run
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What is there of an experiment. rows: of the runs that are done; records: how each of these ended.
+
+    failed: runs that failed, and why; missing: runs that have not ended.
+    """
+
+    rows: list[Row]
+    records: list[Row]
+    failed: list[tuple[Run, str]]
+    missing: list[Run]
+
+
+def results(runs: Sequence[Run], discard: int) -> Results:
+    """Return the results of the runs. discard: iterations at the start of each run that are not counted."""
+    found = Results([], [], [], [])
+    for run in runs:
+        record = result_of(run.folder)
+        if record is None:
+            found.missing.append(run)
+        elif record["state"] != "done":
+            found.failed.append((run, str(record["reason"])))
+        else:
+            try:
+                figures = figures_of(run.log, discard, run.expected)
+            except (OSError, ValueError, KeyError) as error:
+                found.failed.append((run, f"its log cannot be read: {error}"))
+                continue
+            if gpus := record.get("gpu_utilization"):
+                figures |= {"gpu_utilization": sum(gpus) / len(gpus), "utilization_of_gpus": gpus}
+            about = {"run_s": record["seconds"], "started": record["started"], "host": record["machine"]["host"]}
+            found.rows.append({**run.labels, **figures, **about, "folder": run.folder.name})
+            found.records.append(record)
+    return found
+
+
+def write_table(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write table.csv, and table.parquet where pyarrow is installed; return their paths.
+
+    In CSV a cell with a value for each rank is a list as JSON. Raises ChimeraError E003, OSError.
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    paths = [folder / "table.csv"]
+    write(out.getvalue(), str(paths[0]))
+    try:
+        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        return paths
+    data = {name: _column([row.get(name) for row in rows]) for name in columns}
+    paths.append(folder / "table.parquet")
+    parquet.write_table(arrow.table(data), paths[-1])
+    return paths
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else json.dumps(value) if isinstance(value, list | dict | bool) else value
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """Return a column of one type: a label may be a number in one run and a text in another."""
+    kinds = {type(value) for value in values if value is not None}
+    one_type = len(kinds) <= 1 or kinds <= {int, float}
+    return values if one_type else [None if value is None else str(value) for value in values]

@@ -1,0 +1,291 @@
+"""Running experiments: resumed after any end, failures, several runners at once, SLURM. A stub stands in for run.py."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chimerac.interpreter.launch.startup import INTERRUPTED
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60  # for anything that is waited for
+TEXT = """
+title: Small
+settings: {{timeout: {milliseconds}}}
+grid:
+  parameters: {{D: 2, N: 2}}
+  seed: [{seeds}]
+compare: {{x: seed, groups: [schedule, N]}}
+"""
+
+
+class Folder:
+    """A folder with an experiment, its results, and the journal of the stub."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.journal, self.file = path, path / "journal", path / "small.yaml"
+        self.results = path / "runs" / "small"
+        self.environment = {**os.environ, "STUB_JOURNAL": str(self.journal), "TMPDIR": str(path), "PYTHONPATH": str(ROOT)}
+
+    def write(self, seeds: str = "0, 1, 2", milliseconds: int = 1, more: str = "") -> None:
+        """Write the experiment: a run for each seed, which takes this long."""
+        self.file.write_text(TEXT.format(seeds=seeds, milliseconds=milliseconds) + more)
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        """Start a runner."""
+        command = [sys.executable, str(ROOT / "tests/stub_experiments.py"), str(self.file), *options]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.path, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *options: str, code: int = 0) -> str:
+        """Run a runner until its end, check its exit status, and return what it printed."""
+        process = self.start(*options)
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == code, err
+        return out + err
+
+    def events(self) -> list[tuple[float, str, str, int]]:
+        """Return what the stub noted: time, start or end, folder of the run, process."""
+        if not self.journal.exists():
+            return []
+        lines = (line.split() for line in self.journal.read_text().splitlines())
+        return [(float(at), what, name, int(process)) for at, what, name, process in lines]
+
+    def seeds(self) -> list[str]:
+        """Return the seeds of the runs that are in the table."""
+        with (self.results / "table.csv").open() as file:
+            return sorted(row["seed"] for row in csv.DictReader(file))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def has_ended(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return "Z" in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:1]
+
+
+def test_a_runner_runs_what_is_not_done(folder: Folder) -> None:
+    folder.write("0, 1")
+    listed = folder.run("--dry-run")
+    assert "2 of 2 runs are pending" in listed and not folder.events()
+    printed = folder.run()
+    assert "1/2  chimera D=2 N=2 seed=0   done in" in printed and "left" in printed
+    assert len(folder.events()) == 4 and folder.seeds() == ["0", "1"]
+    folder.run()
+    assert len(folder.events()) == 4, "all runs are done"
+    folder.write("0, 1, 5")  # a changed file runs what is new
+    assert "1 of 3 runs are pending, about" in folder.run("--dry-run")
+    folder.run()
+    assert len(folder.events()) == 6 and folder.seeds() == ["0", "1", "5"]
+    folder.write("1")
+    folder.run("--report")
+    assert len(folder.events()) == 6 and folder.seeds() == ["1"]
+
+
+def test_a_failed_run_stops_no_other_and_is_run_again_only_if_asked(folder: Folder) -> None:
+    folder.write("1, 2", more="include: [{parameters: {D: 2, N: 4}, skip-nonfinite: true}]\n")
+    printed = folder.run(code=1)
+    assert "FAILED: exit status 1" in printed and "    this run fails" in printed and "--retry-failed" in printed
+    assert folder.seeds() == ["1", "2"] and len(folder.events()) == 5
+    folder.run(code=1)
+    assert len(folder.events()) == 5
+    folder.run("--retry-failed", code=1)
+    assert len(folder.events()) == 6
+
+
+def test_a_run_that_takes_too_long_has_failed(folder: Folder) -> None:
+    folder.write("0", milliseconds=100_000, more="minutes: 0.05\n")
+    assert "it was not done after 0.05 minutes" in folder.run(code=1)
+    assert all(has_ended(process) for *_, process in folder.events())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_runner_goes_on_where_it_was(number: signal.Signals, folder: Folder) -> None:
+    folder.write("0", milliseconds=1)
+    folder.run()
+    folder.write("0, 1, 2", milliseconds=100_000)
+    text = folder.file.read_text().replace("seed: [0, 1, 2]", "").replace("timeout: 100000", "timeout: 1")
+    text += "cases: [{seed: 0}, {seed: 1, timeout: 3000}, {seed: 2}]\n"
+    folder.file.write_text(text)
+    runner = folder.start()
+    until(lambda: len(folder.events()) == 3)  # the second run has started
+    runner.send_signal(number)
+    _, err = runner.communicate(timeout=LIMIT_S)
+    assert runner.returncode == (INTERRUPTED if number == signal.SIGINT else -number), err
+    process = folder.events()[2][3]
+    until(lambda: has_ended(process))
+    folder.run()
+    started = [name for _, what, name, _ in folder.events() if what == "start"]
+    assert len(started) == 4 and started[1] == started[2], "only the run that was stopped is repeated"
+    assert folder.seeds() == ["0", "1", "2"]
+
+
+def test_two_runners_share_the_runs_one_at_a_time(folder: Folder) -> None:
+    folder.write("0, 1, 2, 3", milliseconds=150)
+    runners = [folder.start(), folder.start()]
+    for runner in runners:
+        _, err = runner.communicate(timeout=LIMIT_S)
+        assert runner.returncode == 0, err
+    events = folder.events()
+    assert [what for _, what, _, _ in events] == ["start", "end"] * 4, "at any time one run"
+    assert len({name for _, what, name, _ in events if what == "start"}) == 4, "each run once"
+    folder.run("--report")
+    assert folder.seeds() == ["0", "1", "2", "3"]
+
+
+def test_figures_are_those_of_the_counted_iterations(folder: Folder) -> None:
+    folder.write("0", more="discard: 3\n")
+    folder.run()
+    with (folder.results / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["iterations"], row["loss"], row["peak_memory_bytes"]) == ("2", "4.5", "5000")
+    assert float(row["iteration_s"]) == pytest.approx(0.45)
+    assert float(row["samples_per_s"]) == pytest.approx(8 / 0.45)  # 2 micro-batches of 4 samples
+
+
+def test_the_utilization_of_gpus_is_read_while_iterations_are_counted(folder: Folder, cluster: Path) -> None:
+    smi = folder.path / "bin" / "nvidia-smi"
+    smi.write_text('#!/bin/sh\ncase "$1" in *name*) echo H1; echo H1;; *) echo asked >> gpus; echo 60; echo 20;; esac\n')
+    smi.chmod(0o755)
+    folder.write("0", more="discard: 1\n")
+    folder.environment["STUB_AFTER_MS"] = "2500"
+    folder.run()
+    assert (folder.path / "gpus").exists()
+    with (folder.results / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["gpu_utilization"]) == pytest.approx(0.4) and row["utilization_of_gpus"] == "[0.6, 0.2]"
+    assert "2 x H1" in (folder.results / "report.md").read_text()
+
+
+# --- SLURM --------------------------------------------------------------------------------------------------------------
+
+CLUSTER = """
+ACCOUNT=a7
+PARTITION=fast
+MODULES="gcc/13 cuda"
+SBATCH_OPTIONS=(--qos=long --comment "two words")
+PYTHON={python}
+RANKS_PER_NODE=4
+export CHIMERAC_DATA_DIR="/data here" READY=yes
+"""
+STUBS = {
+    "sbatch": 'printf "%s|" "$@" >> submitted; echo >> submitted; echo 77',
+    "squeue": "cat queue",
+    "scontrol": "echo node1; echo node2",
+    # The last arguments are run.py and its options. The stub of run.py takes the place of the ranks.
+    "srun": 'echo "$@ $READY $CHIMERAC_DATA_DIR" >> srun; exec {python} {stub} --config "${{@: -1}}"',
+}
+
+
+@pytest.fixture
+def cluster(folder: Folder) -> Path:
+    """Return the file of a cluster whose commands are stubs."""
+    commands = folder.path / "bin"
+    commands.mkdir()
+    for name, text in STUBS.items():
+        path = commands / name
+        path.write_text("#!/bin/bash\n" + text.format(python=sys.executable, stub=ROOT / "tests/stub_run.py") + "\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    folder.environment["PATH"] = f"{commands}:{os.environ['PATH']}"
+    path = folder.path / "cluster.sh"
+    path.write_text(CLUSTER.format(python=sys.executable))
+    return path
+
+
+def test_slurm_scripts_run_the_runs(folder: Folder, cluster: Path) -> None:
+    folder.write("0", more="include: [{schedule: 1f1b, parameters: {D: 6, N: 2}}]\nminutes: 20\n")
+    assert "2 scripts of 2 runs" in folder.run("--slurm", str(cluster))
+    scripts = sorted(folder.results.glob("*/job.sbatch"))
+    text = next(path for path in scripts if "one_f_one_b" in str(path)).read_text()
+    assert "#SBATCH --nodes=2\n" in text and "#SBATCH --time=30\n" in text
+    assert "--nnodes 2 --nproc-per-node 3" in text, "six ranks on nodes of at most four"
+    submitted = (folder.results / "submit.sh").read_text()
+    assert "sbatch --qos=long --comment 'two words' --account=a7 --partition=fast " in submitted
+    environment = folder.environment | {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "node[1-2]"}
+    for script in scripts:
+        assert not subprocess.run(["bash", "-n", str(script)]).returncode
+        body = "module() { echo $@ >> modules; }\n" + script.read_text()
+        subprocess.run(["bash", "-c", body], cwd=folder.path, env=environment, check=True, timeout=LIMIT_S)
+    started = (folder.path / "srun").read_text()
+    assert "--rdzv-endpoint node1:22345 --rdzv-id 12345" in started and "yes /data here" in started
+    assert (folder.path / "modules").read_text().splitlines() == ["load gcc/13 cuda"] * 2
+    folder.run("--report")
+    assert folder.seeds() == ["0", "0"]
+    assert "0 scripts of 2 runs" in folder.run("--slurm", str(cluster))
+
+
+def test_a_submitted_run_is_not_submitted_again(folder: Folder, cluster: Path) -> None:
+    folder.write("0, 1")
+    (folder.path / "queue").write_text("")
+    assert folder.run("--slurm", str(cluster), "--submit").count("job 77") == 2
+    (folder.path / "queue").write_text("77\n")
+    assert "0 scripts of 2 runs" in folder.run("--slurm", str(cluster), "--submit")
+    submitted = (folder.path / "submitted").read_text().splitlines()
+    assert len(submitted) == 2
+    assert submitted[0].startswith("--qos=long|--comment|two words|--account=a7|--partition=fast|--parsable|")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RANKS_PER_NODE=", "RANKS_PER_NODE is empty: give the largest number of ranks of a node"),
+        ("RANKS_PER_NODE=few", "RANKS_PER_NODE is 'few'"),
+        ("RANKS_PER_NODE=(", "bash cannot read it: "),
+    ],
+)
+def test_a_mistake_in_the_file_of_a_cluster(text: str, message: str, folder: Folder) -> None:
+    folder.write()
+    (folder.path / "cluster.sh").write_text(text)
+    assert message in folder.run("--slurm", "cluster.sh", code=2)
+
+
+def test_a_refused_job_is_reported(folder: Folder, cluster: Path) -> None:
+    folder.write("0")
+    (folder.path / "bin" / "sbatch").write_text("#!/bin/sh\necho no such account >&2; exit 1\n")
+    assert "sbatch refuses it: no such account" in folder.run("--slurm", str(cluster), "--submit", code=1)
+    (folder.path / "bin" / "sbatch").unlink()
+    assert "sbatch cannot be run" in folder.run("--slurm", str(cluster), "--submit", code=1)
+
+
+# --- real ranks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.distributed
+def test_real_ranks_with_timed_stages(folder: Folder) -> None:
+    folder.file.write_text("""
+title: Real
+settings: {timed: 5, iterations: 3, parameters: {D: 2, N: 2}}
+grid: {schedule: [1f1b]}
+compare: {x: schedule, figures: [iteration_s, bubble]}
+""")
+    command = [sys.executable, "-m", "chimerac.interpreter.experiments", str(folder.file)]
+    completed = subprocess.run(command, cwd=folder.path, env=folder.environment, capture_output=True, text=True, timeout=100)
+    assert completed.returncode == 0, completed.stderr
+    with (folder.results / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["predicted_iteration_s"]) == pytest.approx(9 * 0.005)
+    assert float(row["iteration_s"]) >= 0.9 * 9 * 0.005
+    assert float(row["predicted_bubble"]) == pytest.approx(1 / 3, abs=1e-3) and row["iterations"] == "2"

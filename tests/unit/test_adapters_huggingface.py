@@ -159,7 +159,7 @@ def test_each_stage_reads_its_own_weights_and_no_rank_has_the_whole_model(kind: 
             found.add(name)
         in_memory = [p for p in stage._intercepted.module.parameters() if not p.is_meta]  # type: ignore[attr-defined]
         assert {id(p) for p in in_memory} == {id(p) for p in stage.parameters()}
-        assert sum(p.numel() for p in in_memory) < 0.7 * total
+        assert sum(p.numel() for p in in_memory) < 0.9 * total
     assert {id(expected[n]) for n in found} >= {id(expected[n]) for n, _ in judge.named_parameters()}
 
 

@@ -1,4 +1,4 @@
-"""A GPT: a pre-norm decoder on bytes, as a list of layers (embedding, blocks, head).
+"""A GPT: a pre-norm decoder on bytes or tokens, as a list of layers (embedding, blocks, head).
 
 Presets go from a few thousand parameters (tests) to hundreds of millions. No layer has a bias: the gradient of a key's bias
 is zero in exact arithmetic, so the check of relative gradient errors would fail for it.
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.draws import Dropout
 from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
-from chimerac.models.presets import BYTES, Gpt, sizes_in
+from chimerac.models.presets import Gpt, sizes_in
 
 
 class Embedding(nn.Module):
     """Bytes to vectors: an embedding of the byte plus one of its position."""
 
-    def __init__(self, width: int, sequence_length: int, dropout: Dropout) -> None:
+    def __init__(self, sizes: Gpt, sequence_length: int, dropout: Dropout) -> None:
         super().__init__()
-        self.byte = nn.Embedding(BYTES, width)
-        self.position = nn.Embedding(sequence_length, width)
+        self.byte = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.position = nn.Embedding(sequence_length, sizes.width)
         self.dropout = dropout
         for table in (self.byte, self.position):
             nn.init.normal_(table.weight, std=0.02)
@@ -65,37 +65,37 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Vectors to the logits of the next byte."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, sizes: Gpt) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width, bias=False)
-        self.logits = nn.Linear(width, BYTES, bias=False)
+        self.norm = nn.LayerNorm(sizes.width, bias=False)
+        self.logits = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         nn.init.normal_(self.logits.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(self.norm(x))  # type: ignore[no-any-return]  # (b, L, 256)
+        return self.logits(self.norm(x))  # type: ignore[no-any-return]  # (b, L, vocabulary)
 
 
 def next_byte_loss(outputs: Values, targets: Values) -> Values:
     """Return the sum of the cross-entropies of all valid targets, in nats."""
-    (logits,), (next_bytes,) = outputs, targets  # (b, L, 256) and (b, L)
+    (logits,), (next_bytes,) = outputs, targets  # (b, L, vocabulary) and (b, L)
     return (F.cross_entropy(logits.flatten(0, 1), next_bytes.flatten(), ignore_index=IGNORED, reduction="sum"),)
 
 
-def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
+def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return the GPT of a name of models/presets.py for sequences of at most `sequence_length` bytes.
 
-    Raises ChimeraError E801 for an unknown name.
+    vocabulary: as of `sizes_of`. Raises ChimeraError E801 for an unknown name.
     """
-    sizes = sizes_in(Gpt, name)
+    sizes = sizes_in(Gpt, name, vocabulary)
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
 
     def embedding() -> nn.Module:
-        return Embedding(sizes.width, sequence_length, Dropout(dropout, 0, 0))
+        return Embedding(sizes, sequence_length, Dropout(dropout, 0, 0))
 
     def example(samples: int) -> Example:
         tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)  # (b, L)
         return Example((tokens,), (torch.zeros_like(tokens),))
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
-    layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes.width)))
+    layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes)))
     return LayeredModel(name=name, layers=layers, loss=next_byte_loss, example=example)

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import torch
 
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.data.images import DIGITS, image_data
+from chimerac.interpreter.data.pairs import pair_data
+from chimerac.interpreter.data.text import load_text
+from chimerac.interpreter.data.windows import text_data
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.partitioned import partitioned
-from chimerac.interpreter.training.data import text_data
-from chimerac.interpreter.training.images import DIGITS, image_data
-from chimerac.interpreter.training.pairs import pair_data
 from chimerac.interpreter.training.reference import train, whole_model
 from chimerac.interpreter.training.settings import Settings
-from chimerac.interpreter.training.text import load_text
 from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback

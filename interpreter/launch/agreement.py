@@ -18,12 +18,18 @@ from chimerac.interpreter.transport import Transport, ranks_text
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-NOT_COMPARED = {"log_file", "tensorboard"}  # only rank 0 writes them
+NOT_COMPARED = {
+    "log_file",
+    "tensorboard",
+    "work_dir",
+    "data_dir",
+}  # only rank 0 writes the first two; the folders may differ between machines
 COMPARED_AS_PRODUCTS = {
     "schedule",
     "parameters",
     "width",
     "data",
+    "tokenizer",
 }  # the program and the data that result from them are compared
 HELP = "start every rank with the same files, options and versions"
 

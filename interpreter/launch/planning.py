@@ -14,6 +14,7 @@ from chimerac.chimera_ir.files import read
 from chimerac.interpreter.launch.plan import Plan, arranging, check_kind, for_another_machine
 from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.storage import make_work_dir
 from chimerac.interpreter.launch.tensorboard import check_package
 from chimerac.interpreter.launch.workloads import check_depth, check_options
 from chimerac.interpreter.training.settings import samples_per_micro_batch
@@ -24,6 +25,7 @@ def planned(settings: RunSettings, notify: Callable[[str], None] = lambda text: 
 
     All options are checked that can be checked without torch: the cheap ones first, then those that need the program.
     """
+    make_work_dir(settings)
     if os.environ.get("RANK", "0") == "0":  # the rank that writes
         check_outputs(settings)
     check_options(settings)

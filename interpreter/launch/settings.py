@@ -21,12 +21,16 @@ Share = Annotated[float, Ge(0), Lt(1)]
 ShareOrOne = Annotated[float, Ge(0), Le(1)]
 
 SCHEDULE = Path("schedules/chimera.sched")
-PROGRAM, TRAINING, CHECKPOINTS, OUTPUT = "what runs", "training", "checkpoints", "checks and output"
+PROGRAM, DATA, TRAINING = "what runs", "data and storage", "training"
+CHECKPOINTS, OUTPUT = "checkpoints", "checks and output"
 
 
-def option(default: Any, group: str, help: str, metavar: str | None = None) -> Any:
-    """Return a field of RunSettings. metavar: the name of its value in --help; None for switches and choices."""
-    return field(default=default, metadata={"group": group, "help": help, "metavar": metavar})
+def option(default: Any, group: str, help: str, metavar: str | None = None, folder: str | None = None) -> Any:
+    """Return a field of RunSettings. metavar: the name of its value in --help; None for switches and choices.
+
+    folder: the field with the folder to which its path is relative (storage.py).
+    """
+    return field(default=default, metadata={"group": group, "help": help, "metavar": metavar, "folder": folder})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,33 @@ class RunSettings:
         None, PROGRAM, "a model of the table below, or NAME/BLOCKS for another number of blocks "
         "(default: gpt-small, with more blocks if the schedule has more than 6 stages)", "NAME",
     )  # fmt: skip
-    data: Path | None = option(None, PROGRAM, "a text file or a folder of them (default: Python's standard library)", "PATH")
+    data: str | None = option(
+        None,
+        DATA,
+        "text (Python's standard library), digits, cifar10, hf:FOLDER, or a text file or a folder of them "
+        "(default: what the model is trained on: text, digits or cifar10)",
+        "SOURCE",
+        folder="data_dir",
+    )
+    tokenizer: Path | None = option(
+        None, DATA, "a tokenizer.json, or a folder with one (default: texts are bytes)", "PATH", folder="data_dir"
+    )
+    text_column: str = option("text", DATA, "the column of hf:FOLDER that has the texts", "NAME")
+    augment: bool = option(False, DATA, "move and mirror the images to train on, each time in another way")
+    data_dir: Path | None = option(
+        None,
+        DATA,
+        "relative paths of --data and --tokenizer are below this folder, and cifar10 lies in it "
+        "(default: $CHIMERAC_DATA_DIR, or the current folder)",
+        "PATH",
+    )
+    work_dir: Path | None = option(
+        None,
+        DATA,
+        "relative paths of all that a run writes are below this folder; it is made if there is none "
+        "(default: $CHIMERAC_WORK_DIR, or the current folder)",
+        "PATH",
+    )
     transport: TransportName = option(
         "gloo", PROGRAM, "gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "
         "nccl: a GPU per rank",
@@ -82,7 +112,7 @@ class RunSettings:
     compile: bool = option(False, TRAINING, "compile the stages with torch.compile")
     zero: bool = option(False, TRAINING, "share the optimizer's state out among the ranks that hold copies of a stage")
 
-    save_dir: Path | None = option(None, CHECKPOINTS, "write checkpoints to this folder", "PATH")
+    save_dir: Path | None = option(None, CHECKPOINTS, "write checkpoints to this folder", "PATH", folder="work_dir")
     save_every: Count | None = option(None, CHECKPOINTS, "write one every T iterations too (default: at the end)", "T")
     keep: Count | None = option(None, CHECKPOINTS, "keep only the last K checkpoints (default: all)", "K")
     async_save: bool = option(False, CHECKPOINTS, "go on training while a checkpoint is written")
@@ -91,8 +121,11 @@ class RunSettings:
         CHECKPOINTS,
         "go on from a checkpoint: its path; auto: the last one of --save-dir, if there is one; no",
         "auto|PATH|no",
+        folder="work_dir",
     )
-    export: Path | None = option(None, CHECKPOINTS, "write the trained weights to this file at the end", "PATH")
+    export: Path | None = option(
+        None, CHECKPOINTS, "write the trained weights to this file at the end", "PATH", folder="work_dir"
+    )
 
     eval_every: Count | None = option(None, OUTPUT, "held-out loss every T iterations too (default: at the end)", "T")
     eval_samples: Count = option(256, OUTPUT, "held-out samples of an evaluation, at most", "K")
@@ -101,10 +134,17 @@ class RunSettings:
         OUTPUT,
         "append to this file: a JSON line with the settings, then one for each iteration (docs/training.md)",
         "PATH",
+        folder="work_dir",
     )
-    tensorboard: Path | None = option(None, OUTPUT, "write the same figures for TensorBoard to this folder", "PATH")
+    tensorboard: Path | None = option(
+        None, OUTPUT, "write the same figures for TensorBoard to this folder", "PATH", folder="work_dir"
+    )
     trace: Path | None = option(
-        None, OUTPUT, "write the times of the instructions of the last iteration to this file, for Perfetto", "PATH"
+        None,
+        OUTPUT,
+        "write the times of the instructions of the last iteration to this file, for Perfetto",
+        "PATH",
+        folder="work_dir",
     )
     profile_ranges: bool = option(False, OUTPUT, "make each instruction a range for torch's profilers")
     check_gradients: bool | None = option(

@@ -15,9 +15,11 @@ from chimerac.models.presets import Cnn, check_sequence, default_for, is_known, 
 
 if TYPE_CHECKING:
     from chimerac.chimera_ir.program import Program
+    from chimerac.interpreter.data.source import Data
+    from chimerac.interpreter.data.sources import Source
+    from chimerac.interpreter.data.text import Text
     from chimerac.interpreter.runtime.model import Model
-    from chimerac.interpreter.training.data import Data
-    from chimerac.interpreter.training.text import Text
+    from chimerac.models.presets import Data as Kind
 
 
 def model_table() -> str:
@@ -26,50 +28,95 @@ def model_table() -> str:
 
 
 def model_of(settings: RunSettings, program: Program) -> Model:
-    """Return the model of a run. Raises ChimeraError: E801 an unknown one, E821 samples that are too long for it."""
+    """Return the model of a run.
+
+    Raises ChimeraError: E801 an unknown one, E821 samples that are too long for it, E851 a tokenizer that does not fit.
+    """
     from chimerac.models.families import preset  # with torch, 2 s
 
-    return preset(_name(settings, program), settings.seq_len, settings.dropout)
+    name = _name(settings, program)
+    return preset(name, settings.seq_len, settings.dropout, vocabulary_of(settings, sizes_of(name).data))
 
 
 def data_of(settings: RunSettings, program: Program) -> Data:
     """Return the data that the model of a run needs.
 
-    Raises ChimeraError: E802 the data cannot be read, E803 a text that is too short.
+    Raises ChimeraError: E802 the data cannot be read or is not what the model is trained on, E803 a text that is too short,
+    E850 a prepared file that cannot be written, E851 a tokenizer that does not fit.
     """
     sizes = sizes_of(_name(settings, program))
+    source = _checked(settings, _name(settings, program))
     # With torch, 2 s.
     if isinstance(sizes, Cnn):
-        from chimerac.interpreter.training.images import image_data
+        from chimerac.interpreter.data.images import image_data
 
-        _check_no_text(settings)
-        return image_data(sizes.side, sizes.channels, settings.seed)
+        return image_data(source.images(), settings.seed, settings.augment)
     if sizes.data == "pairs":
-        from chimerac.interpreter.training.pairs import pair_data
+        from chimerac.interpreter.data.pairs import pair_data
 
-        return pair_data(_text(settings.data), settings.seq_len, settings.seed)
-    from chimerac.interpreter.training.data import text_data
+        return pair_data(_text(source), settings.seq_len, settings.seed)
+    from chimerac.interpreter.data.windows import text_data
 
-    return text_data(_text(settings.data), settings.seq_len, settings.seed)
+    return text_data(_text(source), settings.seq_len, settings.seed)
 
 
 def check_options(settings: RunSettings) -> None:
-    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801, E802, E803, E821."""
-    from chimerac.interpreter.training.text import split_text  # with numpy, 0.1 s that --help does not need
+    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801 to E803, E821, E850, E851.
 
+    Prepared files are written here, so that a launcher writes them before it starts ranks.
+    """
+    if settings.timed is not None:
+        return
     if settings.model is not None:
         check_sequence(settings.model, settings.seq_len)
-        if sizes_of(settings.model).data == "images":
-            _check_no_text(settings)
-    if settings.timed is None and settings.data is not None:
-        split_text(_text(settings.data), settings.seq_len)
+        kind = sizes_of(settings.model).data
+        source = _checked(settings, settings.model)
+        sizes_of(settings.model, vocabulary_of(settings, kind))
+        if source.has_images:
+            source.images()
+    if settings.data is not None and not source_of(settings, "text").has_images:
+        from chimerac.interpreter.data.text import split_text  # with numpy, 0.1 s that --help does not need
+
+        split_text(_text(source_of(settings, "text")), settings.seq_len)
 
 
-def _check_no_text(settings: RunSettings) -> None:
-    """Raise ChimeraError E802 if a text was given to a model that is trained on images."""
-    if settings.data is not None:
-        message = f"--data {settings.data} is text, and {settings.model or 'the model'} is trained on images"
-        raise refuse("E802", message, help="leave out --data, or take a model that is trained on text")
+def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
+    """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer."""
+    if settings.tokenizer is None or kind == "images":
+        return None
+    from chimerac.interpreter.data.tokenizer import load_tokenizer  # with numpy, 0.1 s that --help does not need
+
+    encoding = load_tokenizer(settings.tokenizer).encoding
+    return encoding.all_tokens if kind == "pairs" else encoding.vocabulary
+
+
+def source_of(settings: RunSettings, default: str) -> Source:
+    """Return where the data of a run comes from. default: the name of the source without --data."""
+    from chimerac.interpreter.data.sources import PREPARED, Source  # with numpy, 0.1 s that --help does not need
+
+    return Source(
+        settings.data or default,
+        settings.data_dir or Path(),
+        (settings.work_dir or Path()) / PREPARED,
+        settings.tokenizer,
+        settings.text_column,
+        settings.timeout,
+    )
+
+
+def _checked(settings: RunSettings, model: str) -> Source:
+    """Return the source of the data of a model. Raises ChimeraError E802 if it is not what the model is trained on."""
+    from chimerac.interpreter.data.sources import SIZES
+
+    sizes = sizes_of(model)
+    wanted = (sizes.side, sizes.channels) if isinstance(sizes, Cnn) else None
+    fitting = next((name for name, size in SIZES.items() if size == wanted), "text")
+    source = source_of(settings, fitting)
+    if SIZES.get(source.name) != wanted:
+        needs = "text" if wanted is None else "images of {0} x {0} x {1}".format(*wanted)
+        message = f"--data {settings.data} does not fit: {model} is trained on {needs}"
+        raise refuse("E802", message, help="leave out --data, or take a model that is trained on it (--help lists them)")
+    return source
 
 
 def check_depth(settings: RunSettings, program: Program) -> None:
@@ -92,7 +139,5 @@ def _name(settings: RunSettings, program: Program) -> str:
 
 
 @lru_cache(maxsize=1)  # it is checked early, and used when torch is imported
-def _text(path: Path | None) -> Text:
-    from chimerac.interpreter.training.text import load_text  # with numpy, 0.1 s that --help does not need
-
-    return load_text(path)
+def _text(source: Source) -> Text:
+    return source.text()

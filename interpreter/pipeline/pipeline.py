@@ -260,6 +260,11 @@ class Pipeline:
         with self._in_evaluation_mode():
             return self._evaluation.run(batch)
 
+    @property
+    def correct(self) -> int:
+        """Return how many targets of the last evaluation were predicted correctly on this rank; 0 if the model counts none."""
+        return 0 if self._evaluation is None else self._evaluation.iteration.total_correct()
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield this rank's parameters, each once. Their gradients are complete after a step, on every rank that has them."""
         return (p for _, p in self.named_parameters())

@@ -40,12 +40,14 @@ class Model(ABC):
 
     example: from a number of samples, tensors with the shapes and dtypes of real ones. loss: from the output of the last layer
     and the targets, one or several losses, each the *sum* over its valid targets. The loss of an iteration is the sum of
-    their means. autocast: the type in which torch.autocast computes; None: without it.
+    their means. correct: for classifiers, from the same arguments, how many targets of the first loss the output predicts
+    correctly, as a tensor; evaluations call it. autocast: the type in which torch.autocast computes; None: without it.
     """
 
     name: str
     example: Callable[[int], Example]
     loss: Callable[[Values, Values], Values]
+    correct: Callable[[Values, Values], Tensor] | None = None
     autocast: torch.dtype | None = None
 
     @property

@@ -1,1 +1,1 @@
-"""Training: data, trainer, evaluation, comparison with one process."""
+"""Training: trainer, evaluation, comparison with one process."""

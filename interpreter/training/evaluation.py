@@ -1,4 +1,4 @@
-"""Held-out loss, computed by the pipeline that trains."""
+"""Evaluations: the held-out loss, and the accuracy of a classifier, computed by the pipeline that trains."""
 
 from __future__ import annotations
 
@@ -42,21 +42,35 @@ class FirstSamples(Samples):
         return [n % self.count for n in numbers]
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss of held-out samples, in nats per valid target, and how many targets the first loss has.
+
+    accuracy: share of these targets that were predicted correctly; None if the model does not count them.
+    """
+
+    loss: float
+    targets: int
+    accuracy: float | None
+
+
 class Evaluator:
     """One rank's part in evaluations. samples: how many of `held_out` are evaluated."""
 
     def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:
         self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples
+        self.targets = self.source.valid_targets(range(samples))[0]
 
-    def loss(self) -> float:
-        """Return the mean loss of the held-out samples, nats per valid target; called by all ranks together."""
+    def evaluate(self) -> Evaluation:
+        """Evaluate the held-out samples; called by all ranks together."""
         t, h = self.trainer, self.trainer.program.header
         runs = -(-self.samples // (h.width * h.micro_batches * t.size))
-        total = torch.zeros(1, dtype=torch.float64)
+        totals = torch.zeros(2, dtype=torch.float64)
         for run in range(runs):
             sizes = h.width, h.micro_batches, t.size
-            total += t.pipeline.evaluate_batch(
-                Batch(self.source, t.settings.seed, run, t.pipeline.replica, *sizes, accumulated=runs)
-            )
-        t.transport.all_reduce(total)
-        return float(total[0])
+            batch = Batch(self.source, t.settings.seed, run, t.pipeline.replica, *sizes, accumulated=runs)
+            totals[0] += t.pipeline.evaluate_batch(batch)
+            totals[1] += t.pipeline.correct
+        t.transport.all_reduce(totals)
+        loss, correct = totals.tolist()
+        return Evaluation(loss, self.targets, None if t.pipeline.model.correct is None else correct / max(1, self.targets))

@@ -14,15 +14,15 @@ from chimerac.chimera_ir.instructions import Fwd
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.data.text import load_text, split_text
+from chimerac.interpreter.data.windows import Windows
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import combined
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
-from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.evaluation import Evaluator
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
-from chimerac.interpreter.training.text import load_text, split_text
 from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback

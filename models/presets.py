@@ -176,7 +176,7 @@ def sizes_of(name: str, vocabulary: int | None = None) -> Sizes:
     """Return the sizes of a model: a preset, or NAME/BLOCKS for a preset with another number of blocks.
 
     vocabulary: of a tokenizer. A model on bytes gets this one; the others keep their own, which has to be as large. Raises
-    ChimeraError E801 for another name, E851 for a vocabulary that is too large.
+    ChimeraError E801 for another name, E861 for a vocabulary that is too large.
     """
     sizes = _named(name)
     if vocabulary is None or isinstance(sizes, Cnn):
@@ -185,7 +185,7 @@ def sizes_of(name: str, vocabulary: int | None = None) -> Sizes:
         return replace(sizes, vocabulary=vocabulary)
     if vocabulary > sizes.vocabulary:
         what = f"the tokenizer has {vocabulary} tokens, and {name} a vocabulary of {sizes.vocabulary}"
-        raise refuse("E851", what, help="give --tokenizer one with fewer tokens, or take a model on bytes, which gets them all")
+        raise refuse("E861", what, help="give --tokenizer one with fewer tokens, or take a model on bytes, which gets them all")
     return sizes
 
 

@@ -78,7 +78,7 @@ def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:
 def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, limit_s: float) -> Text:
     """Return the tokens of these documents, mapped into memory from a file in `folder` that is written first if needed.
 
-    tokenizer: None for bytes. limit_s: as of `prepared`. Raises ChimeraError E850 as it does, and E802 if there is no text.
+    tokenizer: None for bytes. limit_s: as of `prepared`. Raises ChimeraError E860 as it does, and E802 if there is no text.
     """
     encoding, end = (BYTES, LINE_END) if tokenizer is None else (tokenizer.encoding, tokenizer.end)
     encode = _bytes if tokenizer is None else tokenizer.encode

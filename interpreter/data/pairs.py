@@ -136,7 +136,7 @@ def _pair(source: Pairs, number: int) -> Pair:
 def pair_data(text: Text, length: int, seed: int) -> Data:
     """Return samples of `length` tokens from a text whose last part is held out.
 
-    Raises ChimeraError: E803 for a text or for samples that are too short, E851 for a tokenizer without the marks.
+    Raises ChimeraError: E803 for a text or for samples that are too short, E861 for a tokenizer without the marks.
     """
     if length < SHORTEST:
         message = f"samples of {length} tokens are too short for two sentences and the {MARKS} marks between them"
@@ -144,7 +144,7 @@ def pair_data(text: Text, length: int, seed: int) -> Data:
     unit = text.encoding.unit
     if text.encoding.marks is None:
         message = f"{text.encoding.name} has not all of the tokens {', '.join(MARK_NAMES)}"
-        raise refuse("E851", message, help="train one of kind wordpiece, or give --tokenizer that of a BERT")
+        raise refuse("E861", message, help="train one of kind wordpiece, or give --tokenizer that of a BERT")
     train, held_out = (Pairs(part, length, seed) for part in split_text(text, length))
     note = f" ({text.note})" if text.note else ""
     return Data(
@@ -163,5 +163,5 @@ def pair_data(text: Text, length: int, seed: int) -> Data:
                 "unigram entropy of the held-out text, plus ln 2",
             )
         ],
-        vocabulary=text.encoding.all_tokens,
+        encoding=text.encoding,
     )

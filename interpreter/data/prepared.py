@@ -79,7 +79,7 @@ def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]]
     """Return the prepared file of this path, which is written first if it does not exist.
 
     kind: the type of its numbers, one of TYPES. write: appends the numbers and returns what the header says about them.
-    limit_s: how long to wait for another process that prepares the file and makes no progress. Raises ChimeraError E850 where
+    limit_s: how long to wait for another process that prepares the file and makes no progress. Raises ChimeraError E860 where
     the file cannot be written or read, or the wait is too long.
     """
     try:
@@ -154,7 +154,7 @@ def _acquire(lock: IO[str], path: Path, limit_s: float) -> bool:
 
 
 def _opened(path: Path) -> Prepared:
-    """Map a prepared file into memory. Raises ChimeraError E850 if it is damaged."""
+    """Map a prepared file into memory. Raises ChimeraError E860 if it is damaged."""
     with path.open("rb") as file:
         head = file.read(HEADER_BYTES)
     try:
@@ -174,4 +174,4 @@ def _opened(path: Path) -> Prepared:
 
 
 def _refused(path: Path, what: str, why: str, help: str) -> ChimeraError:
-    return refuse("E850", f"the prepared file {short_path(path)} {what}: {why}", help=help)
+    return refuse("E860", f"the prepared file {short_path(path)} {what}: {why}", help=help)

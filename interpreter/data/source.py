@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from chimerac.interpreter.data.text import Encoding
 from chimerac.interpreter.runtime.batch import Samples
 
 Baseline = tuple[str, float, str]  # name, loss in nats, remark
@@ -16,7 +17,7 @@ class Data:
 
     held_out_count: how many samples `held_out` has before it repeats. identity: a text that is equal for equal data; ranks
     compare it. summary, sample: descriptions of all the data and of one sample; tokens: of one sample, an image counts as one;
-    target: the unit that the loss is a mean over, such as `byte`; vocabulary: how many tokens there are, None for images.
+    target: the unit that the loss is a mean over, such as `byte`; encoding: of a text, None for images.
     baselines: from a number of held-out samples, the losses of simple predictions of them.
     """
 
@@ -29,4 +30,4 @@ class Data:
     tokens: int
     target: str
     baselines: Callable[[int], list[Baseline]]
-    vocabulary: int | None = None
+    encoding: Encoding | None = None

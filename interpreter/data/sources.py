@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 
 from chimerac.interpreter.data.documents import text_documents, tokenized
 from chimerac.interpreter.data.folders import folder_documents
+from chimerac.interpreter.data.names import FOLDER, SIZES, TEXT, TEXT_AT
 from chimerac.interpreter.data.text import Text, load_text
 from chimerac.interpreter.data.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from chimerac.interpreter.data.images import ImageSet
 
-TEXT, FOLDER = "text", "hf:"
-SIZES = {"digits": (8, 1), "cifar10": (32, 3)}  # data sets of images: side and channels
 PREPARED = "prepared"  # folder of prepared files, in the working folder
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where data comes from. name: `text` for Python's standard library, `digits`, `cifar10`, `hf:FOLDER`, or the path of a
-    text file or of a folder of them. data_dir: where data sets lie; prepared_dir: where prepared files are written; tokenizer:
+    """Where data comes from. name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder
+    of them. data_dir: where data sets lie; prepared_dir: where prepared files are written; tokenizer:
     None for bytes; column: with the texts of a folder's data set; limit_s: as of `prepared`.
     """
 
@@ -39,12 +38,12 @@ class Source:
         return self.name in SIZES
 
     def load_tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer. Raises ChimeraError E851 if it cannot be loaded."""
+        """Return the tokenizer. Raises ChimeraError E861 if it cannot be loaded."""
         return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
     def text(self) -> Text:
-        """Return the text. Raises ChimeraError: E802 if it cannot be read, E850 and E851 as the functions that it calls."""
-        path = None if self.name == TEXT else Path(self.name.removeprefix("text:"))
+        """Return the text. Raises ChimeraError: E802 if it cannot be read, E860 and E861 as the functions that it calls."""
+        path = None if self.name == TEXT else Path(self.name.removeprefix(TEXT_AT))
         tokenizer = self.load_tokenizer()
         if self.name.startswith(FOLDER):
             documents = folder_documents(Path(self.name.removeprefix(FOLDER)), self.column)
@@ -55,7 +54,7 @@ class Source:
         return tokenized(documents, tokenizer, self.prepared_dir, self.limit_s)
 
     def images(self) -> ImageSet:
-        """Return the images. Raises ChimeraError: E802 if they cannot be read, E850 as `prepared` does."""
+        """Return the images. Raises ChimeraError: E802 if they cannot be read, E860 as `prepared` does."""
         # With torch, 2 s.
         if self.name == "digits":
             from chimerac.interpreter.data.digits import digits

@@ -59,7 +59,7 @@ class Tokenizer:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json, or of a folder with one, such as that of a Hugging Face model.
 
-    Raises ChimeraError E851 if the file cannot be read, or the library is not installed.
+    Raises ChimeraError E861 if the file cannot be read, or the library is not installed.
     """
     library = _library()
     file = path / FILE if path.is_dir() else path
@@ -81,7 +81,7 @@ def train_tokenizer(
     """Return the tokenizer.json of a new tokenizer, trained on texts.
 
     kind: bpe, on bytes as for GPT-2, or wordpiece, as for BERT. special: tokens besides those of SPECIAL. lowercase: of
-    wordpiece, whether capital letters and accents are dropped. Raises ChimeraError E851 for a vocabulary that is too small.
+    wordpiece, whether capital letters and accents are dropped. Raises ChimeraError E861 for a vocabulary that is too small.
     """
     library = _library()
     names = [*dict.fromkeys((*SPECIAL[kind], *special))]
@@ -122,4 +122,4 @@ def _library() -> Any:
 
 
 def _refused(what: str, help: str) -> ChimeraError:
-    return refuse("E851", what, help=help)
+    return refuse("E861", what, help=help)

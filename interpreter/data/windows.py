@@ -75,7 +75,7 @@ def text_data(text: Text, length: int, seed: int) -> Data:
         tokens=length,
         target=unit,
         baselines=baselines,
-        vocabulary=text.encoding.vocabulary,
+        encoding=text.encoding,
     )
 
 

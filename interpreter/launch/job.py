@@ -199,13 +199,21 @@ class Training:
         trainer.pipeline.check_copies()
         write_trace(trainer.pipeline, self.job.settings.trace, record)
         if self.job.settings.export is not None:
-            export_weights(self.job.settings.export, trainer.pipeline)
+            export_weights(self.job.settings.export, trainer.pipeline, self._exported())
             record.say(f"exported {short_path(self.job.settings.export)}")
         if losses:
             self._print_summary(losses[0], losses[-1], held_out, self.tokens * len(losses) / trained_s)
         else:
             record.say(f"nothing to train: {resumed.iteration} of {iterations} iterations are done")
         return 0
+
+    def _exported(self) -> dict[str, str]:
+        """Return what an exported file says about the training, with which text can be generated."""
+        job, data = self.job, self.job.data
+        about = {"model": job.model.model.name}
+        if data.encoding is not None:
+            about |= {"sequence_length": str(job.settings.seq_len), "encoding": data.encoding.name}
+        return about
 
     def _say(self, messages: Iterable[str]) -> None:
         for message in messages:

@@ -9,12 +9,11 @@ from typing import Any
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import reason, short_path
+from chimerac.interpreter.data.names import below, name_below
 from chimerac.interpreter.launch.settings import RunSettings
 
 # Environment variables that give a folder where the command line does not.
 VARIABLES = {"work_dir": "CHIMERAC_WORK_DIR", "data_dir": "CHIMERAC_DATA_DIR"}
-NO_PATHS = {"resume": {"auto", "no"}, "data": {"text", "digits", "cifar10"}}  # words of settings that may also be paths
-PREFIXES = "hf:", "text:"  # of a path in `--data`
 
 
 def from_environment() -> dict[str, Path]:
@@ -31,14 +30,18 @@ def resolved(settings: RunSettings) -> RunSettings:
     changed: dict[str, Any] = {}
     for field in fields(settings):
         value, folder = getattr(settings, field.name), field.metadata["folder"]
-        if field.name in VARIABLES and value is not None:
-            changed[field.name] = value.expanduser().absolute()
-        elif folder is not None and value is not None and value not in NO_PATHS.get(field.name, ()):
-            root = getattr(settings, folder)
-            prefix = next((prefix for prefix in PREFIXES if str(value).startswith(prefix)), "")
-            path = Path(str(value).removeprefix(prefix)).expanduser()
-            path = path if root is None else root.expanduser().absolute() / path
-            changed[field.name] = path if isinstance(value, Path) else f"{prefix}{path}"
+        if value is None or (folder is None and field.name not in VARIABLES):
+            continue
+        root = Path() if folder is None else getattr(settings, folder)
+        match value:
+            case Path():
+                changed[field.name] = below(value, root)
+            case "auto" | "no":  # of --resume
+                pass
+            case str() if field.name == "data":
+                changed[field.name] = name_below(value, root)
+            case str():
+                changed[field.name] = str(below(Path(value), root))
     return replace(settings, **changed)
 
 

@@ -30,7 +30,7 @@ def model_table() -> str:
 def model_of(settings: RunSettings, program: Program) -> Model:
     """Return the model of a run.
 
-    Raises ChimeraError: E801 an unknown one, E821 samples that are too long for it, E851 a tokenizer that does not fit.
+    Raises ChimeraError: E801 an unknown one, E821 samples that are too long for it, E861 a tokenizer that does not fit.
     """
     from chimerac.models.families import preset  # with torch, 2 s
 
@@ -42,7 +42,7 @@ def data_of(settings: RunSettings, program: Program) -> Data:
     """Return the data that the model of a run needs.
 
     Raises ChimeraError: E802 the data cannot be read or is not what the model is trained on, E803 a text that is too short,
-    E850 a prepared file that cannot be written, E851 a tokenizer that does not fit.
+    E860 a prepared file that cannot be written, E861 a tokenizer that does not fit.
     """
     sizes = sizes_of(_name(settings, program))
     source = _checked(settings, _name(settings, program))
@@ -61,7 +61,7 @@ def data_of(settings: RunSettings, program: Program) -> Data:
 
 
 def check_options(settings: RunSettings) -> None:
-    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801 to E803, E821, E850, E851.
+    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801 to E803, E821, E860, E861.
 
     Prepared files are written here, so that a launcher writes them before it starts ranks.
     """
@@ -106,7 +106,7 @@ def source_of(settings: RunSettings, default: str) -> Source:
 
 def _checked(settings: RunSettings, model: str) -> Source:
     """Return the source of the data of a model. Raises ChimeraError E802 if it is not what the model is trained on."""
-    from chimerac.interpreter.data.sources import SIZES
+    from chimerac.interpreter.data.names import SIZES
 
     sizes = sizes_of(model)
     wanted = (sizes.side, sizes.channels) if isinstance(sizes, Cnn) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -34,9 +35,10 @@ def check_export(path: Path) -> None:
         raise _refused(path, "its folder may not be written to", "give another path")
 
 
-def export_weights(path: Path, pipeline: Pipeline) -> None:
+def export_weights(path: Path, pipeline: Pipeline, about: Mapping[str, str]) -> None:
     """Write parameters and buffers of the whole model, under their names in it; called by all ranks together.
 
+    about: what the header of a .safetensors says about the training. A .pt has no header.
     A file that is there already is replaced when the new one is complete. Raises ChimeraError E835 on all ranks if it cannot be
     written.
     """
@@ -44,7 +46,7 @@ def export_weights(path: Path, pipeline: Pipeline) -> None:
 
     def write() -> str:
         if pipeline.rank == 0:
-            _write(path, weights)
+            _write(path, weights, about)
         return ""
 
     try:
@@ -53,13 +55,13 @@ def export_weights(path: Path, pipeline: Pipeline) -> None:
         raise _refused(path, error.reason, "give another path") from None
 
 
-def _write(path: Path, weights: dict[str, Tensor]) -> None:
+def _write(path: Path, weights: dict[str, Tensor], about: Mapping[str, str]) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     try:
         if path.suffix == SAFETENSORS:
             from safetensors.torch import save_file  # optional: an extra of this project
 
-            save_file(weights, temporary, metadata={"format": "pt"})
+            save_file(weights, temporary, metadata={"format": "pt", **about})
         else:
             torch.save(weights, temporary)
         with open(temporary, "rb+") as file:

@@ -42,22 +42,40 @@ class _RefusedError(Exception):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds only what the published files have."""
+    """Builds only what the published files have, and copies of them that a later Python has written."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = {("multiarray", "_reconstruct"): _array, ("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
-        parent, _, last = module.rpartition(".")
-        key = last if parent in ("numpy.core", "numpy._core") else module
-        if (key, name) not in known:
+        """Return what stands for a name in a pickle. Raises _RefusedError for all other names."""
+        place = module.replace("numpy._core", "numpy.core")  # its name since numpy 2
+        if (place, name) not in _BUILT:
             raise _RefusedError(f"it holds an object of {module}.{name}, which is never built")
-        return known[key, name]
+        return _BUILT[place, name]
 
 
-def _array(kind: Any, shape: Any, code: Any) -> Any:
-    """Return an empty array, whose contents the unpickler sets afterwards."""
+def _empty_array(kind: Any, shape: Any, code: Any) -> Any:
+    """Return an array, whose contents the unpickler sets afterwards."""
     if kind is not np.ndarray:
         raise _RefusedError("it holds an array of an unknown kind")
-    return np.ndarray(shape, np.uint8)
+    return np.ndarray((0,), np.uint8)
+
+
+def _array_of(content: Any, kind: Any, shape: Any, order: Any) -> Any:
+    return np.frombuffer(content, kind).reshape(shape, order=order)
+
+
+def _bytes_of(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise _RefusedError(f"it holds a text in {encoding}")
+    return text.encode("latin1")
+
+
+_BUILT: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.numeric", "_frombuffer"): _array_of,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _bytes_of,
+}
 
 
 def cifar10(data_dir: Path, prepared_dir: Path, limit_s: float) -> ImageSet:

@@ -61,7 +61,7 @@ class Encoding:
     @property
     def all_tokens(self) -> int:
         """Return the size of a vocabulary that has the marks too."""
-        return max(self.vocabulary, *(mark + 1 for mark in self.marks or ()))
+        return max([self.vocabulary, *(mark + 1 for mark in self.marks or ())])
 
 
 BYTES = Encoding(256, "byte", "bytes", Marks(256, 257, 258, 259), tuple(range(256)))

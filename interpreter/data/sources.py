@@ -55,11 +55,10 @@ class Source:
 
     def images(self) -> ImageSet:
         """Return the images. Raises ChimeraError: E802 if they cannot be read, E860 as `prepared` does."""
-        # With torch, 2 s.
         if self.name == "digits":
-            from chimerac.interpreter.data.digits import digits
+            from chimerac.interpreter.data.digits import digits  # with torch, 2 s
 
             return digits()
-        from chimerac.interpreter.data.cifar import cifar10
+        from chimerac.interpreter.data.cifar import cifar10  # with torch, 2 s
 
         return cifar10(self.data_dir, self.prepared_dir, self.limit_s)

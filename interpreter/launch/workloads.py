@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.interpreter.data.names import SIZES
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.models.presets import Cnn, check_sequence, default_for, is_known, sizes_of, table
 
@@ -46,16 +47,15 @@ def data_of(settings: RunSettings, program: Program) -> Data:
     """
     sizes = sizes_of(_name(settings, program))
     source = _checked(settings, _name(settings, program))
-    # With torch, 2 s.
     if isinstance(sizes, Cnn):
-        from chimerac.interpreter.data.images import image_data
+        from chimerac.interpreter.data.images import image_data  # with torch, 2 s
 
         return image_data(source.images(), settings.seed, settings.augment)
     if sizes.data == "pairs":
-        from chimerac.interpreter.data.pairs import pair_data
+        from chimerac.interpreter.data.pairs import pair_data  # with torch, 2 s
 
         return pair_data(_text(source), settings.seq_len, settings.seed)
-    from chimerac.interpreter.data.windows import text_data
+    from chimerac.interpreter.data.windows import text_data  # with torch, 2 s
 
     return text_data(_text(source), settings.seq_len, settings.seed)
 
@@ -106,8 +106,6 @@ def source_of(settings: RunSettings, default: str) -> Source:
 
 def _checked(settings: RunSettings, model: str) -> Source:
     """Return the source of the data of a model. Raises ChimeraError E802 if it is not what the model is trained on."""
-    from chimerac.interpreter.data.names import SIZES
-
     sizes = sizes_of(model)
     wanted = (sizes.side, sizes.channels) if isinstance(sizes, Cnn) else None
     fitting = next((name for name, size in SIZES.items() if size == wanted), "text")

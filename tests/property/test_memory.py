@@ -9,22 +9,29 @@ import os
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from chimerac.interpreter.training.pairs import Pairs
+from chimerac.interpreter.training.text import Text
 
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
 from chimerac.interpreter.runtime.describe import describe
-from chimerac.interpreter.runtime.model import Model
+from chimerac.interpreter.runtime.model import LayeredModel, Model
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.bert import bert
+from chimerac.models.cnn import cnn
 from chimerac.models.gpt import gpt
+from chimerac.models.presets import Cnn, sizes_in
 from tests.distributed.integers import IntegerSamples
 from tests.helpers import SMALL, program
 from tests.helpers_layers import random_model
 from tests.helpers_memory import differences
 from tests.proof.drawn import lower_tasks, random_tasks
+from tools.equal_losses import RandomImages
 
 PARTS, SAMPLES = 5, 2
 PROGRAMS_OF_A_PART = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
@@ -72,3 +79,15 @@ def test_a_gpt_holds_the_predicted_bytes_after_every_instruction(name: str, auto
     model = replace(gpt("gpt-nano" if p.header.stages <= 4 else "gpt-micro", 16, dropout=0.1), autocast=autocast)
     assert not wrong_predictions(p, model, 0, length=16)
     assert all(m.peak > m.weights + m.gradients for m in memory(p, describe(model, SAMPLES)))
+
+
+MODELS = [bert("bert-nano", 16, dropout=0.1), cnn("cnn-digits/2"), cnn("cnn-digits-gn/2")]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("name", ["zb_v", "chimera_doubling"])
+def test_models_with_fields_and_images_hold_the_predicted_bytes_after_every_instruction(name: str, model: LayeredModel) -> None:
+    p, text = program(name, **SMALL[name][0]), Text([np.arange(4000, dtype=np.uint8)])
+    samples = Pairs(text, 16, seed=1) if model.fields else RandomImages(sizes_in(Cnn, model.name))
+    run_rank = differences(p, model, describe(model, SAMPLES), samples)
+    assert not [text for found in run_in_loopback(p, run_rank) for text in found]

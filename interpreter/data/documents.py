@@ -11,7 +11,7 @@ import numpy as np
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.data.prepared import Writer, key_of, prepared
-from chimerac.interpreter.data.text import BYTES, DEFAULT_BYTES, Array, Text, text_files
+from chimerac.interpreter.data.text import BYTES, DEFAULT_BYTES, Array, Text, standard_library, text_files
 from chimerac.interpreter.data.tokenizer import Tokenizer
 
 PIECE = 2**18  # characters of a piece, up to the end of its line
@@ -59,9 +59,8 @@ def text_documents(path: Path | None) -> Documents:
                 kept.append(file)
                 size += file.stat().st_size
         files = kept
-    root = files[0].parent if path is None else path
-    key = key_of(*((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)) if path is None else ""
-    return Documents(str(path or "of Python"), key or key_of_files(root, files), lambda: pieces_of_files(files), note=note)
+    key = key_of_files(path or standard_library(), files)
+    return Documents(str(path or "of Python"), key, lambda: pieces_of_files(files), note=note)
 
 
 def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:

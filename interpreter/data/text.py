@@ -137,11 +137,16 @@ def load_text(path: Path | None) -> Text:
         return Text(map(_bytes_of, files), note)
 
 
+def standard_library() -> Path:
+    """Return the folder of Python's own standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
 def text_files(path: Path | None) -> tuple[list[Path], str]:
     """Return the files of `load_text` in their order, and a note on what was read and skipped. Raises ChimeraError E802."""
     with _reading(path):
         if path is None:
-            root = Path(sysconfig.get_path("stdlib"))
+            root = standard_library()
             files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
             return _in_order(root, files), ""
         if path.is_dir():

@@ -264,6 +264,8 @@ class Training:
         return found
 
     def _print_summary(self, first: float, last: float, held_out: Evaluation | None, speed: float) -> None:
+        if not self.record.is_writer:
+            return
         data, job = self.job.data, self.job
         unseen, remark = "-", "not measured: evaluations need the compiler"
         if held_out is not None:

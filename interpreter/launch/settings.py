@@ -95,7 +95,7 @@ class RunSettings:
     iterations: Count | None = option(None, TRAINING, "weight updates (default: 200; 5 with --timed)", "T")
     micro_batch: Count = option(4, TRAINING, "samples of a micro-batch", "b")
     accumulate: Count = option(1, TRAINING, "batches whose gradients are summed before each weight update", "K")
-    seq_len: Count = option(128, TRAINING, "tokens of a sample of text, which are bytes", "L")
+    seq_len: Count = option(128, TRAINING, "tokens of a sample of text, which are bytes without --tokenizer", "L")
     dtype: Dtype = option("fp32", TRAINING, "fp32, or bf16: layers compute in bfloat16 (autocast), weights stay fp32")
     lr: PositiveNumber = option(1e-3, TRAINING, "highest learning rate of AdamW", "RATE")
     lr_schedule: RateSchedule = option("cosine", TRAINING, "how the rate falls after the warm-up")

@@ -65,10 +65,11 @@ def check_options(settings: RunSettings) -> None:
 
     Prepared files are written here, so that a launcher writes them before it starts ranks.
     """
+    if settings.model is not None:
+        check_sequence(settings.model, settings.seq_len)
     if settings.timed is not None:
         return
     if settings.model is not None:
-        check_sequence(settings.model, settings.seq_len)
         kind = sizes_of(settings.model).data
         source = _checked(settings, settings.model)
         sizes_of(settings.model, vocabulary_of(settings, kind))

@@ -76,10 +76,10 @@ def test_the_command_line_comes_before_variables_and_these_before_the_file(
 
 def test_relative_folders_and_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/users/me")
     s = parse_options(["--work-dir", "runs", "--data-dir", "~/sets", "--log-file", "l", "--data", "x", "--trace", "~/t"])
-    assert (s.work_dir, str(s.log_file), s.data) == (tmp_path / "runs", f"{tmp_path}/runs/l", "/home/me/sets/x")
-    assert str(s.trace) == "/home/me/t"
+    assert (s.work_dir, str(s.log_file), s.data) == (tmp_path / "runs", f"{tmp_path}/runs/l", "/users/me/sets/x")
+    assert str(s.trace) == "/users/me/t"
 
 
 def test_printed_settings_can_be_read_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from chimerac.interpreter.launch.start import make_job, run_rank
 from chimerac.interpreter.pipeline.world import check_world
 
 ROOT = Path(__file__).parents[2]
-COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]
+COMPILED = [e for e in entries().values() if not e.run.startswith(("torchrun", "python"))]
 
 # Codes that need several ranks or a special machine, and the tests that show them.
 SHOWN_BY = {

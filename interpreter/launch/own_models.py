@@ -65,11 +65,12 @@ def own_model(settings: RunSettings, samples: int, tokens: int | None) -> Model:
     """
     import torch  # 2 s
 
-    from chimerac.interpreter.adapters.losses import LOSSES
+    from chimerac.interpreter.adapters.losses import LOSSES  # with torch, 2.6 s
 
     assert settings.model is not None
     loss, layers = LOSSES[settings.loss or "cross-entropy"], tuple((settings.layers or "").replace(",", " ").split())
     if settings.model.startswith(HUGGING_FACE):
+        # With torch, 2.6 s, and transformers.
         from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
 
         source = settings.model.removeprefix(HUGGING_FACE)
@@ -98,6 +99,7 @@ def own_data(
     images: from side and channels of the images. Raises ChimeraError: E802 no data that fits, E803 a text that is too short,
     E861 for a masked language model, a tokenizer without a token for the mask.
     """
+    # With torch, 2.6 s.
     from chimerac.interpreter.data.fields import continued, masked, named
     from chimerac.interpreter.data.images import image_data
     from chimerac.interpreter.data.windows import text_data
@@ -117,6 +119,7 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: tuple[st
     import torch
     from torch import nn
 
+    # With torch, 2.6 s.
     from chimerac.interpreter.adapters.model import cut
     from chimerac.interpreter.runtime.model import Model
 

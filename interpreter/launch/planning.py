@@ -50,7 +50,7 @@ def with_ties(plan: Plan, settings: RunSettings, description: ModelDescription) 
     """
     if not is_own(settings.model) or _program_text(settings.schedule) is not None:
         return plan
-    # With torch, which is imported already where there is a description.
+    # With torch, 2.6 s, which is imported already where there is a description.
     from chimerac.interpreter.launch.compiling import compiled_plan
     from chimerac.interpreter.runtime.partitioned import missing_ties
 

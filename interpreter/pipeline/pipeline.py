@@ -125,6 +125,11 @@ class Pipeline(BoundPipeline):
             program, staged = cut_model(full_model, self._example.samples, schedule, sizes, width, split, transport)
         super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
 
+    @property
+    def reads_inputs(self) -> bool:
+        """Return whether `step` needs the inputs on this rank: it has the first stage, and the model has inputs."""
+        return super().reads_inputs and bool(self._example.inputs)
+
     def step(
         self,
         inputs: Tensors | None = None,

@@ -108,12 +108,12 @@ def pretraining_losses(outputs: Values, targets: Values) -> Values:
     )
 
 
-def bert(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
+def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return the BERT of a name of models/presets.py for sequences of `sequence_length` tokens.
 
-    Raises ChimeraError E801 for an unknown name.
+    vocabulary: as of `sizes_of`. Raises ChimeraError E801 for an unknown name.
     """
-    sizes = sizes_in(Bert, name)
+    sizes = sizes_in(Bert, name, vocabulary)
 
     def example(samples: int) -> Example:
         tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)

@@ -76,6 +76,12 @@ def class_loss(outputs: Values, targets: Values) -> Values:
     return (F.cross_entropy(logits, classes, ignore_index=IGNORED, reduction="sum"),)
 
 
+def correct_classes(outputs: Values, targets: Values) -> Tensor:
+    """Return how many images have their largest logit at their class."""
+    (logits,), (classes,) = outputs, targets  # (b, classes) and (b,)
+    return (logits.argmax(1) == classes).sum()
+
+
 def cnn(name: str) -> LayeredModel:
     """Return the network of a name of models/presets.py. Raises ChimeraError E801 for an unknown name."""
     sizes = sizes_in(Cnn, name)
@@ -89,5 +95,6 @@ def cnn(name: str) -> LayeredModel:
         name=name,
         layers=(("stem", partial(Stem, sizes)), *blocks, ("head", partial(Head, sizes))),
         loss=class_loss,
+        correct=correct_classes,
         example=example,
     )

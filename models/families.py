@@ -12,20 +12,21 @@ from chimerac.models.gpt2 import gpt2
 from chimerac.models.presets import Bert, Cnn, Gpt, Gpt2, check_sequence, sizes_of
 
 
-def preset(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
+def preset(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return the model of a name of models/presets.py, for samples of `sequence_length` tokens where they are sequences.
 
-    dropout: not of the CNNs, which have none. Raises ChimeraError E801 for an unknown name, E821 for samples that are too long.
+    dropout: not of the CNNs, which have none. vocabulary: as of `sizes_of`. Raises ChimeraError E801 for an unknown name, E821
+    for samples that are too long.
     """
     check_sequence(name, sequence_length)
     sizes = sizes_of(name)
     match sizes:
         case Gpt():
-            return gpt(name, sequence_length, dropout)
+            return gpt(name, sequence_length, dropout, vocabulary)
         case Gpt2():
-            return gpt2(name, sequence_length, dropout)
+            return gpt2(name, sequence_length, dropout, vocabulary)
         case Bert():
-            return bert(name, sequence_length, dropout)
+            return bert(name, sequence_length, dropout, vocabulary)
         case Cnn():
             return cnn(name)
         case _:

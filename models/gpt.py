@@ -1,4 +1,4 @@
-"""GPTs: pre-norm decoders on bytes, as lists of layers (embedding, blocks, head).
+"""GPTs: pre-norm decoders on bytes or tokens, as lists of layers (embedding, blocks, head).
 
 No layer has a bias: the gradient of the bias of the attention's keys is zero in exact arithmetic, so the check of relative
 gradient errors would fail for it.
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.draws import Dropout
 from chimerac.interpreter.runtime.model import IGNORED, Example, LayeredModel, Values
-from chimerac.models.presets import BYTES, Gpt, sizes_in
+from chimerac.models.presets import Gpt, sizes_in
 
 
 class Embedding(nn.Module):
-    """The sum of an embedding of each byte and one of its position: (b, L) -> (b, L, width)."""
+    """The sum of an embedding of each byte or token and one of its position: (b, L) -> (b, L, width)."""
 
-    def __init__(self, width: int, sequence_length: int, dropout: Dropout) -> None:
+    def __init__(self, sizes: Gpt, sequence_length: int, dropout: Dropout) -> None:
         super().__init__()
-        self.byte = nn.Embedding(BYTES, width)
-        self.position = nn.Embedding(sequence_length, width)
+        self.byte = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.position = nn.Embedding(sequence_length, sizes.width)
         self.dropout = dropout
         for table in (self.byte, self.position):
             nn.init.normal_(table.weight, std=0.02)
@@ -66,12 +66,12 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The logits of the next byte: (b, L, width) -> (b, L, 256)."""
+    """The logits of the next byte or token: (b, L, width) -> (b, L, vocabulary)."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, sizes: Gpt) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width, bias=False)
-        self.logits = nn.Linear(width, BYTES, bias=False)
+        self.norm = nn.LayerNorm(sizes.width, bias=False)
+        self.logits = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         nn.init.normal_(self.logits.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,27 +80,27 @@ class Head(nn.Module):
 
 def next_byte_loss(outputs: Values, targets: Values) -> Values:
     """Return the sum of the cross-entropies of all valid targets, in nats."""
-    (logits,), (next_bytes,) = outputs, targets  # (b, L, 256) and (b, L)
+    (logits,), (next_bytes,) = outputs, targets  # (b, L, vocabulary) and (b, L)
     return (F.cross_entropy(logits.flatten(0, 1), next_bytes.flatten(), ignore_index=IGNORED, reduction="sum"),)
 
 
-def gpt(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
-    """Return the GPT with a name of models/presets.py, for sequences of at most `sequence_length` bytes.
+def gpt(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
+    """Return the GPT with a name of models/presets.py, for sequences of at most `sequence_length` bytes or tokens.
 
     dropout: the probability of dropout after the embedding, the attention and the MLP.
 
-    Raises ChimeraError E801 for an unknown name.
+    vocabulary: as of `sizes_of`. Raises ChimeraError E801 for an unknown name.
     """
-    sizes = sizes_in(Gpt, name)
+    sizes = sizes_in(Gpt, name, vocabulary)
     blocks = [(f"block {k}", partial(Block, sizes, k, dropout)) for k in range(1, sizes.blocks + 1)]
 
     def embedding() -> nn.Module:
-        return Embedding(sizes.width, sequence_length, Dropout(dropout, 0, 0))
+        return Embedding(sizes, sequence_length, Dropout(dropout, 0, 0))
 
     def example(samples: int) -> Example:
         tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)  # (b, L)
         return Example((tokens,), (torch.zeros_like(tokens),))
 
     layers: tuple[tuple[str, Callable[[], nn.Module]], ...]
-    layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes.width)))
+    layers = (("embedding", embedding), *blocks, ("head", partial(Head, sizes)))
     return LayeredModel(name=name, layers=layers, loss=next_byte_loss, example=example)

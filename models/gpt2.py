@@ -104,12 +104,12 @@ def next_token_loss(outputs: Values, targets: Values) -> Values:
     return (F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), ignore_index=IGNORED, reduction="sum"),)
 
 
-def gpt2(name: str, sequence_length: int, dropout: float = 0.0) -> LayeredModel:
+def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
     """Return the GPT-2 of a name of models/presets.py for sequences of `sequence_length` tokens.
 
-    Raises ChimeraError E801 for an unknown name.
+    vocabulary: as of `sizes_of`. Raises ChimeraError E801 for an unknown name.
     """
-    sizes = sizes_in(Gpt2, name)
+    sizes = sizes_in(Gpt2, name, vocabulary)
 
     def example(samples: int) -> Example:
         tokens = torch.zeros(samples, sequence_length, dtype=torch.int64)

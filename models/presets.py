@@ -22,13 +22,14 @@ Data = Literal["text", "pairs", "images"]
 
 @dataclass(frozen=True, slots=True)
 class Gpt:
-    """A GPT on bytes without biases. blocks: how many, each with attention and an MLP; width: of the residual stream."""
+    """A GPT without biases. blocks: how many, each with attention and an MLP; width: of the residual stream."""
 
     family: ClassVar[str] = "gpt"
     data: ClassVar[Data] = "text"
     blocks: int
     width: int
     heads: int
+    vocabulary: int = BYTES
 
     @property
     def layers(self) -> int:
@@ -43,7 +44,7 @@ class Gpt:
     def parameters(self, sequence_length: int) -> int:
         """Return the number of parameters for sequences of this length."""
         block = 12 * self.width**2 + 2 * self.width  # attention 4 width^2, MLP 8 width^2, two norms
-        rest = (2 * BYTES + sequence_length + 1) * self.width  # embeddings of bytes and positions, logits, a norm
+        rest = (2 * self.vocabulary + sequence_length + 1) * self.width  # embeddings of tokens and positions, logits, a norm
         return self.blocks * block + rest
 
 
@@ -172,11 +173,24 @@ PRESETS: dict[str, Sizes] = {
 }
 
 
-def sizes_of(name: str) -> Sizes:
+def sizes_of(name: str, vocabulary: int | None = None) -> Sizes:
     """Return the sizes of a model: a preset, or NAME/BLOCKS for a preset with another number of blocks.
 
-    Raises ChimeraError E801 for another name.
+    vocabulary: of a tokenizer. A model on bytes gets this one; the others keep their own, which has to be as large. Raises
+    ChimeraError E801 for another name, E861 for a vocabulary that is too large.
     """
+    sizes = _named(name)
+    if vocabulary is None or isinstance(sizes, Cnn):
+        return sizes
+    if sizes.vocabulary <= BYTES_AND_MARKS:
+        return replace(sizes, vocabulary=vocabulary)
+    if vocabulary > sizes.vocabulary:
+        what = f"the tokenizer has {vocabulary} tokens, and {name} a vocabulary of {sizes.vocabulary}"
+        raise refuse("E861", what, help="give --tokenizer one with fewer tokens, or take a model on bytes, which gets them all")
+    return sizes
+
+
+def _named(name: str) -> Sizes:
     preset, slash, blocks = name.partition("/")
     if preset not in PRESETS:
         raise refuse("E801", f"unknown model '{name}'", help=did_you_mean(preset, PRESETS))
@@ -191,9 +205,9 @@ def sizes_of(name: str) -> Sizes:
     return replace(PRESETS[preset], blocks=int(blocks))
 
 
-def sizes_in(family: type[S], name: str) -> S:
-    """Return the sizes of a model of one family. Raises ChimeraError E801 for another name."""
-    sizes = sizes_of(name)
+def sizes_in(family: type[S], name: str, vocabulary: int | None = None) -> S:
+    """Return the sizes of a model of one family, as `sizes_of` does. Raises ChimeraError E801 for another name."""
+    sizes = sizes_of(name, vocabulary)
     if not isinstance(sizes, family):
         names = [n for n, s in PRESETS.items() if isinstance(s, family)]
         raise refuse("E801", f"{name} is no {family.family}", help=f"those are {', '.join(names)}")

@@ -12,12 +12,13 @@ from torch import Tensor
 from chimerac.chimera_ir.model import ModelDescription
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.data.source import Data
+from chimerac.interpreter.data.text import load_text
+from chimerac.interpreter.data.windows import text_data
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
-from chimerac.interpreter.training.data import Data, text_data
-from chimerac.interpreter.training.text import load_text
 from chimerac.interpreter.training.trainer import Settings, Trainer, samples_per_micro_batch
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback

@@ -15,16 +15,18 @@ from dataclasses import dataclass
 import torch
 
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.data.digits import digits
+from chimerac.interpreter.data.images import Images
+from chimerac.interpreter.data.names import SIZES
+from chimerac.interpreter.data.pairs import pair_data
+from chimerac.interpreter.data.text import load_text
+from chimerac.interpreter.data.windows import text_data
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import Values
 from chimerac.interpreter.runtime.partitioned import partitioned
-from chimerac.interpreter.training.data import text_data
-from chimerac.interpreter.training.images import DIGITS, image_data
-from chimerac.interpreter.training.pairs import pair_data
 from chimerac.interpreter.training.reference import train, whole_model
 from chimerac.interpreter.training.settings import Settings
-from chimerac.interpreter.training.text import load_text
 from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -63,8 +65,8 @@ def samples_for(name: str, length: int) -> Samples:
     """Return samples on which a preset can be trained. length: tokens of a sample."""
     sizes = sizes_of(name)
     if isinstance(sizes, Cnn):
-        has_data = (sizes.side, sizes.channels) == DIGITS
-        return image_data(*DIGITS, SEED).train if has_data else RandomImages(sizes)
+        has_data = (sizes.side, sizes.channels) == SIZES["digits"]
+        return Images(data := digits(), data.train, SEED) if has_data else RandomImages(sizes)
     data_of = pair_data if sizes.data == "pairs" else text_data
     return data_of(load_text(None), length, SEED).train
 

@@ -19,9 +19,10 @@ from chimerac.interpreter.transport import Transport, ranks_text
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-NOT_COMPARED = {"log_file", "tensorboard"}  # only rank 0 writes them
+# Only rank 0 writes the first two. The folders may differ between machines.
+NOT_COMPARED = {"log_file", "tensorboard", "work_dir", "data_dir"}
 # The program, its partition and the data that result from these settings are compared instead.
-COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "split", "partition", "data"}
+COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "split", "partition", "data", "tokenizer"}
 HELP = "start every rank with the same files, options and versions"
 
 # Something made from the settings: the code of its finding, its name, and a text that identifies it, such as a digest.

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 
 from chimerac.chimera_ir.files import short_path
+from chimerac.interpreter.data.source import Data
 from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
 from chimerac.interpreter.launch.memory_check import check_memory
@@ -34,8 +35,7 @@ from chimerac.interpreter.runtime.model import Model
 from chimerac.interpreter.runtime.partitioned import PartitionedModel, partitioned
 from chimerac.interpreter.training import reference
 from chimerac.interpreter.training.checkpoints import Checkpoints, CheckpointSettings
-from chimerac.interpreter.training.data import Data
-from chimerac.interpreter.training.evaluation import Evaluator
+from chimerac.interpreter.training.evaluation import Evaluation, Evaluator
 from chimerac.interpreter.training.export import export_weights
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
 from chimerac.interpreter.training.trainer import Result, Trainer
@@ -194,7 +194,7 @@ class Training:
         self._print(resumed.messages)
         print_every = max(1, iterations // 10)
         losses: list[float] = []
-        held_out: float | None = None
+        held_out: Evaluation | None = None
         trained_s = 0.0
         record.start(resumed.iteration)
         for iteration in range(resumed.iteration, iterations):
@@ -217,7 +217,7 @@ class Training:
             if iteration % print_every == 0 or is_last or result.is_skipped:
                 state = f"loss {result.loss:6.3f}   gradient norm {result.norm:7.3f}   {speed:9,.0f} tokens/s"
                 record.print_text(f"iteration {done:>5}   {state}{'   not finite: skipped' if result.is_skipped else ''}")
-            held_out = None if stops else self._held_out_loss(done)
+            held_out = None if stops else self._evaluate(done)
             record.write(self._line(done, result, measured, taken_s, held_out))
             record.draw(done, result.loss, self.tokens * len(losses) / trained_s)
             self._print(self.checkpoints.save_if_due(done, last=stops or is_last))
@@ -228,7 +228,7 @@ class Training:
         trainer.pipeline.check_copies()
         write_trace(trainer.pipeline, self.job.settings.trace, record)
         if self.job.settings.export is not None:
-            export_weights(self.job.settings.export, trainer.pipeline)
+            export_weights(self.job.settings.export, trainer.pipeline, self._exported())
             record.print_text(f"exported {short_path(self.job.settings.export)}")
         if losses:
             self._print_summary(losses[0], losses[-1], held_out, self.tokens * len(losses) / trained_s)
@@ -236,12 +236,20 @@ class Training:
             record.print_text(f"nothing to train: {resumed.iteration} of {iterations} iterations are done")
         return 0
 
+    def _exported(self) -> dict[str, str]:
+        """Return what an exported file says about the training, with which text can be generated."""
+        job, data = self.job, self.job.data
+        about = {"model": job.model.model.name}
+        if data.encoding is not None:
+            about |= {"sequence_length": str(job.settings.seq_len), "encoding": data.encoding.name}
+        return about
+
     def _print(self, messages: Iterable[str]) -> None:
         for message in messages:
             self.record.print_text(message)
 
     def _line(
-        self, done: int, result: Result, measured: MeasuredTimes, taken_s: float, held_out: float | None
+        self, done: int, result: Result, measured: MeasuredTimes, taken_s: float, held_out: Evaluation | None
     ) -> dict[str, object]:
         """Return the line of the log for an iteration."""
         line: dict[str, object] = {
@@ -254,7 +262,9 @@ class Training:
             **log_figures(measured),
         }
         if held_out is not None:
-            line["held_out_loss"] = held_out
+            line["held_out_loss"] = held_out.loss
+            if held_out.accuracy is not None:
+                line["held_out_accuracy"] = held_out.accuracy
         if self.job.oversubscribed:
             line["oversubscribed"] = True
         return line
@@ -270,26 +280,34 @@ class Training:
         self.record.print_text(f"gradients equal one process: largest relative difference {self.difference:.1e}")
         return True
 
-    def _held_out_loss(self, done: int) -> float | None:
-        """Return the held-out loss after `done` iterations; None if no evaluation is due."""
+    def _evaluate(self, done: int) -> Evaluation | None:
+        """Return the evaluation after `done` iterations; None if none is due."""
         every, last = self.job.settings.eval_every, done == self.trainer.settings.iterations
         if self.evaluator is None or not (last or (every and done % every == 0)):
             return None
-        loss = self.evaluator.loss()
+        found = self.evaluator.evaluate()
         if every:
-            self.record.print_text(f"iteration {done:>5}   held-out loss {loss:.3f}")
-        return loss
+            accuracy = "" if found.accuracy is None else f"   accuracy {found.accuracy:.2%}"
+            self.record.print_text(f"iteration {done:>5}   held-out loss {found.loss:.3f}{accuracy}")
+        return found
 
-    def _print_summary(self, first: float, last: float, held_out: float | None, speed: float) -> None:
-        name, baseline, remark = self.job.data.baseline()
-        unseen = "-" if held_out is None else f"{held_out:.3f}"
+    def _print_summary(self, first: float, last: float, held_out: Evaluation | None, speed: float) -> None:
+        if not self.record.is_writer:
+            return
+        data, job = self.job.data, self.job
+        unseen, remark = "-", "not measured: evaluations need the compiler"
+        if held_out is not None:
+            unseen, remark = f"{held_out.loss:.3f}", ""
         rows = [
-            ("loss at the start", f"{first:.3f}", f"nats per {self.job.data.target}"),
+            ("loss at the start", f"{first:.3f}", f"nats per {data.target}"),
             ("loss at the end", f"{last:.3f}", ""),
-            ("held-out loss", unseen, "not measured: evaluations need the compiler" if held_out is None else ""),
-            (name, f"{baseline:.3f}", remark),
-            ("tokens per second", f"{speed:,.0f}", "ranks share processors" if self.job.oversubscribed else ""),
+            ("held-out loss", unseen, remark),
         ]
+        if held_out is not None and held_out.accuracy is not None:
+            rows.append(("held-out accuracy", f"{held_out.accuracy:.2%}", f"of {held_out.targets} {data.target}s"))
+        samples = min(job.settings.eval_samples, data.held_out_count)
+        rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(samples)]
+        rows.append(("tokens per second", f"{speed:,.0f}", "ranks share processors" if job.oversubscribed else ""))
         if self.difference is not None:
             rows.append(("gradient difference", f"{self.difference:.1e}", "from one process, relative"))
         self.record.table(rows)

@@ -1,6 +1,7 @@
 """The command line of run.py, made from the fields of RunSettings. It does not import torch, so that --help appears at once.
 
-The value of a setting is that of the command line, otherwise that of the config file, otherwise the field's default.
+The value of a setting is that of the command line, otherwise that of an environment variable if it has one (storage.py),
+otherwise that of the config file, otherwise the field's default.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.interpreter.launch.config import as_yaml, config_values, convert, types
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.storage import from_environment, resolved
 from chimerac.interpreter.launch.workloads import model_table
 
 EPILOG = """\
@@ -41,13 +43,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> RunSettings:
         given = {name: _from_words(name, value) for name, value in given.items()}
         # Of the schedule's parameters, the command line overrides only those that it names.
         given["parameters"] = tuple((dict(values.get("parameters", ())) | dict(given.get("parameters", ()))).items())
-        settings = settings_of(values | given)
+        settings = settings_of(values | from_environment() | given)
     except ValueError as error:
         parser.error(str(error))
     if prints:
         print(as_yaml(settings), end="")
         parser.exit()
-    return settings
+    return resolved(settings)
 
 
 def settings_of(values: Mapping[str, Any]) -> RunSettings:

@@ -20,9 +20,10 @@ from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 from chimerac.interpreter.launch.settings import RunSettings
 
 if TYPE_CHECKING:
+    from chimerac.interpreter.data.images import ImageSet
+    from chimerac.interpreter.data.source import Data
+    from chimerac.interpreter.data.text import Text
     from chimerac.interpreter.runtime.model import Model
-    from chimerac.interpreter.training.data import Data
-    from chimerac.interpreter.training.text import Text
 
 HUGGING_FACE = "hf:"
 BYTES = 256
@@ -56,18 +57,20 @@ def check_own(name: str) -> None:
         raise refuse("E801", f"--model {name}: {path} has no function {function}", help=did_you_mean(function, known))
 
 
-def own_model(settings: RunSettings, samples: int) -> Model:
-    """Return a user's model for micro-batches of so many samples.
+def own_model(settings: RunSettings, samples: int, tokens: int | None) -> Model:
+    """Return a user's model for micro-batches of so many samples. tokens: of the tokenizer; None: texts are bytes.
 
-    Raises ChimeraError: E801 for a function that does not return a module, E850 to E855 as `huggingface` and `cut`.
+    Raises ChimeraError: E801 for a function that does not return a module, E850 to E855 as `huggingface` and `cut`, E861 for a
+    tokenizer with more tokens than a Hugging Face model.
     """
     import torch  # 2 s
 
-    from chimerac.interpreter.adapters.losses import LOSSES
+    from chimerac.interpreter.adapters.losses import LOSSES  # with torch, 2.6 s
 
     assert settings.model is not None
     loss, layers = LOSSES[settings.loss or "cross-entropy"], tuple((settings.layers or "").replace(",", " ").split())
     if settings.model.startswith(HUGGING_FACE):
+        # With torch, 2.6 s, and transformers.
         from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
 
         source = settings.model.removeprefix(HUGGING_FACE)
@@ -75,7 +78,10 @@ def own_model(settings: RunSettings, samples: int) -> Model:
         model_class = class_of(config, settings.head)
         vocabulary = getattr(config.get_text_config(), "vocab_size", None)
         fields = example_fields(config, model_class, samples, settings.seq_len)
-        if "input_ids" in fields and vocabulary is not None and vocabulary < BYTES:
+        if "input_ids" in fields and vocabulary is not None and tokens is not None and vocabulary < tokens:
+            message = f"the tokenizer has {tokens} tokens, and {source} a vocabulary of {vocabulary}"
+            raise refuse("E861", message, help="give --tokenizer one with fewer tokens, or set vocab_size in the configuration")
+        if "input_ids" in fields and vocabulary is not None and tokens is None and vocabulary < BYTES:
             message = f"{source} has a vocabulary of {vocabulary} tokens, and the tokens of a text are its {BYTES} bytes"
             raise refuse("E854", message, help=f"set vocab_size in the configuration to {BYTES} or more")
         if "decoder_input_ids" in fields:
@@ -85,24 +91,27 @@ def own_model(settings: RunSettings, samples: int) -> Model:
     return _from_file(settings.model, samples, settings.seq_len, loss, layers)
 
 
-def own_data(settings: RunSettings, model: Model, text: Callable[[], Text]) -> Data:
+def own_data(
+    settings: RunSettings, model: Model, text: Callable[[], Text], images: Callable[[tuple[int, int]], ImageSet]
+) -> Data:
     """Return the data of a user's model: images if it reads pixels, otherwise a text, as its fields need it.
 
-    Raises ChimeraError: E802 no data that fits, E803 a text that is too short.
+    images: from side and channels of the images. Raises ChimeraError: E802 no data that fits, E803 a text that is too short,
+    E861 for a masked language model, a tokenizer without a token for the mask.
     """
-    from chimerac.interpreter.training.data import text_data
-    from chimerac.interpreter.training.fields import Continued, Masked, Named, named
-    from chimerac.interpreter.training.images import image_data
+    # With torch, 2.6 s.
+    from chimerac.interpreter.data.fields import continued, masked, named
+    from chimerac.interpreter.data.images import image_data
+    from chimerac.interpreter.data.windows import text_data
 
     fields = model.example(1).fields
     name, first = next(iter(fields.items()))
     if first.is_floating_point():
-        if settings.data is not None:
-            help = "leave out --data, or train the model with Pipeline in a loop of your own"
-            raise refuse("E802", f"--data {settings.data} is text, and {model.name} reads images", help=help)
-        return named(image_data(first.shape[-1], first.shape[1], settings.seed), Named, name)
-    kind = Continued if "decoder_input_ids" in fields else Masked if model.name.endswith("MaskedLM") else Named
-    return named(text_data(text(), settings.seq_len, settings.seed), kind, name)
+        return named(image_data(images((first.shape[-1], first.shape[1])), settings.seed, settings.augment), name)
+    data = text_data(text(), settings.seq_len, settings.seed)
+    if "decoder_input_ids" in fields:
+        return continued(data, name)
+    return masked(data, name) if model.name.endswith("MaskedLM") else named(data, name)
 
 
 def _from_file(name: str, samples: int, length: int, loss: Any, layers: tuple[str, ...]) -> Model:
@@ -110,6 +119,7 @@ def _from_file(name: str, samples: int, length: int, loss: Any, layers: tuple[st
     import torch
     from torch import nn
 
+    # With torch, 2.6 s.
     from chimerac.interpreter.adapters.model import cut
     from chimerac.interpreter.runtime.model import Model
 

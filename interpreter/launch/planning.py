@@ -17,6 +17,7 @@ from chimerac.interpreter.launch.own_models import is_own
 from chimerac.interpreter.launch.plan import Plan, check_kind
 from chimerac.interpreter.launch.record import check_folder, check_output
 from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.launch.storage import make_work_dir
 from chimerac.interpreter.launch.tensorboard import check_package
 from chimerac.interpreter.launch.workloads import check_depth, check_options, with_partition
 from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
@@ -32,6 +33,7 @@ def make_plan(settings: RunSettings, notify: Callable[[str], None] = lambda text
 
     It checks all options that it can check without torch: first those that need no program, then the others.
     """
+    make_work_dir(settings)
     if os.environ.get("RANK", "0") == "0":  # only this rank writes outputs
         check_outputs(settings)
     check_options(settings)
@@ -48,7 +50,7 @@ def with_ties(plan: Plan, settings: RunSettings, description: ModelDescription) 
     """
     if not is_own(settings.model) or _program_text(settings.schedule) is not None:
         return plan
-    # With torch, which is imported already where there is a description.
+    # With torch, 2.6 s, which is imported already where there is a description.
     from chimerac.interpreter.launch.compiling import compiled_plan
     from chimerac.interpreter.runtime.partitioned import missing_ties
 

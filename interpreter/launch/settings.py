@@ -22,15 +22,17 @@ Share = Annotated[float, Ge(0), Lt(1)]
 ShareOrOne = Annotated[float, Ge(0), Le(1)]
 
 SCHEDULE = Path("schedules/chimera.sched")
-PROGRAM, TRAINING, CHECKPOINTS, OUTPUT = "what runs", "training", "checkpoints", "checks and output"
+PROGRAM, DATA, TRAINING = "what runs", "data and storage", "training"
+CHECKPOINTS, OUTPUT = "checkpoints", "checks and output"
 
 
-def option(default: Any, group: str, help: str, metavar: str | None = None) -> Any:
+def option(default: Any, group: str, help: str, metavar: str | None = None, folder: str | None = None) -> Any:
     """Return a field of RunSettings.
 
-    group: the title above it in --help; metavar: the name of its value in --help; None for switches and choices.
+    group: the title above it in --help; metavar: the name of its value in --help, None for switches and choices; folder: the
+    field with the folder to which its path is relative (storage.py).
     """
-    return field(default=default, metadata={"group": group, "help": help, "metavar": metavar})
+    return field(default=default, metadata={"group": group, "help": help, "metavar": metavar, "folder": folder})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,34 @@ class RunSettings:
     head: str | None = option(
         None, PROGRAM, "the class of a Hugging Face model, such as BertForMaskedLM (default: as its config.json says)", "CLASS"
     )
-    data: Path | None = option(None, PROGRAM, "a text file or a folder of them (default: Python's standard library)", "PATH")
+
+    data: str | None = option(
+        None,
+        DATA,
+        "text (Python's standard library), digits, cifar10, hf:FOLDER, or a text file or a folder of them "
+        "(default: what the model is trained on: text, digits or cifar10)",
+        "SOURCE",
+        folder="data_dir",
+    )
+    tokenizer: Path | None = option(
+        None, DATA, "a tokenizer.json, or a folder with one (default: texts are bytes)", "PATH", folder="data_dir"
+    )
+    text_column: str = option("text", DATA, "the column of hf:FOLDER that has the texts", "NAME")
+    augment: bool = option(False, DATA, "move and mirror the images to train on, each time in another way")
+    data_dir: Path | None = option(
+        None,
+        DATA,
+        "relative paths of --data and --tokenizer are below this folder, and cifar10 lies in it "
+        "(default: $CHIMERAC_DATA_DIR, or the current folder)",
+        "PATH",
+    )
+    work_dir: Path | None = option(
+        None,
+        DATA,
+        "relative paths of all that a run writes are below this folder; it is made if there is none "
+        "(default: $CHIMERAC_WORK_DIR, or the current folder)",
+        "PATH",
+    )
     transport: TransportName = option(
         "gloo", PROGRAM, "gloo: on CPUs; staged: on GPUs that ranks may share, messages pass through host memory; "
         "nccl: a GPU per rank",
@@ -82,7 +111,7 @@ class RunSettings:
     iterations: Count | None = option(None, TRAINING, "weight updates (default: 200; 5 with --timed)", "T")
     micro_batch: Count = option(4, TRAINING, "samples of a micro-batch", "b")
     accumulate: Count = option(1, TRAINING, "batches whose gradients are summed before each weight update", "K")
-    seq_len: Count = option(128, TRAINING, "tokens of a sample of text, which are bytes", "L")
+    seq_len: Count = option(128, TRAINING, "tokens of a sample of text, which are bytes without --tokenizer", "L")
     dtype: Dtype = option("fp32", TRAINING, "fp32, or bf16: layers compute in bfloat16 (autocast), weights stay fp32")
     lr: PositiveNumber = option(1e-3, TRAINING, "highest learning rate of AdamW", "RATE")
     lr_schedule: RateSchedule = option("cosine", TRAINING, "how the rate falls after the warm-up")
@@ -101,7 +130,7 @@ class RunSettings:
     compile: bool = option(False, TRAINING, "compile the stages with torch.compile")
     zero: bool = option(False, TRAINING, "shard the optimizer's state (ZeRO-1) over the ranks that hold copies of a stage")
 
-    save_dir: Path | None = option(None, CHECKPOINTS, "write checkpoints to this folder", "PATH")
+    save_dir: Path | None = option(None, CHECKPOINTS, "write checkpoints to this folder", "PATH", folder="work_dir")
     save_every: Count | None = option(None, CHECKPOINTS, "write one every T iterations too (default: at the end)", "T")
     keep: Count | None = option(None, CHECKPOINTS, "keep only the last K checkpoints (default: all)", "K")
     async_save: bool = option(False, CHECKPOINTS, "go on training while a checkpoint is written")
@@ -110,8 +139,11 @@ class RunSettings:
         CHECKPOINTS,
         "go on from a checkpoint: its path; auto: the last one of --save-dir, if there is one; no",
         "auto|PATH|no",
+        folder="work_dir",
     )
-    export: Path | None = option(None, CHECKPOINTS, "write the trained weights to this file at the end", "PATH")
+    export: Path | None = option(
+        None, CHECKPOINTS, "write the trained weights to this file at the end", "PATH", folder="work_dir"
+    )
 
     eval_every: Count | None = option(None, OUTPUT, "held-out loss every T iterations too (default: at the end)", "T")
     eval_samples: Count = option(256, OUTPUT, "largest number of held-out samples of an evaluation", "K")
@@ -120,10 +152,17 @@ class RunSettings:
         OUTPUT,
         "append to this file: a JSON line with the settings, then one for each iteration; docs/training.md lists the fields",
         "PATH",
+        folder="work_dir",
     )
-    tensorboard: Path | None = option(None, OUTPUT, "write the same figures for TensorBoard to this folder", "PATH")
+    tensorboard: Path | None = option(
+        None, OUTPUT, "write the same figures for TensorBoard to this folder", "PATH", folder="work_dir"
+    )
     trace: Path | None = option(
-        None, OUTPUT, "write the times of the instructions of the last iteration to this file, for Perfetto", "PATH"
+        None,
+        OUTPUT,
+        "write the times of the instructions of the last iteration to this file, for Perfetto",
+        "PATH",
+        folder="work_dir",
     )
     profile_ranges: bool = option(False, OUTPUT, "mark each instruction as a range in torch's profilers")
     check_gradients: bool | None = option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import read
+from chimerac.interpreter.data.names import SIZES
 from chimerac.interpreter.launch.own_models import check_own, is_own, own_data, own_model
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.training.settings import samples_per_micro_batch
@@ -18,9 +19,11 @@ from chimerac.models.presets import Cnn, check_sequence, default_for, is_known, 
 
 if TYPE_CHECKING:
     from chimerac.chimera_ir.program import Program
+    from chimerac.interpreter.data.source import Data
+    from chimerac.interpreter.data.sources import Source
+    from chimerac.interpreter.data.text import Text
     from chimerac.interpreter.runtime.model import Model
-    from chimerac.interpreter.training.data import Data
-    from chimerac.interpreter.training.text import Text
+    from chimerac.models.presets import Data as Kind
 
 
 def model_table() -> str:
@@ -29,58 +32,116 @@ def model_table() -> str:
 
 
 def model_of(settings: RunSettings, program: Program) -> Model:
-    """Return the model of a run. Raises ChimeraError: E801 for an unknown one, E821 for samples that are too long for it.
+    """Return the model of a run.
 
-    A model of the user's own: also E850 to E855.
+    Raises ChimeraError: E801 for an unknown one, E821 for samples that are too long for it, E861 for a tokenizer that does not
+    fit. A model of the user's own: also E850 to E855.
     """
     if is_own(settings.model):
-        return own_model(settings, samples_per_micro_batch(program, settings.micro_batch))
+        return own_model(settings, samples_per_micro_batch(program, settings.micro_batch), vocabulary_of(settings, "text"))
     from chimerac.models.families import preset  # with torch, 2.6 s
 
-    return preset(_name(settings, program), settings.seq_len, settings.dropout)
+    name = _name(settings, program)
+    return preset(name, settings.seq_len, settings.dropout, vocabulary_of(settings, sizes_of(name).data))
 
 
 def data_of(settings: RunSettings, program: Program, model: Model) -> Data:
     """Return the data for the model of a run.
 
-    Raises ChimeraError: E802 for data that cannot be read, E803 for a text that is too short.
+    Raises ChimeraError: E802 for data that cannot be read or is not what the model is trained on, E803 for a text that is too
+    short, E860 for a prepared file that cannot be written, E861 for a tokenizer that does not fit.
     """
     if is_own(settings.model):
-        return own_data(settings, model, lambda: _text(settings.data))
-    sizes = sizes_of(_name(settings, program))
+        return own_data(
+            settings,
+            model,
+            text=lambda: _text(_fitting_source(settings, model.name, None)),
+            images=lambda size: _fitting_source(settings, model.name, size).images(),
+        )
+    name = _name(settings, program)
+    sizes, source = sizes_of(name), _source_of_preset(settings, name)
     if isinstance(sizes, Cnn):
-        from chimerac.interpreter.training.images import image_data  # with torch, 2.6 s
+        from chimerac.interpreter.data.images import image_data  # with torch, 2.6 s
 
-        _check_no_text(settings)
-        return image_data(sizes.side, sizes.channels, settings.seed)
+        return image_data(source.images(), settings.seed, settings.augment)
     if sizes.data == "pairs":
-        from chimerac.interpreter.training.pairs import pair_data  # with torch, 2.6 s
+        from chimerac.interpreter.data.pairs import pair_data  # with torch, 2.6 s
 
-        return pair_data(_text(settings.data), settings.seq_len, settings.seed)
-    from chimerac.interpreter.training.data import text_data  # with torch, 2.6 s
+        return pair_data(_text(source), settings.seq_len, settings.seed)
+    from chimerac.interpreter.data.windows import text_data  # with torch, 2.6 s
 
-    return text_data(_text(settings.data), settings.seq_len, settings.seed)
+    return text_data(_text(source), settings.seq_len, settings.seed)
 
 
 def check_options(settings: RunSettings) -> None:
-    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801, E802, E803, E821."""
-    from chimerac.interpreter.training.text import split_text  # with numpy, 0.1 s that --help does not need
+    """Check, without torch, the options that choose model and data. Raises ChimeraError: E801 to E803, E821, E860, E861.
 
+    Prepared files are written here, so that a launcher writes them before it starts ranks.
+    """
     if is_own(settings.model):
         check_own(str(settings.model))
     elif settings.model is not None:
         check_sequence(settings.model, settings.seq_len)
-        if sizes_of(settings.model).data == "images":
-            _check_no_text(settings)
-    if settings.timed is None and settings.data is not None:
-        split_text(_text(settings.data), settings.seq_len)
+    if settings.timed is not None:
+        return
+    if settings.model is None or is_own(settings.model):
+        source = source_of(settings, "text")
+    else:
+        source = _source_of_preset(settings, settings.model)
+        sizes_of(settings.model, vocabulary_of(settings, sizes_of(settings.model).data))
+    if source.has_images:
+        source.images()
+    elif settings.data is not None:
+        from chimerac.interpreter.data.text import split_text  # with numpy, 0.1 s that --help does not need
+
+        split_text(_text(source), settings.seq_len)
 
 
-def _check_no_text(settings: RunSettings) -> None:
-    """Raise ChimeraError E802 if a text was given to a model that is trained on images."""
-    if settings.data is not None:
-        message = f"--data {settings.data} is text, and {settings.model or 'the model'} is trained on images"
-        raise refuse("E802", message, help="leave out --data, or take a model that is trained on text")
+def vocabulary_of(settings: RunSettings, kind: Kind) -> int | None:
+    """Return how many tokens the tokenizer of a run has for this kind of data; None without a tokenizer."""
+    if settings.tokenizer is None or kind == "images":
+        return None
+    from chimerac.interpreter.data.tokenizer import load_tokenizer  # with numpy, 0.1 s that --help does not need
+
+    encoding = load_tokenizer(settings.tokenizer).encoding
+    return encoding.all_tokens if kind == "pairs" else encoding.vocabulary
+
+
+def source_of(settings: RunSettings, default: str) -> Source:
+    """Return where the data of a run comes from. default: the name of the source without --data."""
+    from chimerac.interpreter.data.sources import PREPARED, Source  # with numpy, 0.1 s that --help does not need
+
+    return Source(
+        settings.data or default,
+        settings.data_dir or Path(),
+        (settings.work_dir or Path()) / PREPARED,
+        settings.tokenizer,
+        settings.text_column,
+        settings.timeout,
+    )
+
+
+def _source_of_preset(settings: RunSettings, model: str) -> Source:
+    """Return the source of the data of a preset. Raises ChimeraError E802 if it is not what the model is trained on."""
+    sizes = sizes_of(model)
+    return _fitting_source(settings, model, (sizes.side, sizes.channels) if isinstance(sizes, Cnn) else None)
+
+
+def _fitting_source(settings: RunSettings, model: str, image: tuple[int, int] | None) -> Source:
+    """Return the source of the data of a model that reads text, or images of this side and number of channels.
+
+    Raises ChimeraError E802 if --data is something else, or there is no data set of such images.
+    """
+    needs = "text" if image is None else "images of {0} x {0} x {1}".format(*image)
+    source = source_of(settings, next((name for name, size in SIZES.items() if size == image), "text"))
+    if SIZES.get(source.name) == image:
+        return source
+    if settings.data is None:
+        known = ", ".join("{0} x {0} x {1} ({2})".format(*size, name) for name, size in SIZES.items())
+        message = f"{model} reads {needs}, and there is no data set of them"
+        raise refuse("E802", message, help=f"there are images of {known}; or train it with Pipeline in a loop of your own")
+    message = f"--data {settings.data} does not fit: {model} is trained on {needs}"
+    raise refuse("E802", message, help="leave out --data, or take a model that is trained on it (--help lists them)")
 
 
 def check_depth(settings: RunSettings, program: Program) -> None:
@@ -128,7 +189,5 @@ def _name(settings: RunSettings, program: Program) -> str:
 
 
 @lru_cache(maxsize=1)  # it is read for the checks, and again after torch is imported
-def _text(path: Path | None) -> Text:
-    from chimerac.interpreter.training.text import load_text  # with numpy, 0.1 s that --help does not need
-
-    return load_text(path)
+def _text(source: Source) -> Text:
+    return source.text()

@@ -147,6 +147,11 @@ class BoundPipeline:
         with _evaluation_mode(self.stages.values()):
             return self._evaluation.run(batch)
 
+    @property
+    def correct(self) -> int:
+        """Return how many targets of the last evaluation this rank predicted correctly; 0 if the model does not count them."""
+        return 0 if self._evaluation is None else self._evaluation.iteration.total_correct()
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield this rank's parameters, each once. Their gradients are complete after a step, on every rank that has them."""
         return (p for _, p in self.named_parameters())

@@ -83,7 +83,7 @@ class Executor:
             for name, parameters in trained.items()
         }
         self.store = Store()
-        self.iteration = Iteration(objective, transport.device)
+        self.iteration = Iteration(objective, transport.device, evaluates=program.header.kind == "evaluation")
         self.work: dict[tuple[int, int, int], Work] = {}
         self.collectives: list[Pending] = []
         self._key = transport.progress.add(program)

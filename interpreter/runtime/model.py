@@ -49,6 +49,10 @@ class Objective(Protocol):
         """Return the function from the output of the last layer and the targets to the losses."""
 
     @property
+    def correct(self) -> Callable[[Values, Values], Tensor] | None:
+        """Return the function from the same values to the number of targets that are predicted correctly; None: not counted."""
+
+    @property
     def autocast(self) -> torch.dtype | None:
         """Return the type in which torch.autocast computes; None: without it."""
 
@@ -62,12 +66,15 @@ class Model(ABC):
 
     example: a function of a number of samples; it returns tensors with the shapes and dtypes of real ones. loss: a function of
     the output of the last layer and the targets; it returns one or several losses, each the *sum* of the losses of all its
-    valid targets. The loss of an iteration is the sum of their means. autocast: the dtype of torch.autocast; None: no autocast.
+    valid targets. The loss of an iteration is the sum of their means. correct: of classifiers, a function of the same
+    arguments; it returns how many targets of the first loss are predicted correctly, and evaluations call it. autocast: the
+    dtype of torch.autocast; None: no autocast.
     """
 
     name: str
     example: Callable[[int], Example]
     loss: Callable[[Values, Values], Values]
+    correct: Callable[[Values, Values], Tensor] | None = None
     autocast: torch.dtype | None = None
 
     @property

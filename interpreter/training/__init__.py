@@ -1,1 +1,1 @@
-"""Training: data, optimizer, trainer, evaluation, checkpoints, exports, comparison with one process."""
+"""Training: optimizer, trainer, evaluation, checkpoints, exports, comparison with one process."""

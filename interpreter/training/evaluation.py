@@ -1,4 +1,4 @@
-"""The held-out loss, computed by the pipeline that is being trained."""
+"""Evaluations: the held-out loss, and the accuracy of a classifier, computed by the pipeline that is being trained."""
 
 from __future__ import annotations
 
@@ -42,21 +42,37 @@ class FirstSamples(Samples):
         return [n % self.count for n in numbers]
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss of held-out samples, in nats per valid target, and how many targets the first loss has.
+
+    accuracy: share of these targets that were predicted correctly; None if the model does not count them.
+    """
+
+    loss: float
+    targets: int
+    accuracy: float | None
+
+
 class Evaluator:
     """One rank's part in evaluations. samples: how many samples of `held_out` are evaluated."""
 
     def __init__(self, trainer: Trainer, held_out: Samples, samples: int) -> None:
         self.trainer, self.source, self.samples = trainer, FirstSamples(held_out, samples), samples
+        self.targets = self.source.valid_targets(range(samples))[0]
 
-    def loss(self) -> float:
-        """Return the mean loss of the held-out samples, nats per valid target; called by all ranks together."""
+    def evaluate(self) -> Evaluation:
+        """Evaluate the held-out samples; called by all ranks together."""
         trainer, header = self.trainer, self.trainer.program.header
         pipeline, seed, size = trainer.pipeline, trainer.settings.seed, trainer.size
         batches = -(-self.samples // (header.width * header.micro_batches * size))
-        total = torch.zeros(1, dtype=torch.float64)
+        totals = torch.zeros(2, dtype=torch.float64)
         for number in range(batches):
             # Like the batches of one weight update, these have the same divisors, so their losses add up to the mean.
             batch = Batch(self.source, seed, number, pipeline.replica, header.width, header.micro_batches, size, batches)
-            total += pipeline.evaluate_batch(batch)
-        trainer.transport.all_reduce(total)
-        return float(total[0])
+            totals[0] += pipeline.evaluate_batch(batch)
+            totals[1] += pipeline.correct
+        trainer.transport.all_reduce(totals)
+        loss, correct = totals.tolist()
+        counts = pipeline.objective.correct is not None
+        return Evaluation(loss, self.targets, correct / max(1, self.targets) if counts else None)

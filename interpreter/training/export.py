@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,8 +14,10 @@ from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.training.export_file import SAFETENSORS, export_error
 
 
-def export_weights(path: Path, pipeline: BoundPipeline) -> None:
+def export_weights(path: Path, pipeline: BoundPipeline, about: Mapping[str, str]) -> None:
     """Write the parameters and buffers of the whole model to a file, by name; called by all ranks together.
+
+    about: what the header of a .safetensors says about the training; a .pt has no header.
 
     A file of this name is replaced when the new one is complete. Raises ChimeraError E835 on all ranks if the file cannot be
     written.
@@ -23,7 +26,7 @@ def export_weights(path: Path, pipeline: BoundPipeline) -> None:
 
     def write() -> str:
         if pipeline.rank == 0:
-            _write(path, weights)
+            _write(path, weights, about)
         return ""
 
     try:
@@ -32,13 +35,13 @@ def export_weights(path: Path, pipeline: BoundPipeline) -> None:
         raise export_error(path, error.reason, "give another path") from None
 
 
-def _write(path: Path, weights: dict[str, Tensor]) -> None:
+def _write(path: Path, weights: dict[str, Tensor], about: Mapping[str, str]) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     try:
         if path.suffix == SAFETENSORS:
             from safetensors.torch import save_file  # optional: an extra of this project
 
-            save_file(weights, temporary, metadata={"format": "pt"})
+            save_file(weights, temporary, metadata={"format": "pt", **about})
         else:
             torch.save(weights, temporary)
         with open(temporary, "rb+") as file:

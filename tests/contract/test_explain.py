@@ -22,7 +22,7 @@ from chimerac.interpreter.launch.start import make_job, run_rank
 from chimerac.interpreter.pipeline.world import check_world
 
 ROOT = Path(__file__).parents[2]
-COMPILED = [e for e in entries().values() if not e.run.startswith("torchrun")]
+COMPILED = [e for e in entries().values() if not e.run.startswith(("torchrun", "python"))]
 
 # Codes that need several ranks or a special machine, and the tests that show them.
 SHOWN_BY = {
@@ -43,6 +43,8 @@ SHOWN_BY = {
     "E833": "tests/unit/test_interpreter_checkpoint.py::test_a_new_run_does_not_mix_its_checkpoints_with_those_of_another",
     "E834": "tests/unit/test_interpreter_checkpoint.py::test_another_number_of_samples_is_refused_with_values_that_fit",
     "E835": "tests/unit/test_interpreter_checkpoint.py::test_an_export_that_is_not_possible_is_refused_before_the_run",
+    "E862": "tests/unit/test_data_generate.py::test_a_file_that_does_not_fit_is_refused",
+    "E860": "tests/unit/test_data_prepared.py::test_a_folder_that_cannot_be_written_is_refused",
     "E840": "tests/unit/test_interpreter_run.py::test_tensorboard_without_its_package_is_refused_before_torch_is_imported",
     "E850": "tests/unit/test_adapters_huggingface.py::test_wrong_configurations_are_refused",
     "E851": "tests/unit/test_adapters.py::test_layers_that_the_module_does_not_have_are_refused",

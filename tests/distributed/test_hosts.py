@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,10 +161,3 @@ def test_if_the_link_goes_down_both_hosts_name_the_ranks_of_the_other_one() -> N
         late = f"is not complete after {TIMEOUT_S} s: "
         check_message(launchers[0], hosts[0], "[01]", rf"{late}ranks 2, 3 \(node2\) do not answer")
         check_message(launchers[1], hosts[1], "[23]", rf"{late}{STORE}does not answer")
-
-
-@pytest.mark.parametrize("file", ["train.sbatch", "settings.sh"])
-def test_the_scripts_for_slurm_are_valid(file: str) -> None:
-    subprocess.run(["bash", "-n", str(SLURM / file)], check=True)
-    if shellcheck := shutil.which("shellcheck"):
-        subprocess.run([shellcheck, "--shell=bash", "--external-sources", file], cwd=SLURM, check=True)

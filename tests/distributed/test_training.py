@@ -14,15 +14,15 @@ from chimerac.chimera_ir.instructions import Fwd
 from chimerac.chimera_ir.jsonform import program_to_json
 from chimerac.chimera_ir.program import Program
 from chimerac.compiler import compile_schedule
+from chimerac.interpreter.data.text import load_text, split_text
+from chimerac.interpreter.data.windows import Windows
 from chimerac.interpreter.launch.measure import processors
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import combined
 from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.training import reference
-from chimerac.interpreter.training.data import Windows
 from chimerac.interpreter.training.evaluation import Evaluator
 from chimerac.interpreter.training.settings import Settings, samples_per_micro_batch
-from chimerac.interpreter.training.text import load_text, split_text
 from chimerac.interpreter.training.trainer import Trainer
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
@@ -98,7 +98,7 @@ def test_twenty_iterations_with_dropout_are_those_of_one_process(name: str, para
         results = [trainer.update(t, trainer.gradients(t)) for t in range(SETTINGS.iterations)]
         trainer.pipeline.check_copies()
         evaluator = Evaluator(trainer, HELD_OUT, EVALUATED)
-        return [(r.loss, r.norm) for r in results], evaluator.loss()
+        return [(r.loss, r.norm) for r in results], evaluator.evaluate().loss
 
     curve, held_out = one_process(width * parameters["N"] * size)
     assert curve[-1][0] < curve[0][0] - 0.5, "the loss must decrease, or equal curves prove little"

@@ -17,10 +17,10 @@ from chimerac.chimera_ir.program import Program
 from chimerac.compiler.analyze.memory import memory
 from chimerac.compiler.verify.index import ProgramIndex
 from chimerac.compiler.verify.progress import machines
+from chimerac.interpreter.data.pairs import Pairs
+from chimerac.interpreter.data.text import Text
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.interpreter.runtime.model import LayeredModel, Model
-from chimerac.interpreter.training.pairs import Pairs
-from chimerac.interpreter.training.text import Text
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.bert import bert
 from chimerac.models.cnn import cnn

@@ -11,7 +11,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.chimera_ir.jsonform import program_from_json
 from chimerac.compiler.command.main import main
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.planning import planned
+from chimerac.interpreter.launch.planning import make_plan
 
 SCHEDULE = ["chimera", "-p", "D=4"]
 MODEL = ["--model", "gpt-small"]
@@ -27,10 +27,10 @@ def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pyte
         assert main([*SCHEDULE, *MODEL, *words, "--emit", "json", "-o", compiled]) == 0
         carried = program_from_json(Path(compiled).read_text()).partition
         for run in ([compiled], [*SCHEDULE[1:], *MODEL, *words], [compiled, "--split", "1,2,2,1"]):
-            partition = planned(parse_options([*run, "--loopback"])).partition
+            partition = make_plan(parse_options([*run, "--loopback"])).partition
             assert partition is not None and carried is not None
             assert partition == carried and partition.stages == CUT
-    assert planned(parse_options([*SCHEDULE[1:], "--partition", cut, "--loopback"])).partition == carried
+    assert make_plan(parse_options([*SCHEDULE[1:], "--partition", cut, "--loopback"])).partition == carried
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_partition_for_another_model_or_program_is_refused(tmp_path: Path, cap
         error = capsys.readouterr().err
         assert "E706" in error and fact in error
         with pytest.raises(ChimeraError, match="E706"):
-            planned(parse_options([*schedule[1:], *words, "--partition", cut, "--loopback"]))
+            make_plan(parse_options([*schedule[1:], *words, "--partition", cut, "--loopback"]))
 
 
 def test_the_table_adds_up(capsys: pytest.CaptureFixture[str]) -> None:

@@ -483,7 +483,7 @@ def test_an_export_has_the_weights_of_the_whole_model(tmp_path: Path) -> None:
         steps(pipe, optimizer, scheduler, range(1))
         for path in paths:
             check_export(path)
-            export_weights(path, pipe)
+            export_weights(path, pipe, {"model": "tied"})
 
     on_ranks(3, export)
     one, other = load_file(paths[0]), torch.load(paths[1])
@@ -504,7 +504,7 @@ def test_an_export_that_is_not_possible_is_refused_before_the_run(tmp_path: Path
     (tmp_path / "folder.pt").mkdir()
 
     def export(pipe: Pipeline, optimizer: Any, scheduler: Any) -> None:
-        export_weights(tmp_path / "folder.pt", pipe)
+        export_weights(tmp_path / "folder.pt", pipe, {})
 
     with refused("E835", "is a directory"):
         on_ranks(2, export)

@@ -293,7 +293,8 @@ def test_the_trainer_has_the_losses_of_one_process_and_each_rank_reads_its_own_f
         first = trainer.gradients(0)
         read, difference = own.read.copy(), largest_difference(trainer)
         results = [trainer.update(t, trainer.gradients(t) if t else first).loss for t in range(settings.iterations)]
-        return results, Evaluator(trainer, FieldSamples(), 7).loss(), difference, (read, set(trainer.pipeline.reads_fields))
+        held_out = Evaluator(trainer, FieldSamples(), 7).evaluate().loss
+        return results, held_out, difference, (read, set(trainer.pipeline.reads_fields))
 
     found = run_in_loopback(program, rank)
     for results, loss, difference, (read, reads) in found:

@@ -8,7 +8,6 @@ import math
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,9 +29,29 @@ def number(*words: int) -> int:
     return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=8).digest(), "big") >> 1
 
 
+def mixed(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def place(k: int, count: int) -> int:
+    epoch, x = divmod(k, count)
+    half = 4
+    while 4**half < count:
+        half += 1
+    while True:
+        left, right = divmod(x, 2**half)
+        for round in range(6):
+            left, right = right, left ^ mixed(right ^ number(S, epoch, round)) % 2**half
+        x = left * 2**half + right
+        if x < count:
+            return x
+
+
 def samples(text: bytes, numbers: range) -> tuple[Tensor, Tensor]:
     count = (len(text) - 1) // L
-    windows = [np.random.default_rng([S, k // count]).permutation(count)[k % count] for k in numbers]
+    windows = [place(k, count) for k in numbers]
     rows = torch.tensor([list(text[w * L : w * L + L + 1]) for w in windows])
     return rows[:, :-1], rows[:, 1:]
 
@@ -149,4 +168,5 @@ def documented_fields_are_those(about: dict[str, object], lines: list[dict[str, 
         for part in (first, second)
     )
     assert of_run == about.keys()
-    assert of_iteration - {"oversubscribed"} == {name for line in lines for name in line} - {"oversubscribed"}
+    sometimes = {"oversubscribed", "held_out_accuracy"}
+    assert of_iteration - sometimes == {name for line in lines for name in line} - sometimes

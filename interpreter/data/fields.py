@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from chimerac.interpreter.data.source import Data
+from chimerac.interpreter.data.text import BYTES, marks_of
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import IGNORED, Values
-from chimerac.interpreter.training.data import Data
 
 MASKED = 0.15  # share of the tokens that are targets of a masked language model
-MASK = 0  # the token in their place: the byte that texts do not have
+MASK = 0  # the byte in their place, which texts do not have
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,17 @@ class Continued(Named):
 
 @dataclass(frozen=True)
 class Masked(Named):
-    """For a masked language model: some tokens are replaced by MASK, and these are the targets (Devlin et al. 2019).
+    """For a masked language model: some tokens are replaced by `mask`, and these are the targets (Devlin et al. 2019).
 
     Which ones is a function of the number of the sample alone.
     """
 
+    mask: int = MASK
+
     def field(self, numbers: Sequence[int], name: str) -> Tensor:
         """Return the tokens (b, L) with masks."""
         tokens = super().field(numbers, name)
-        return tokens.masked_fill(self._places(numbers, tokens.shape[1]), MASK)
+        return tokens.masked_fill(self._places(numbers, tokens.shape[1]), self.mask)
 
     def targets(self, numbers: Sequence[int]) -> Values:
         """Return the tokens (b, L) that are masked, IGNORED elsewhere."""
@@ -93,6 +96,22 @@ class Masked(Named):
         return torch.from_numpy(np.stack([np.random.default_rng(k).random(length) < MASKED for k in numbers]))
 
 
-def named(data: Data, kind: type[Named], name: str) -> Data:
-    """Return data whose samples are read as fields."""
-    return replace(data, train=kind(data.train, name), held_out=kind(data.held_out, name))
+def named(data: Data, name: str) -> Data:
+    """Return data whose samples are read as the field `name`."""
+    return _with(data, lambda source: Named(source, name))
+
+
+def continued(data: Data, name: str) -> Data:
+    """Return data for an encoder, which reads the field `name`, and a decoder."""
+    return _with(data, lambda source: Continued(source, name))
+
+
+def masked(data: Data, name: str) -> Data:
+    """Return data for a masked language model. Raises ChimeraError E861 for a tokenizer without a token for the mask."""
+    mask = MASK if data.encoding in (None, BYTES) else marks_of(data.encoding).mask
+    return _with(data, lambda source: Masked(source, name, mask))
+
+
+def _with(data: Data, wrapped: Callable[[Samples], Samples]) -> Data:
+    """Return data with other samples."""
+    return replace(data, train=wrapped(data.train), held_out=wrapped(data.held_out))

@@ -1,10 +1,10 @@
-"""Pairs of sentences from the bytes of a text, as BERT is pre-trained on them (Devlin et al. 2019, section 3.1).
+"""Pairs of sentences from the tokens of a text, as BERT is pre-trained on them (Devlin et al. 2019, section 3.1).
 
     [CLS] first sentence [SEP] second sentence [SEP] [PAD] ...
 
-A sentence is a run of bytes. In half of the pairs the second one follows the first in the text, otherwise it is from any place.
-One in ten pairs is shorter than the others and padded. Of the bytes, 15 % are targets: of these 80 % are replaced by [MASK],
-10 % by any byte, and 10 % stay as they are. Sample k is a function of the seed and k alone.
+A sentence is a run of tokens. In half of the pairs the second one follows the first in the text, otherwise it is from any
+place. One in ten pairs is shorter than the others and padded. Of the words, 15 % are targets: of these 80 % are replaced by
+[MASK], 10 % by any word, and 10 % stay as they are. Sample k is a function of the seed and k alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.interpreter.data.baselines import unigram_entropy
+from chimerac.interpreter.data.order import sample_at
+from chimerac.interpreter.data.source import Data
+from chimerac.interpreter.data.text import Marks, Text, marks_of, split_text
 from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import IGNORED, Values
-from chimerac.interpreter.training.data import Data, identity_of, permutation
-from chimerac.interpreter.training.text import Text, split_text, unigram_entropy
 
-PAD, START, SEPARATOR, MASK = 256, 257, 258, 259  # the tokens below are bytes
 MARKS = 3  # in a sample: one START and two SEPARATORs
 TARGETS, MASKED, REPLACED = 0.15, 0.8, 0.1
 SHORT = 0.1  # share of the pairs that are padded
@@ -64,7 +65,7 @@ class Pairs(Samples):
         return (torch.from_numpy(np.stack([p.tokens for p in self._pairs(numbers)])),)
 
     def targets(self, numbers: Sequence[int]) -> Values:
-        """Return the bytes that were masked (b, L), IGNORED elsewhere, and whether the second sentences are random (b,)."""
+        """Return the words that were masked (b, L), IGNORED elsewhere, and whether the second sentences are random (b,)."""
         pairs = self._pairs(numbers)
         return torch.from_numpy(np.stack([p.targets for p in pairs])), torch.tensor([p.is_random for p in pairs])
 
@@ -78,63 +79,86 @@ class Pairs(Samples):
         return super().field(numbers, name)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return the number of masked bytes, and of pairs."""
-        return sum(int((p.targets != IGNORED).sum()) for p in self._pairs(numbers)), len(numbers)
+        """Return the number of masked words, and of pairs. Nothing of the text is read for it."""
+        words = (_words(np.random.default_rng([self.seed, k]), self.length) for k in numbers)
+        return sum(map(_target_count, words)), len(numbers)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Return the tokens around the sentences."""
+        return marks_of(self.text.encoding)
+
+    @cached_property
+    def words(self) -> Array:
+        """Return the tokens that may replace others."""
+        return np.array(self.text.encoding.words, np.int64)
 
     def _pairs(self, numbers: Sequence[int]) -> list[Pair]:
         return [_pair(self, number) for number in numbers]
 
 
+def _words(draws: np.random.Generator, length: int) -> int:
+    """Draw how many words the two sentences of a sample have together."""
+    total = length - MARKS
+    return int(draws.integers(SHORTEST - MARKS, total + 1)) if draws.random() < SHORT else total
+
+
+def _target_count(words: int) -> int:
+    return max(1, round(TARGETS * words))
+
+
 @lru_cache(maxsize=4096)  # a rank reads the fields, the inputs and the targets of a sample one after the other
 def _pair(source: Pairs, number: int) -> Pair:
     """Return one sample."""
-    draws = np.random.default_rng([source.seed, number])
-    epoch, place = divmod(number, source.count)
-    start = int(permutation(source.seed, epoch, source.count)[place]) * source.length
-    total = source.length - MARKS
-    if draws.random() < SHORT:
-        total = int(draws.integers(SHORTEST - MARKS, total + 1))
+    draws, marks = np.random.default_rng([source.seed, number]), source.marks
+    total = _words(draws, source.length)
+    start = sample_at(source.seed, number, source.count) * source.length
     first, second = total // 2, total - total // 2
     is_random = int(draws.random() < 0.5)
     other = int(draws.integers(0, len(source.text) - second + 1)) if is_random else start + first
     sentences = [source.text.read(start, start + first), source.text.read(other, other + second)]
-    original = np.full(source.length, PAD, np.int64)
-    original[: total + MARKS] = [START, *sentences[0], SEPARATOR, *sentences[1], SEPARATOR]
-    types = np.zeros(source.length, np.int64)
-    types[first + 2 : total + MARKS] = 1
-    places = np.flatnonzero(original < PAD)
-    chosen = draws.permutation(places)[: max(1, round(TARGETS * len(places)))]
+    original = np.full(source.length, marks.pad, np.int64)
+    original[: total + MARKS] = [marks.start, *sentences[0], marks.separator, *sentences[1], marks.separator]
+    place = np.arange(source.length)
+    types = ((place >= first + 2) & (place < total + MARKS)).astype(np.int64)
+    is_word = (place > 0) & (place < total + MARKS - 1) & (place != first + 1)
+    chosen = draws.permutation(np.flatnonzero(is_word))[: _target_count(total)]
     tokens, targets = original.copy(), np.full(source.length, IGNORED, np.int64)
     targets[chosen] = original[chosen]
     kinds = draws.random(len(chosen))
-    tokens[chosen[kinds < MASKED]] = MASK
+    tokens[chosen[kinds < MASKED]] = marks.mask
     replaced = chosen[(kinds >= MASKED) & (kinds < MASKED + REPLACED)]
-    tokens[replaced] = draws.integers(0, PAD, len(replaced))
-    return Pair(tokens, types, original != PAD, targets, is_random)
+    tokens[replaced] = source.words[draws.integers(0, len(source.words), len(replaced))]
+    return Pair(tokens, types, place < total + MARKS, targets, is_random)
 
 
 def pair_data(text: Text, length: int, seed: int) -> Data:
     """Return samples of `length` tokens from a text whose last part is held out.
 
-    Raises ChimeraError E803 for a text or for samples that are too short.
+    Raises ChimeraError: E803 for a text or for samples that are too short, E861 for a tokenizer without the marks.
     """
     if length < SHORTEST:
         message = f"samples of {length} tokens are too short for two sentences and the {MARKS} marks between them"
         raise refuse("E803", message, help=f"give --seq-len {SHORTEST} or more")
+    unit = text.encoding.unit
+    marks_of(text.encoding)
     train, held_out = (Pairs(part, length, seed) for part in split_text(text, length))
     note = f" ({text.note})" if text.note else ""
     return Data(
         train,
         held_out,
         held_out.count,
-        identity=identity_of(train.text),
-        summary=f"text: {len(train.text):,} bytes in pairs of sentences, {len(held_out.text):,} held out{note}",
+        identity=text.identity(len(train.text)),
+        summary=f"text: {len(train.text):,} {unit}s in pairs of sentences, {len(held_out.text):,} held out{note}",
         sample=f"{length} tokens",
         tokens=length,
-        target="masked byte, plus those per pair",
-        baseline=lambda: (
-            "without context",
-            unigram_entropy(held_out.text) + math.log(2),
-            "unigram entropy of the held-out text, plus ln 2",
-        ),
+        target=f"masked {unit}, plus those per pair",
+        baselines=lambda _: [
+            (
+                "without context",
+                unigram_entropy(held_out.text) + math.log(2),
+                "unigram entropy of the held-out text, plus ln 2",
+            )
+        ],
+        encoding=text.encoding,
     )

@@ -1,23 +1,18 @@
-"""Pairs of sentences and images: functions of the sample's number, with the shares of the paper, and findings without data."""
+"""Pairs of sentences: functions of the sample's number, with the shares of the paper."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
-from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.workloads import check_options
+from chimerac.interpreter.data.pairs import Pairs, pair_data
+from chimerac.interpreter.data.text import BYTES, Text
 from chimerac.interpreter.runtime.model import IGNORED
-from chimerac.interpreter.training.images import image_data
-from chimerac.interpreter.training.pairs import MASK, PAD, SEPARATOR, START, Pairs, pair_data
-from chimerac.interpreter.training.text import Text
 
+assert BYTES.marks is not None
+PAD, START, SEPARATOR, MASK = BYTES.marks
 LENGTH = 40
 TEXT = Text([np.random.default_rng(1).integers(0, 256, 20_000).astype(np.uint8)])
 MANY = range(600)
@@ -86,31 +81,3 @@ def test_short_samples_and_texts_are_refused() -> None:
         pair_data(TEXT, 7, 0)
     with pytest.raises(ChimeraError, match=r"E803"):
         pair_data(Text([np.zeros(60, np.uint8)]), LENGTH, 0)
-
-
-def test_digits_are_split_once_and_shuffled_by_the_seed() -> None:
-    pytest.importorskip("sklearn")
-    data, other = image_data(8, 1, seed=0), image_data(8, 1, seed=1)
-    assert data.held_out_count == 359 and data.identity == other.identity
-    count = 1797 - 359
-    (images,), (classes,) = data.train.inputs(range(count)), data.train.targets(range(count))
-    assert images.shape == (count, 1, 8, 8) and images.dtype == torch.float32 and set(classes.tolist()) == set(range(10))
-    assert float(images.mean()) == pytest.approx(0, abs=1e-5) and float(images.std()) == pytest.approx(1, abs=1e-3)
-    shuffled = other.train.inputs(range(count))[0]
-    assert not shuffled.equal(images) and shuffled.flatten(1).sort(0).values.equal(images.flatten(1).sort(0).values)
-    assert data.train.valid_targets(range(3)) == (3,)
-    assert sorted(data.held_out.targets(range(359))[0].tolist()) == sorted(other.held_out.targets(range(359))[0].tolist())
-
-
-def test_images_that_are_not_there_are_findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ChimeraError, match=r"E802.*no data set with images of 32 x 32 x 3"):
-        image_data(32, 3, 0)
-    (tmp_path / "text").write_text("some text " * 100)
-    with pytest.raises(ChimeraError, match=r"E802.*cnn-digits is trained on images"):
-        check_options(parse_options(["--model", "cnn-digits", "--data", str(tmp_path / "text")]))
-    with pytest.raises(ChimeraError, match="E821"):
-        check_options(parse_options(["--model", "bert-nano", "--seq-len", "513"]))
-    modules: Any = sys.modules
-    monkeypatch.setitem(modules, "sklearn.datasets", None)
-    with pytest.raises(ChimeraError, match=r"E802.*scikit-learn, which is not installed"):
-        image_data(8, 1, 0)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.data.baselines import unigram_entropy
+from chimerac.interpreter.data.text import CHECKED_BYTES, MAPPED_BYTES, Text, load_text, split_text
+from chimerac.interpreter.data.windows import Windows, text_data
 from chimerac.interpreter.runtime.batch import Batch
-from chimerac.interpreter.training.data import Windows, text_data
-from chimerac.interpreter.training.text import CHECKED_BYTES, MAPPED_BYTES, Text, load_text, split_text, unigram_entropy
 
 HUNDRED = np.arange(100, dtype=np.uint8)
 TEXT = Text([HUNDRED[:30], HUNDRED[30:31], HUNDRED[:0], HUNDRED[31:]])  # windows span several parts

@@ -1,0 +1,96 @@
+"""`python -m chimerac.interpreter.data`: train a tokenizer, and prepare data before a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse, render
+from chimerac.chimera_ir.files import reason, short_path
+from chimerac.interpreter.data.documents import text_documents
+from chimerac.interpreter.data.folders import folder_documents
+from chimerac.interpreter.data.names import FOLDER, below, name_below
+from chimerac.interpreter.data.sources import PREPARED, Source
+from chimerac.interpreter.data.tokenizer import KINDS, SPECIAL, load_tokenizer, train_tokenizer
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        given.run(given)
+    except ChimeraError as error:
+        print(render(error.diagnostics), end="", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m chimerac.interpreter.data", description=__doc__)
+    command = parser.add_subparsers(required=True, metavar="train-tokenizer|prepare")
+    training = command.add_parser("train-tokenizer", help="train a tokenizer from texts and write its tokenizer.json")
+    training.add_argument("data", nargs="?", metavar="PATH", help="texts, as --data names them (default: the standard library)")
+    training.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the tokenizer.json to write")
+    training.add_argument("--kind", choices=KINDS, default="bpe", help="bpe as for GPT-2, wordpiece as for BERT (default: bpe)")
+    training.add_argument("--vocabulary", type=int, default=8192, metavar="V", help="tokens, at most (default: %(default)s)")
+    added = "; ".join(f"{kind} has {' '.join(names)}" for kind, names in SPECIAL.items())
+    training.add_argument("--special", action="append", default=[], metavar="TOKEN", help=f"one more special token ({added})")
+    training.add_argument("--lowercase", action="store_true", help="drop capital letters and accents (wordpiece)")
+    training.add_argument("--text-column", default="text", metavar="NAME", help="the column of hf:FOLDER with the texts")
+    training.set_defaults(run=_train)
+    preparing = command.add_parser("prepare", help="write the prepared file of a data set, which a run would write otherwise")
+    preparing.add_argument("data", metavar="SOURCE", help="as --data of run.py")
+    preparing.add_argument("--tokenizer", type=Path, metavar="PATH", help="a tokenizer.json, or a folder with one")
+    preparing.add_argument("--text-column", default="text", metavar="NAME", help="the column of hf:FOLDER with the texts")
+    for name in ("data", "work"):
+        variable = f"CHIMERAC_{name.upper()}_DIR"
+        default = Path(os.environ[variable]) if os.environ.get(variable) else None
+        preparing.add_argument(
+            f"--{name}-dir", type=Path, default=default, metavar="PATH", help=f"as of run.py, or ${variable}"
+        )
+    preparing.set_defaults(run=_prepare)
+    return parser
+
+
+def _train(given: argparse.Namespace) -> None:
+    data: str | None = given.data
+    if data is not None and data.startswith(FOLDER):
+        documents = folder_documents(Path(data.removeprefix(FOLDER)), given.text_column)
+    else:
+        documents = text_documents(None if data in (None, "text") else Path(data))
+    text = train_tokenizer(
+        (piece.text for piece in documents.train()), given.kind, given.vocabulary, given.special, given.lowercase
+    )
+    output: Path = given.output
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, "utf-8")
+        os.replace(partial, output)
+    except OSError as error:
+        what = f"the tokenizer cannot be written to {short_path(output)}: {reason(error).lower()}"
+        raise refuse("E861", what, help="give -o another path") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    encoding = load_tokenizer(output).encoding
+    print(f"{short_path(output)}: {encoding.vocabulary} tokens, {encoding.name}")
+
+
+def _prepare(given: argparse.Namespace) -> None:
+    root: Path | None = given.data_dir
+    tokenizer = None if given.tokenizer is None else below(given.tokenizer, root)
+    prepared_dir = below(Path(PREPARED), given.work_dir)
+    source = Source(name_below(given.data, root), root or Path(), prepared_dir, tokenizer, given.text_column)
+    if source.has_images:
+        images = source.images()
+        print(f"{images.name}: {len(images.train):,} images, {len(images.held_out):,} held out; {images.identity}")
+    else:
+        text = source.text()
+        print(f"{len(text):,} {text.encoding.unit}s; {text.identity(len(text))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

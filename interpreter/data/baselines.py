@@ -1,0 +1,46 @@
+"""Baselines: the losses of predictions without a neural network, with which held-out losses are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.interpreter.data.text import Text
+
+MAX_VOCABULARY = 4096  # of a bigram model: its table has this many rows and columns
+PART = 2**22  # tokens that are counted at a time
+MOST = 10**8  # tokens that are counted
+
+
+def unigram_entropy(text: Text) -> float:
+    """Return the entropy of single tokens, in nats: the lowest loss of a model that sees no context."""
+    counts = text.counts()
+    shares = counts[counts > 0] / len(text)
+    return float(-(shares * np.log(shares)).sum())
+
+
+def bigram_loss(train: Text, samples: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> float | None:
+    """Return the mean loss, in nats per token, of a bigram model that has counted the first MOST tokens of `train`.
+
+    samples: tokens and the next one of each. The probability of b after a is
+    (n(a, b) + p(b)) / (n(a) + 1), where p(b) = (n(b) + 1) / (n + V) is that of the unigram model, n are the counts, and
+    V is the size of the vocabulary. None: the vocabulary is larger than MAX_VOCABULARY, and nothing is counted.
+    """
+    size = train.encoding.vocabulary
+    if size > MAX_VOCABULARY:
+        return None
+    pairs, last = np.zeros(size * size, np.int64), min(len(train), MOST)
+    for start in range(0, last - 1, PART):
+        part = train.read(start, min(start + PART + 1, last)).astype(np.int64)
+        pairs += np.bincount(part[:-1] * size + part[1:], minlength=size * size)
+    counts = pairs.reshape(size, size)
+    singles = train.part(0, last).counts()
+    unigram = (singles + 1) / (singles.sum() + size)
+    rows, total, number = counts.sum(1), 0.0, 0
+    for a, b in samples:
+        total -= float(np.log((counts[a, b] + unigram[b]) / (rows[a] + 1)).sum())
+        number += len(b)
+    return total / max(1, number)

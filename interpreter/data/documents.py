@@ -1,0 +1,133 @@
+"""Documents: the texts of a data source, read one piece at a time, and the prepared file of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.interpreter.data.prepared import Writer, key_of, prepared
+from chimerac.interpreter.data.text import BYTES, DEFAULT_BYTES, Array, Text, standard_library, text_files
+from chimerac.interpreter.data.tokenizer import Tokenizer
+
+PIECE = 2**18  # characters of a piece, up to the end of its line
+TOGETHER = 2**22  # characters that are tokenized at a time
+LINE_END = 10  # between documents of bytes
+
+
+class Piece(NamedTuple):
+    """A part of a document. ends: whether it is the last one."""
+
+    text: str
+    ends: bool
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of a source. train, held_out: return them piece by piece; held_out: None if the source has none of its own.
+
+    name: of the source, for messages; key: a text that changes when the files do; note: what was read and skipped.
+    """
+
+    name: str
+    key: str
+    train: Callable[[], Iterator[Piece]]
+    held_out: Callable[[], Iterator[Piece]] | None = None
+    note: str = ""
+
+
+def key_of_files(root: Path, files: Iterable[Path]) -> str:
+    """Return a key of these files: their paths below `root`, sizes, and times of their last change."""
+    stats = [(str(file.relative_to(root)) if file != root else file.name, file.stat()) for file in files]
+    return key_of(*((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
+def text_documents(path: Path | None) -> Documents:
+    """Return the documents of a file or a folder, each file one; None: of Python's standard library.
+
+    Raises ChimeraError E802 as `load_text` does.
+    """
+    files, note = text_files(path)
+    if path is None:
+        kept, size = [], 0
+        for file in files:
+            if size < DEFAULT_BYTES:
+                kept.append(file)
+                size += file.stat().st_size
+        files = kept
+    key = key_of_files(path or standard_library(), files)
+    return Documents(str(path or "of Python"), key, lambda: pieces_of_files(files), note=note)
+
+
+def pieces_of_files(files: Iterable[Path]) -> Iterator[Piece]:
+    """Yield the texts of files. A piece ends at the end of a line, unless the line is longer than a piece."""
+    for file in files:
+        with file.open(encoding="utf-8", errors="replace", newline="") as opened:
+            piece = opened.read(PIECE) + opened.readline(PIECE)
+            while piece:
+                following = opened.read(PIECE) + opened.readline(PIECE)
+                yield Piece(piece, ends=not following)
+                piece = following
+
+
+def tokenized(documents: Documents, tokenizer: Tokenizer | None, folder: Path, limit_s: float) -> Text:
+    """Return the tokens of these documents, mapped into memory from a file in `folder` that is written first if needed.
+
+    tokenizer: None for bytes. limit_s: as of `prepared`. Raises ChimeraError E860 as it does, and E802 if there is no text.
+    """
+    encoding, end = (BYTES, LINE_END) if tokenizer is None else (tokenizer.encoding, tokenizer.end)
+    encode = _bytes if tokenizer is None else tokenizer.encode
+    kind = "u1" if encoding.vocabulary <= 2**8 else "u2" if encoding.vocabulary <= 2**16 else "u4"
+
+    def write(writer: Writer) -> dict[str, Any]:
+        count = _append(writer, documents.train(), encode, end)
+        border = writer.count
+        if documents.held_out is not None:
+            count += _append(writer, documents.held_out(), encode, end)
+        if not writer.count:
+            raise refuse("E802", f"the data {documents.name} holds no text", notes=(documents.note,) if documents.note else ())
+        return {
+            "encoding": encoding.name,
+            "vocabulary": encoding.vocabulary,
+            "documents": count,
+            "border": None if documents.held_out is None else border,
+        }
+
+    path = folder / f"text-{key_of(documents.key, encoding.name)}.tokens"
+    found = prepared(path, kind, write, limit_s)
+    return Text([found.array], documents.note, encoding, found.about["border"], found.digest)
+
+
+def _append(writer: Writer, pieces: Iterator[Piece], encode: Callable[[list[str]], list[Array]], end: int | None) -> int:
+    """Append the tokens of these pieces, with the token `end` after each document. Return how many documents there are."""
+    documents = 0
+    for group in _grouped(pieces):
+        parts: list[Array] = []
+        for piece, tokens in zip(group, encode([piece.text for piece in group]), strict=True):
+            parts.append(tokens)
+            documents += piece.ends
+            if piece.ends and end is not None:
+                parts.append(np.array([end], np.uint32))
+        writer.append(np.concatenate(parts))
+    return documents
+
+
+def _grouped(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    """Yield the pieces in groups of at least TOGETHER characters."""
+    group, size = list[Piece](), 0
+    for piece in pieces:
+        group.append(piece)
+        size += len(piece.text)
+        if size >= TOGETHER:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _bytes(texts: list[str]) -> list[Array]:
+    return [np.frombuffer(text.encode("utf-8", "replace"), np.uint8) for text in texts]

@@ -1,0 +1,177 @@
+"""Prepared files: data that is converted once, written to a file, and mapped into memory by every rank from then on.
+
+A file has a header of HEADER_BYTES, a JSON object padded with spaces, and then the numbers of one array in little-endian order.
+Its name has a digest of everything that it is made from. It is written under another name and renamed when it is complete.
+If several ranks start at once, one of them prepares it and the others wait: the one that holds a lock on a file beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import reason, short_path
+
+FORMAT, VERSION = "chimera-data", 1
+HEADER_BYTES = 4096
+TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32}
+POLL_S = 0.1
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared file. about: what its header says of it; digest: of its contents; array: its numbers, mapped into memory."""
+
+    path: Path
+    about: Mapping[str, Any]
+    digest: str
+    array: Array
+
+
+class Writer:
+    """A prepared file that is being written. Numbers are appended; they are not kept in memory."""
+
+    def __init__(self, file: IO[bytes], lock: IO[str] | None, kind: str) -> None:
+        self._file, self._lock, self._type, self._hash = file, lock, np.dtype(TYPES[kind]).newbyteorder("<"), hashlib.sha256()
+        self.kind, self.count = kind, 0
+        file.write(b" " * HEADER_BYTES)
+
+    def append(self, numbers: Array) -> None:
+        """Append an array of any shape, and tell those who wait that the work goes on."""
+        data = np.ascontiguousarray(numbers, self._type)
+        self._file.write(data.data)
+        self._hash.update(data.data)
+        self.count += data.size
+        if self._lock is not None:
+            os.utime(self._lock.fileno())
+
+    def finish(self, about: Mapping[str, Any]) -> None:
+        """Write the header."""
+        known = {"format": FORMAT, "version": VERSION, "type": self.kind, "count": self.count, "digest": self._hash.hexdigest()}
+        header = json.dumps({**known, "about": about}).encode()
+        assert len(header) < HEADER_BYTES, "the description of a prepared file is short"
+        self._file.seek(0)
+        self._file.write(header.ljust(HEADER_BYTES - 1) + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def key_of(*parts: object) -> str:
+    """Return a digest of what a file is made from, for its name. It has the version of the format too."""
+    return hashlib.sha256(repr((VERSION, *parts)).encode()).hexdigest()[:16]
+
+
+def prepared(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], limit_s: float) -> Prepared:
+    """Return the prepared file of this path, which is written first if it does not exist.
+
+    kind: the type of its numbers, one of TYPES. write: appends the numbers and returns what the header says about them.
+    limit_s: how long to wait for another process that prepares the file and makes no progress. Raises ChimeraError E860 where
+    the file cannot be written or read, or the wait is too long.
+    """
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(path, limit_s) as lock:
+                if not path.exists():
+                    _write(path, kind, write, lock)
+        return _opened(path)
+    except OSError as error:
+        raise _refused(path, "cannot be written or read", reason(error).lower(), "give --work-dir another folder") from None
+
+
+def _write(path: Path, kind: str, write: Callable[[Writer], Mapping[str, Any]], lock: IO[str] | None) -> None:
+    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.partial")
+    if lock is not None:  # what a process has left that was killed
+        for left in path.parent.glob(f".{path.name}.*.partial"):
+            left.unlink(missing_ok=True)
+    try:
+        with partial.open("wb") as file:
+            writer = Writer(file, lock, kind)
+            writer.finish(write(writer))
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(path: Path, limit_s: float) -> Iterator[IO[str] | None]:
+    """Hold the lock of a path, or only wait until the file is there. None: there are no locks on this file system.
+
+    The kernel frees the lock of a process that ends. Without locks several processes may write the file: each writes its own,
+    and the last one to rename it wins.
+    """
+    name = path.with_name(f".{path.name}.lock")
+    with name.open("a+") as lock:
+        if not _acquire(lock, path, limit_s):
+            yield None
+            return
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}")
+        lock.flush()
+        yield lock
+        if path.exists():
+            name.unlink(missing_ok=True)
+
+
+def _acquire(lock: IO[str], path: Path, limit_s: float) -> bool:
+    """Wait for the lock and return True; False if there are no locks here, or if the file is complete."""
+    import fcntl  # not on Windows
+
+    seen, since = 0, time.monotonic()
+    while not path.exists():
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        with suppress(OSError):
+            changed = os.fstat(lock.fileno()).st_mtime_ns
+            if changed != seen:
+                seen, since = changed, time.monotonic()
+        if time.monotonic() - since > limit_s:
+            lock.seek(0)
+            holder = lock.read() or "another process"
+            why = f"{holder} prepares it and has made no progress for {limit_s:g} s"
+            raise _refused(path, "is not there", why, "end that process, or prepare the data before the run (docs/data.md)")
+        time.sleep(POLL_S)
+    return False
+
+
+def _opened(path: Path) -> Prepared:
+    """Map a prepared file into memory. Raises ChimeraError E860 if it is damaged."""
+    with path.open("rb") as file:
+        head = file.read(HEADER_BYTES)
+    try:
+        header = json.loads(head)
+        if (header["format"], header["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"it has the format {header['format']} {header['version']}, expected {FORMAT} {VERSION}")
+        kind = np.dtype(TYPES[header["type"]]).newbyteorder("<")
+        count, about, digest = int(header["count"]), dict(header["about"]), str(header["digest"])
+        size, expected = path.stat().st_size, HEADER_BYTES + count * kind.itemsize
+        if size != expected:
+            raise ValueError(f"it has {size} bytes, and its header says {expected}")
+    except (ValueError, KeyError, TypeError) as error:
+        why = str(error) if isinstance(error, ValueError) and "it has" in str(error) else "its header cannot be read"
+        raise _refused(path, "is damaged", why, "delete it: it is made again") from None
+    array = np.memmap(path, kind, "r", HEADER_BYTES, (count,)) if count else np.zeros(0, kind)
+    return Prepared(path, about, digest, array)
+
+
+def _refused(path: Path, what: str, why: str, help: str) -> ChimeraError:
+    return refuse("E860", f"the prepared file {short_path(path)} {what}: {why}", help=help)

@@ -1,0 +1,64 @@
+"""Sources: from the name of a data set, as `--data` gives it, to its text or its images. It does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chimerac.interpreter.data.documents import text_documents, tokenized
+from chimerac.interpreter.data.folders import folder_documents
+from chimerac.interpreter.data.names import FOLDER, SIZES, TEXT, TEXT_AT
+from chimerac.interpreter.data.text import Text, load_text
+from chimerac.interpreter.data.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from chimerac.interpreter.data.images import ImageSet
+
+PREPARED = "prepared"  # folder of prepared files, in the working folder
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where data comes from. name: as in names.py; `text` is Python's standard library, and a path is a text file or a folder
+    of them. data_dir: where data sets lie; prepared_dir: where prepared files are written; tokenizer:
+    None for bytes; column: with the texts of a folder's data set; limit_s: as of `prepared`.
+    """
+
+    name: str
+    data_dir: Path
+    prepared_dir: Path
+    tokenizer: Path | None = None
+    column: str = "text"
+    limit_s: float = 300.0
+
+    @property
+    def has_images(self) -> bool:
+        """Return whether it is a data set of images."""
+        return self.name in SIZES
+
+    def load_tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer. Raises ChimeraError E861 if it cannot be loaded."""
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
+
+    def text(self) -> Text:
+        """Return the text. Raises ChimeraError: E802 if it cannot be read, E860 and E861 as the functions that it calls."""
+        path = None if self.name == TEXT else Path(self.name.removeprefix(TEXT_AT))
+        tokenizer = self.load_tokenizer()
+        if self.name.startswith(FOLDER):
+            documents = folder_documents(Path(self.name.removeprefix(FOLDER)), self.column)
+        elif tokenizer is None:
+            return load_text(path)
+        else:
+            documents = text_documents(path)
+        return tokenized(documents, tokenizer, self.prepared_dir, self.limit_s)
+
+    def images(self) -> ImageSet:
+        """Return the images. Raises ChimeraError: E802 if they cannot be read, E860 as `prepared` does."""
+        if self.name == "digits":
+            from chimerac.interpreter.data.digits import digits  # with torch, 2 s
+
+            return digits()
+        from chimerac.interpreter.data.cifar import cifar10  # with torch, 2 s
+
+        return cifar10(self.data_dir, self.prepared_dir, self.limit_s)

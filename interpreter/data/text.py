@@ -1,0 +1,270 @@
+"""Text to train on: bytes or tokens, one sequence in several parts, each an array that may be mapped into memory.
+
+Only what samples read is loaded. Without a tokenizer the text is the bytes of a file, or of all text files of a folder one
+after the other. In a folder, hidden files, hidden folders and files that are not text are skipped and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.files import reason, short_path
+
+Array = npt.NDArray[Any]  # of unsigned integers
+
+DEFAULT_BYTES = 4_000_000  # of the standard library; enough that a short run reads no sample twice
+CHECKED_BYTES = 2**16  # at the beginning of a file, which decide whether it is text
+MAPPED_BYTES = 2**20  # files of at least this size are mapped into memory
+COUNTED = 2**22  # tokens that are counted at a time
+HELD_OUT = 20  # one token in 20 is held out, at the end of the text
+# Installed packages, tests, and files that are tables rather than text.
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data"}
+
+
+class Marks(NamedTuple):
+    """The tokens around and inside pairs of sentences."""
+
+    pad: int
+    start: int
+    separator: int
+    mask: int
+
+
+MARK_NAMES = "[PAD]", "[CLS]", "[SEP]", "[MASK]"  # of the marks, in a tokenizer
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What the numbers of a text are. vocabulary: how many there are; unit: the name of one; name: of the encoding, equal for
+    equal ones; marks: None if it has not all of them; words: the numbers that are no marks and no special tokens.
+    """
+
+    vocabulary: int
+    unit: str
+    name: str
+    marks: Marks | None
+    words: tuple[int, ...]
+
+    @property
+    def all_tokens(self) -> int:
+        """Return the size of a vocabulary that has the marks too."""
+        return max([self.vocabulary, *(mark + 1 for mark in self.marks or ())])
+
+
+BYTES = Encoding(256, "byte", "bytes", Marks(256, 257, 258, 259), tuple(range(256)))
+
+
+def marks_of(encoding: Encoding) -> Marks:
+    """Return the marks of an encoding. Raises ChimeraError E861 for a tokenizer that has not all of them."""
+    if encoding.marks is None:
+        message = f"{encoding.name} has not all of the tokens {', '.join(MARK_NAMES)}"
+        raise refuse("E861", message, help="train one of kind wordpiece, or give --tokenizer that of a BERT")
+    return encoding.marks
+
+
+class Text:
+    """A sequence of tokens in several parts, each an array of its own. note: what was read and skipped, for the user.
+
+    border: how many tokens are to train on; the others are held out. None: the data does not say. digest: of the contents, if
+    it is known.
+    """
+
+    def __init__(
+        self,
+        parts: Iterable[Array],
+        note: str = "",
+        encoding: Encoding = BYTES,
+        border: int | None = None,
+        digest: str | None = None,
+    ) -> None:
+        self.note, self.encoding, self.border, self._digest = note, encoding, border, digest
+        self._parts = [part for part in parts if len(part)]
+        self._ends = np.array(list(accumulate(len(part) for part in self._parts)), np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, begin: int, end: int) -> Array:
+        """Return tokens `begin` to `end`."""
+        found = list(self._cut(begin, end))
+        return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.uint8), *found])
+
+    def part(self, begin: int, end: int) -> Text:
+        """Return the text of tokens `begin` to `end`, without loading it."""
+        return Text(self._cut(begin, end), encoding=self.encoding)
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return how often each token occurs."""
+        size = self.encoding.vocabulary
+        pieces = (part[k : k + COUNTED] for part in self._parts for k in range(0, len(part), COUNTED))
+        return sum((np.bincount(piece, minlength=size) for piece in pieces), np.zeros(size, np.int64))
+
+    def identity(self, trained: int) -> str:
+        """Return a text that is equal for equal texts, of which the first `trained` tokens are trained on.
+
+        Where the digest of the contents is not known, it has one of the beginning and the end: reading all would take long.
+        """
+        digest = self._digest
+        if digest is None:
+            ends = (self.read(0, min(trained, CHECKED_BYTES)), self.read(max(0, trained - CHECKED_BYTES), trained))
+            digest = hashlib.sha256(b"".join(end.tobytes() for end in ends)).hexdigest()
+        of = "" if self.encoding == BYTES else f", {self.encoding.name}"
+        return f"{digest[:12]}, of {trained} {self.encoding.unit}s{of}"
+
+    def _cut(self, begin: int, end: int) -> Iterator[Array]:
+        for k in range(int(np.searchsorted(self._ends, begin, "right")), len(self._parts)):
+            start = int(self._ends[k]) - len(self._parts[k])
+            if start >= end:
+                break
+            yield self._parts[k][max(0, begin - start) : end - start]
+
+
+def load_text(path: Path | None) -> Text:
+    """Return the bytes of a file, of all text files of a folder, or by default of Python's own standard library.
+
+    The files of a folder are in the order of their paths. Raises ChimeraError E802 if there is nothing to read, and for a
+    file or a folder that cannot be read.
+    """
+    files, note = text_files(path)
+    with _reading(path):
+        if path is None:
+            return Text(_parts(files, DEFAULT_BYTES)).part(0, DEFAULT_BYTES)
+        return Text(map(_bytes_of, files), note)
+
+
+def standard_library() -> Path:
+    """Return the folder of Python's own standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def text_files(path: Path | None) -> tuple[list[Path], str]:
+    """Return the files of `load_text` in their order, and a note on what was read and skipped. Raises ChimeraError E802."""
+    with _reading(path):
+        if path is None:
+            root = standard_library()
+            files = (p for p in root.rglob("*.py") if not _SKIPPED & set(p.relative_to(root).parts))
+            return _in_order(root, files), ""
+        if path.is_dir():
+            return _text_files_of_folder(path)
+        if path.stat().st_size:
+            return [path], ""
+    raise refuse("E802", f"the data {short_path(path)} is empty", help=_DATA_HELP)
+
+
+@contextmanager
+def _reading(path: Path | None) -> Iterator[None]:
+    """Turn errors of the file system into ChimeraError E802."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        named = error.filename if isinstance(error, OSError) else None
+        why = reason(error).lower()
+        raise refuse(
+            "E802", f"the data {short_path(named or path or 'of Python')} cannot be read: {why}", help=_DATA_HELP
+        ) from None
+
+
+_DATA_HELP = "give --data a text file or a folder of them, or leave it out to take Python's standard library"
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is text: UTF-8 without a NUL. Its last character may be cut."""
+    try:
+        getincrementaldecoder("utf-8")().decode(head[:CHECKED_BYTES])
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head[:CHECKED_BYTES]
+
+
+def _text_files_of_folder(root: Path) -> tuple[list[Path], str]:
+    files, hidden = _files(root)
+    found, other, size = [], 0, 0
+    for file in _in_order(root, files):
+        with file.open("rb") as opened:
+            head = opened.read(CHECKED_BYTES)
+        if is_text(head):
+            found.append(file)
+            size += len(head)
+        else:
+            other += 1
+    skipped = [f"{count} {what}" for count, what in ((hidden, "hidden"), (other, "not text")) if count]
+    note = f"{len(found)} {'file' if len(found) == 1 else 'files'} read"
+    note += f", {' and '.join(skipped)} skipped" if skipped else ""
+    if not size:
+        raise refuse("E802", f"the data {short_path(root)} holds no text", notes=(note,), help=_DATA_HELP)
+    return found, note
+
+
+def _files(root: Path) -> tuple[list[Path], int]:
+    """Return the regular files of a folder, and how many hidden files and folders are left out.
+
+    Links to files are followed, links to folders are not. Raises OSError for a folder that cannot be listed.
+    """
+    found, hidden = [], 0
+
+    def refuse_folder(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(root, onerror=refuse_folder):
+        hidden += sum(name.startswith(".") for name in (*folders, *names))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (Path(folder, name) for name in names if not name.startswith("."))
+        found += [path for path in paths if path.is_file()]
+    return found, hidden
+
+
+def _bytes_of(file: Path) -> Array:
+    if file.stat().st_size < MAPPED_BYTES:
+        return np.frombuffer(file.read_bytes(), np.uint8)
+    return np.memmap(file, np.uint8, mode="r")
+
+
+def _in_order(root: Path, files: Iterable[Path]) -> list[Path]:
+    return sorted(files, key=lambda p: p.relative_to(root).parts)
+
+
+def _parts(files: Iterable[Path], limit: int) -> Iterator[Array]:
+    """Yield the files' bytes until there are `limit` of them."""
+    size = 0
+    for file in files:
+        if size >= limit:
+            return
+        part = _bytes_of(file)
+        size += len(part)
+        yield part
+
+
+def split_text(text: Text, length: int) -> tuple[Text, Text]:
+    """Return the part to train on and the part held out: its last twentieth or at least one sample.
+
+    A text with a border is split there. Raises ChimeraError E803 if the text is too short for one sample in each part.
+    """
+    unit, needed = text.encoding.unit, length + 1
+    border = len(text) - max(len(text) // HELD_OUT, needed) if text.border is None else text.border
+    if min(border, len(text) - border) < needed:
+        own = "" if text.border is None else f", of which the data set itself holds out {len(text) - border}"
+        raise refuse(
+            "E803",
+            f"the data has {len(text)} {unit}s{own}, one sample to train on and one held out take {2 * needed}",
+            notes=(f"a sample is --seq-len {length} {unit}s and the {unit} after them",),
+            help="give longer data or a smaller --seq-len",
+        )
+    return text.part(0, border), text.part(border, len(text))
+
+
+def windows(text: Text, starts: Sequence[int], length: int) -> Array:
+    """Return `length` tokens from each of these starts, as an array (starts, length)."""
+    return np.stack([text.read(start, start + length) for start in starts])

@@ -1,0 +1,83 @@
+"""Samples of a language model: windows of a text, numbered as docs/semantics.md says, in one seeded order.
+
+Sample k is a window of the text, chosen by the seed and k alone. So every schedule, depth and width trains on the same
+samples in the same iterations, and their loss curves can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chimerac.interpreter.data.baselines import bigram_loss, unigram_entropy
+from chimerac.interpreter.data.order import sample_at
+from chimerac.interpreter.data.source import Baseline, Data
+from chimerac.interpreter.data.text import Text, split_text, windows
+from chimerac.interpreter.runtime.batch import Samples
+from chimerac.interpreter.runtime.model import Values
+
+
+@dataclass(frozen=True)
+class Windows(Samples):
+    """Samples of `length` tokens. The targets are the inputs shifted by one. The inputs of samples do not overlap."""
+
+    text: Text
+    length: int
+    seed: int
+
+    @property
+    def count(self) -> int:
+        """Return how many samples the text has. After these it is read again, in another order."""
+        return (len(self.text) - 1) // self.length
+
+    def inputs(self, numbers: Sequence[int]) -> Values:
+        """Return the tokens of these samples (b, L)."""
+        return (self._read(numbers, 0),)
+
+    def targets(self, numbers: Sequence[int]) -> Values:
+        """Return for each token the next one (b, L)."""
+        return (self._read(numbers, 1),)
+
+    def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return how many targets these samples have: every token counts."""
+        return (len(numbers) * self.length,)
+
+    def _read(self, numbers: Sequence[int], offset: int) -> Tensor:
+        starts = [sample_at(self.seed, k, self.count) * self.length + offset for k in numbers]
+        return torch.from_numpy(windows(self.text, starts, self.length).astype(np.int64))
+
+
+def text_data(text: Text, length: int, seed: int) -> Data:
+    """Return samples of `length` tokens from a text whose last part is held out.
+
+    Raises ChimeraError E803 for a text that is too short.
+    """
+    train, held_out = (Windows(part, length, seed) for part in split_text(text, length))
+    unit = text.encoding.unit
+
+    def baselines(samples: int) -> list[Baseline]:
+        found = [("unigram entropy", unigram_entropy(held_out.text), "of the held-out text")]
+        pairs = ((held_out.inputs([k])[0][0].numpy(), held_out.targets([k])[0][0].numpy()) for k in range(samples))
+        bigram = bigram_loss(train.text, pairs)
+        return found if bigram is None else [*found, ("bigram model", bigram, "held-out loss of the same samples")]
+
+    return Data(
+        train,
+        held_out,
+        held_out.count,
+        identity=text.identity(len(train.text)),
+        summary=f"text: {len(train.text):,} {unit}s, {len(held_out.text):,} held out{_noted(text)}",
+        sample=f"{length} {unit}s",
+        tokens=length,
+        target=unit,
+        baselines=baselines,
+        encoding=text.encoding,
+    )
+
+
+def _noted(text: Text) -> str:
+    return f" ({text.note})" if text.note else ""

@@ -1,0 +1,60 @@
+"""Generate text with trained weights: `python -m chimerac.interpreter.generate gpt.safetensors --prompt "def "`.
+
+The file is what `--export` of run.py has written. Its header names the model, the length of its samples and the encoding.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from chimerac.chimera_ir.arguments import Parser
+from chimerac.chimera_ir.diagnostics import ChimeraError, render
+from chimerac.chimera_ir.files import discard_output, write_stdout
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.tokens < 1 or given.temperature < 0 or (given.top_k is not None and given.top_k < 1):
+        parser.error("--tokens and --top-k are at least 1, and --temperature at least 0")
+    try:
+        # torch takes 2 s to import. Errors in options are reported before that.
+        from chimerac.interpreter.launch.generating import Choice, generator_of
+
+        generator = generator_of(given.weights, given.model, given.seq_len, given.tokenizer)
+        choice = Choice(given.tokens, given.temperature, given.top_k, given.seed)
+        write_stdout(given.prompt + generator.continued(given.prompt, choice) + "\n")
+    except ChimeraError as error:
+        print(render(error.diagnostics), end="", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the process that reads the output, such as head, has closed it
+        discard_output(sys.stdout)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m chimerac.interpreter.generate", description="Generate text with weights that run.py has exported."
+    )
+    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="a .safetensors or .pt file that --export has written")
+    parser.add_argument("--prompt", default="\n", help="the text to continue (default: a line end)")
+    parser.add_argument("--tokens", type=int, default=300, help="how many tokens to add (default: %(default)s)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        help="0: always the likeliest token (default: %(default)s)",
+    )
+    parser.add_argument("--top-k", type=int, help="draw from the K likeliest tokens only (default: from all)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
+    parser.add_argument("--tokenizer", type=Path, help="the tokenizer of the training, if it had one")
+    parser.add_argument("--model", help="the model, where the file does not name it (.pt)")
+    parser.add_argument("--seq-len", type=int, help="--seq-len of the training, where the file does not say it (.pt)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Generating text: a language model with trained weights, in one process without a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import reason, short_path
+from chimerac.interpreter.data.text import BYTES
+from chimerac.interpreter.data.tokenizer import Tokenizer, load_tokenizer
+from chimerac.interpreter.runtime.model import Stage
+from chimerac.interpreter.training.export_file import SAFETENSORS
+from chimerac.models.families import preset
+from chimerac.models.presets import sizes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How tokens are drawn. count: how many; temperature: by which logits are divided, 0 for the likeliest token; top_k: draw
+    from so many tokens only, None from all; seed: of the draws.
+    """
+
+    count: int
+    temperature: float
+    top_k: int | None
+    seed: int
+
+
+class Generator:
+    """A language model. whole: all its layers; length: the most tokens that it reads; tokenizer: None for bytes."""
+
+    def __init__(self, whole: Stage, length: int, tokenizer: Tokenizer | None) -> None:
+        self.whole, self.length, self.tokenizer = whole.eval(), length, tokenizer
+
+    def continued(self, prompt: str, choice: Choice) -> str:
+        """Return the text that follows the prompt. Raises ChimeraError E862 for a prompt without a token."""
+        tokens = list(prompt.encode()) if self.tokenizer is None else [int(t) for t in self.tokenizer.encode([prompt])[0]]
+        if not tokens:
+            raise refuse("E862", "the prompt has no token", help="give --prompt at least one character")
+        draws, begin = torch.Generator().manual_seed(choice.seed), len(tokens)
+        with torch.no_grad():
+            for _ in range(choice.count):
+                logits = self.whole(torch.tensor([tokens[-self.length :]]))[0][0, -1]  # of the token after the last one
+                tokens.append(_drawn(logits.float(), choice, draws))
+        if self.tokenizer is None:
+            return bytes(token for token in tokens[begin:] if token < 256).decode("utf-8", "replace")
+        # Some tokenizers decode a token by the one before it, so both texts are decoded whole.
+        return self.tokenizer.decode(tokens).removeprefix(self.tokenizer.decode(tokens[:begin]))
+
+
+def _drawn(logits: Tensor, choice: Choice, draws: torch.Generator) -> int:
+    """Return a token. logits: (vocabulary,)."""
+    if choice.temperature == 0:
+        return int(logits.argmax())
+    if choice.top_k is not None and choice.top_k < len(logits):
+        logits = logits.masked_fill(logits < logits.topk(choice.top_k).values[-1], -torch.inf)
+    return int(torch.multinomial(torch.softmax(logits / choice.temperature, 0), 1, generator=draws))
+
+
+def generator_of(path: Path, model: str | None, length: int | None, tokenizer: Path | None) -> Generator:
+    """Return the language model whose weights a file has.
+
+    model, length, tokenizer: as in the training, where the file does not name them. Raises ChimeraError: E862 for a file that
+    cannot be read or does not fit, E861 for the tokenizer, E801 for an unknown model.
+    """
+    weights, about = _read(path)
+    name, samples = model or about.get("model"), length or int(about.get("sequence_length", 0))
+    if not name or not samples:
+        raise _refused(path, "the file does not say what was trained", "give --model and --seq-len of the training")
+    if sizes_of(name).data != "text":
+        raise _refused(path, f"{name} is no model of the next token", "export one that is trained on text")
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
+    trained, given = about.get("encoding", ""), BYTES.name if loaded is None else loaded.encoding.name
+    if trained and trained != given:
+        raise _refused(path, f"it was trained on {trained}, and this is {given}", "give --tokenizer that of the training")
+    vocabulary = None if loaded is None else loaded.encoding.vocabulary
+    built = preset(name, samples, vocabulary=vocabulary)
+    whole = built.build_stage(range(len(built.layer_names)), seed=0)
+    try:
+        for layer_name, layer in zip(whole.names, whole.layers, strict=True):
+            start = f"{layer_name}."
+            layer.load_state_dict({k.removeprefix(start): t for k, t in weights.items() if k.startswith(start)})
+    except RuntimeError as error:
+        help = "give --model and --seq-len of the training"
+        raise _refused(path, f"its weights are not those of {name}: {error}", help) from None
+    return Generator(whole, samples, loaded)
+
+
+def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
+    """Return the tensors of a file by name, and what it says about the training."""
+    try:
+        if path.suffix != SAFETENSORS:
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+                raise ValueError("it is no mapping from names to tensors")
+            return found, {}
+        from safetensors import safe_open  # optional: an extra of this project
+
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except ImportError:
+        raise _refused(path, "safetensors is not installed", "pip install 'chimerac[export]'") from None
+    except OSError as error:
+        raise _refused(path, reason(error).lower(), "give the path of a file that --export has written") from None
+    except Exception as error:  # both libraries raise many kinds
+        raise _refused(path, str(error).splitlines()[0], "give a file that --export has written") from None
+
+
+def _refused(path: Path, why: str, help: str) -> ChimeraError:
+    return refuse("E862", f"{short_path(path)} cannot generate text: {why}", help=help)

@@ -1,0 +1,56 @@
+"""Storage: the folders of a run, and against which of them a relative path of its settings is resolved."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.files import reason, short_path
+from chimerac.interpreter.data.names import below, name_below
+from chimerac.interpreter.launch.settings import RunSettings
+
+# Environment variables that give a folder where the command line does not.
+VARIABLES = {"work_dir": "CHIMERAC_WORK_DIR", "data_dir": "CHIMERAC_DATA_DIR"}
+
+
+def from_environment() -> dict[str, Path]:
+    """Return the folders that environment variables give, by field of RunSettings."""
+    return {name: Path(os.environ[variable]) for name, variable in VARIABLES.items() if os.environ.get(variable)}
+
+
+def resolved(settings: RunSettings) -> RunSettings:
+    """Return the settings with paths that are relative to --work-dir or --data-dir resolved. The two folders become absolute.
+
+    Without such a folder a path stays as it is: relative to the folder in which the command runs. A path that begins with `~`
+    is below the home folder.
+    """
+    changed: dict[str, Any] = {}
+    for field in fields(settings):
+        value, folder = getattr(settings, field.name), field.metadata["folder"]
+        if value is None or (folder is None and field.name not in VARIABLES):
+            continue
+        root = Path() if folder is None else getattr(settings, folder)
+        match value:
+            case Path():
+                changed[field.name] = below(value, root)
+            case "auto" | "no":  # of --resume
+                pass
+            case str() if field.name == "data":
+                changed[field.name] = name_below(value, root)
+            case str():
+                changed[field.name] = str(below(Path(value), root))
+    return replace(settings, **changed)
+
+
+def make_work_dir(settings: RunSettings) -> None:
+    """Make the folder of --work-dir, if there is none. Raises ChimeraError E811."""
+    if settings.work_dir is None:
+        return
+    try:
+        settings.work_dir.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        what = f"the folder {short_path(settings.work_dir)} cannot be made: {reason(error).lower()}"
+        raise refuse("E811", what, help=f"give --work-dir, or the variable {VARIABLES['work_dir']}, another folder") from None

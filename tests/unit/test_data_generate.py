@@ -1,0 +1,146 @@
+"""Exported weights generate text, and evaluations count what a classifier predicts correctly."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.data.baselines import bigram_loss
+from chimerac.interpreter.data.digits import digits
+from chimerac.interpreter.data.images import image_data
+from chimerac.interpreter.data.text import Text
+from chimerac.interpreter.data.windows import text_data
+from chimerac.interpreter.generate import main
+from chimerac.interpreter.launch.generating import Choice, generator_of
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.start import start
+from chimerac.interpreter.runtime.model import Stage
+from chimerac.interpreter.training.reference import train, whole_model
+from chimerac.interpreter.training.settings import Settings
+from chimerac.models.families import preset
+
+CYCLE = "0123456789 abcdef"
+
+
+def run(tmp_path: Path, words: str) -> list[dict[str, Any]]:
+    """Train with Chimera on two ranks in this process; return the lines of the log."""
+    options = (
+        f"schedules/chimera.sched -p D=2 --loopback --no-check-gradients --log-file run.jsonl --work-dir {tmp_path} {words}"
+    )
+    settings = parse_options(options.split())
+    assert start(make_plan(settings), settings) == 0
+    return [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("safetensors")
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "text").write_text(CYCLE * 500)
+    words = "-p N=2 --model gpt-nano --seq-len 24 --micro-batch 8 --iterations 80 --lr 1e-2 --data-dir {0} --data text:text"
+    lines = run(folder, words.format(folder) + " --export w.safetensors")
+    assert lines[-1]["held_out_loss"] < 0.1
+    from safetensors.torch import load_file
+
+    torch.save(load_file(folder / "w.safetensors"), folder / "w.pt")
+    return folder / "w.safetensors"
+
+
+def test_a_model_goes_on_with_what_it_has_learnt(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = "789" + (" abcdef0123456789" * 4)[:60]  # longer than the samples of the training
+    assert main([str(weights), "--prompt", "789", "--tokens", "60", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out == expected + "\n"
+    assert (
+        main(
+            [
+                str(weights.with_suffix(".pt")),
+                *["--model", "gpt-nano", "--seq-len", "24", "--tokens", "9", "--prompt", "ab", "--top-k", "1"],
+            ]
+        )
+        == 0
+    )
+    assert capsys.readouterr().out == "abcdef01234\n"
+
+
+def test_draws_follow_temperature_seed_and_top_k(weights: Path) -> None:
+    generator = generator_of(weights, None, None, None)
+
+    def drawn(temperature: float, top_k: int | None, seed: int) -> str:
+        return generator.continued("a", Choice(40, temperature, top_k, seed))
+
+    assert drawn(5.0, None, 0) == drawn(5.0, None, 0) != drawn(5.0, None, 1)
+    assert len(set(drawn(5.0, None, 0))) > len(set(CYCLE)), "hot draws leave the text"
+    assert drawn(5.0, 1, 0) == drawn(0, None, 3) == (CYCLE * 4)[12:52]
+
+
+def test_a_file_that_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> None:
+    def refused(path: Path, reason: str, model: str | None = None, length: int | None = None) -> None:
+        with pytest.raises(ChimeraError, match=f"E862.*{reason}"):
+            generator_of(path, model, length, None)
+
+    refused(tmp_path / "gone.safetensors", "no such file")
+    refused(weights.with_suffix(".pt"), "does not say what was trained")
+    refused(weights, "its weights are not those of gpt-micro", "gpt-micro")
+    refused(weights, "its weights are not those of gpt-nano", None, 12)
+    refused(weights, "bert-nano is no model of the next token", "bert-nano")
+    (tmp_path / "x.safetensors").write_bytes(b"not weights")
+    refused(tmp_path / "x.safetensors", "")
+    with pytest.raises(ChimeraError, match=r"E862.*no token"):
+        generator_of(weights, None, None, None).continued("", Choice(1, 1.0, None, 0))
+
+
+@pytest.mark.timeout(300)
+def test_a_classifier_through_chimera_is_as_good_as_in_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    words = "-p N=4 --model cnn-digits-gn --micro-batch 16 --iterations 75 --lr 3e-3 --eval-samples 1000 --eval-every 50"
+    lines = run(tmp_path, words + " --export w.pt")
+    evaluated = [line for line in lines if "held_out_accuracy" in line]
+    assert [line["iteration"] for line in evaluated] == [50, 75] and evaluated[-1]["held_out_accuracy"] >= 0.97
+    data, model = image_data(digits(), 0, augments=False), preset("cnn-digits-gn", 128)
+
+    def accuracy(whole: Stage) -> float:
+        with torch.no_grad():
+            (logits,) = whole.eval()(*data.held_out.inputs(range(359)))
+        return float((logits.argmax(1) == data.held_out.targets(range(359))[0]).double().mean())
+
+    whole = whole_model(model, 0)
+    losses = [result.loss for result in train(whole, model, data.train, Settings(75, 0, 16, 3e-3), 64)]
+    assert [line["loss"] for line in lines[1:11]] == pytest.approx(losses[:10], rel=1e-3)
+    assert accuracy(whole) >= 0.97
+    trained = torch.load(tmp_path / "w.pt")
+    for name, p in whole.parameters_by_name().items():
+        p.data = trained[name]
+    assert evaluated[-1]["held_out_accuracy"] == pytest.approx(accuracy(whole)), "the pipeline's weights, in one process"
+
+
+def test_the_bigram_model_is_that_of_its_counts() -> None:
+    draws = np.random.default_rng(0)
+    tokens = draws.choice(256, 3000, p=draws.dirichlet(np.full(256, 0.05))).astype(np.uint8)
+    text = Text([tokens[:1000], tokens[1000:]])
+    singles, pairs = Counter(tokens.tolist()), Counter(zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True))
+
+    def loss(a: int, b: int) -> float:
+        unigram = (singles[b] + 1) / (3000 + 256)
+        return -math.log((pairs[a, b] + unigram) / (sum(n for (x, _), n in pairs.items() if x == a) + 1))
+
+    a, b = tokens[5:40], tokens[6:41]
+    found = bigram_loss(text, [(a[:10], b[:10]), (a[10:], b[10:])])
+    assert found == pytest.approx(np.mean([loss(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]))
+    # Over all that may follow, the probabilities sum to 1.
+    assert sum(math.exp(-loss(int(a[0]), y)) for y in range(256)) == pytest.approx(1)
+
+
+def test_baselines_are_of_the_samples_that_an_evaluation_reads() -> None:
+    text = Text([np.frombuffer((CYCLE * 400).encode(), np.uint8)])
+    data = text_data(text, 24, 0)
+    (_, unigram, _), (name, bigram, _) = data.baselines(8)
+    assert unigram == pytest.approx(math.log(len(CYCLE)), abs=1e-3) and name == "bigram model" and bigram < 0.05

@@ -1,0 +1,98 @@
+"""The folders of a run: what is below --work-dir, what is below --data-dir, and where the two come from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.launch.options import parse_options
+from chimerac.interpreter.launch.planning import make_plan
+from chimerac.interpreter.launch.workloads import source_of
+
+WRITTEN = ["--log-file", "a/run.jsonl", "--save-dir", "ckpt", "--trace", "t.json", "--tensorboard", "tb", "--export", "w.pt"]
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CHIMERAC_WORK_DIR", "CHIMERAC_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def written(words: list[str]) -> list[str]:
+    s = parse_options([*words, *WRITTEN])
+    return [str(path) for path in (s.log_file, s.save_dir, s.trace, s.tensorboard, s.export)]
+
+
+def test_without_folders_paths_are_those_of_the_command_line() -> None:
+    assert written([]) == ["a/run.jsonl", "ckpt", "t.json", "tb", "w.pt"]
+    s = parse_options(["--data", "texts", "--tokenizer", "t.json", "--resume", "ckpt/x"])
+    assert (s.data, str(s.tokenizer), s.resume) == ("texts", "t.json", "ckpt/x")
+    assert source_of(s, "text").prepared_dir == Path("prepared")
+
+
+def test_the_two_folders_are_independent() -> None:
+    work = [f"/w/{name}" for name in ("a/run.jsonl", "ckpt", "t.json", "tb", "w.pt")]
+    assert written(["--work-dir", "/w"]) == written(["--work-dir", "/w", "--data-dir", "/d"]) == work
+    s = parse_options(["--data-dir", "/d", "--work-dir", "/w", "--data", "texts", "--tokenizer", "t.json", "--resume", "x"])
+    assert (s.data, str(s.tokenizer), s.resume) == ("/d/texts", "/d/t.json", "/w/x")
+    source = source_of(s, "text")
+    assert (source.data_dir, source.prepared_dir) == (Path("/d"), Path("/w/prepared"))
+    assert s.schedule == Path("schedules/chimera.sched"), "the schedule is neither data nor written"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("hf:set", "hf:/d/set"),
+        ("hf:/other/set", "hf:/other/set"),
+        ("text:digits", "text:/d/digits"),
+        ("/abs/file", "/abs/file"),
+        *((name, name) for name in ("text", "digits", "cifar10")),
+    ],
+)
+def test_names_of_data_sets_are_no_paths(given: str, expected: str) -> None:
+    assert parse_options(["--data-dir", "/d", "--data", given]).data == expected
+
+
+def test_words_of_resume_are_no_paths() -> None:
+    for word in ("auto", "no"):
+        assert parse_options(["--work-dir", "/w", "--save-dir", "s", "--resume", word]).resume == word
+
+
+def test_the_command_line_comes_before_variables_and_these_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "run.yaml").write_text("work-dir: /file\ndata-dir: /file-data\nlog-file: run.jsonl\ndata: notes.txt\n")
+    config = ["--config", str(tmp_path / "run.yaml")]
+    assert str(parse_options(config).log_file) == "/file/run.jsonl" and parse_options(config).data == "/file-data/notes.txt"
+    monkeypatch.setenv("CHIMERAC_WORK_DIR", "/variable")
+    monkeypatch.setenv("CHIMERAC_DATA_DIR", "")
+    assert str(parse_options(config).log_file) == "/variable/run.jsonl" and parse_options(config).data == "/file-data/notes.txt"
+    assert str(parse_options([*config, "--work-dir", "/given"]).log_file) == "/given/run.jsonl"
+
+
+def test_relative_folders_and_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/users/me")
+    s = parse_options(["--work-dir", "runs", "--data-dir", "~/sets", "--log-file", "l", "--data", "x", "--trace", "~/t"])
+    assert (s.work_dir, str(s.log_file), s.data) == (tmp_path / "runs", f"{tmp_path}/runs/l", "/users/me/sets/x")
+    assert str(s.trace) == "/users/me/t"
+
+
+def test_printed_settings_can_be_read_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["--work-dir", "runs", "--log-file", "l", "--data-dir", "sets", "--data", "hf:x"]
+    with pytest.raises(SystemExit):
+        parse_options([*words, "--print-config"])
+    (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
+    assert parse_options(["--config", str(tmp_path / "c.yaml")]) == parse_options(words)
+
+
+def test_the_working_folder_is_made_or_refused(tmp_path: Path) -> None:
+    make_plan(parse_options(["--work-dir", str(tmp_path / "a" / "b"), "--log-file", "run.jsonl", "-p", "D=2"]))
+    assert os.listdir(tmp_path / "a") == ["b"]
+    (tmp_path / "file").touch()
+    with pytest.raises(ChimeraError, match=r"E811: the folder .*/file/x cannot be made"):
+        make_plan(parse_options(["--work-dir", str(tmp_path / "file" / "x")]))

@@ -1,0 +1,183 @@
+"""Tokens: tokenizers that are trained and loaded, and the prepared files of tokenized texts."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.data.__main__ import main
+from chimerac.interpreter.data.documents import PIECE, text_documents, tokenized
+from chimerac.interpreter.data.pairs import Pairs, pair_data
+from chimerac.interpreter.data.text import Text
+from chimerac.interpreter.data.tokenizer import Tokenizer, load_tokenizer
+from chimerac.interpreter.data.windows import text_data
+from chimerac.interpreter.runtime.model import IGNORED
+
+tokenizers = pytest.importorskip("tokenizers")
+
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "the",
+    "lazy",
+    "dog",
+    "while",
+    "several",
+    "small",
+    "birds",
+    "sing",
+    "in",
+    "old",
+    "trees",
+    "near",
+    "a",
+    "river",
+]
+
+
+def prose(count: int, seed: int = 0) -> str:
+    draws = np.random.default_rng(seed)
+    return "".join(word + (".\n" if k % 11 == 10 else " ") for k, word in enumerate(draws.choice(WORDS, count)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("texts")
+    (root / "a.txt").write_text(prose(4000) + "na\u00efve \U0001f600\n")
+    (root / "b.txt").write_text(prose(3000, 1))
+    assert main(["train-tokenizer", str(root), "-o", str(root / ".bpe.json"), "--vocabulary", "320"]) == 0
+    words = ["train-tokenizer", str(root), "-o", str(root / ".wordpiece.json"), "--kind", "wordpiece", "--vocabulary", "120"]
+    assert main([*words, "--special", "[DOC]", "--lowercase"]) == 0
+    return root
+
+
+def of(folder: Path, name: str) -> Tokenizer:
+    return load_tokenizer(folder / f".{name}.json")
+
+
+def test_a_trained_tokenizer_is_one_of_the_library(folder: Path) -> None:
+    bpe, wordpiece = (tokenizers.Tokenizer.from_file(str(folder / f".{name}.json")) for name in ("bpe", "wordpiece"))
+    assert bpe.get_vocab_size() <= 320 and bpe.token_to_id("<|endoftext|>") is not None
+    text = "The fox \u00e9\n\tsings.  Twice \U0001f600"
+    assert bpe.decode(bpe.encode(text).ids) == text, "every text comes back: it is on bytes"
+    assert [wordpiece.token_to_id(t) for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DOC]")] == list(range(6))
+    ours = of(folder, "wordpiece")
+    assert ours.encoding.marks == (0, 2, 3, 4) and not {0, 1, 2, 3, 4, 5} & set(ours.encoding.words)
+    assert ours.encode(["the Fox"])[0].tolist() == wordpiece.encode("the fox", add_special_tokens=False).ids
+
+
+def test_tokens_of_a_folder_are_those_of_its_documents_with_an_end_after_each(folder: Path, tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_file(str(folder / ".bpe.json"))
+    end = library.token_to_id("<|endoftext|>")
+    expected = [t for name in "ab" for t in [*library.encode((folder / f"{name}.txt").read_text()).ids, end]]
+    text = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+    assert text.read(0, len(text)).tolist() == expected and text.note == "2 files read, 2 hidden skipped"
+    (file,) = tmp_path.iterdir()
+    again = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+    assert again.identity(9) == text.identity(9) and list(tmp_path.iterdir()) == [file]
+    # Another tokenizer, and a changed text, are other files.
+    tokenized(text_documents(folder), of(folder, "wordpiece"), tmp_path, 5)
+    (folder / "b.txt").write_text(prose(3001, 1))
+    assert tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5).identity(9) != text.identity(9)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_samples_are_windows_of_the_tokens_and_read_only_themselves(folder: Path, tmp_path: Path) -> None:
+    text = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+    data = text_data(text, 16, seed=0)
+    (inputs,), (targets,) = data.train.inputs(range(20)), data.train.targets(range(20))
+    assert inputs.dtype == torch.int64 and inputs[:, 1:].equal(targets[:, :-1])
+    joined = " ".join(map(str, text.read(0, len(text)).tolist()))
+    assert all(" ".join(map(str, row)) in joined for row in inputs.tolist())
+    (unigram, entropy, _), (bigram, loss, _) = data.baselines(5)
+    assert (unigram, bigram) == ("unigram entropy", "bigram model") and 0 < loss < entropy
+
+
+def test_a_long_file_is_tokenized_in_bounded_memory(folder: Path, tmp_path: Path) -> None:
+    tokenizer, peaks = of(folder, "bpe"), []
+    for size in (20 * PIECE, 60 * PIECE):
+        path = tmp_path / f"{size}.txt"
+        path.write_text((prose(5000) * (size // 20_000 + 1))[:size])
+        tracemalloc.start()
+        text = tokenized(text_documents(path), tokenizer, tmp_path / "prepared", 60)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(text) > size / 8
+    assert peaks[1] < 1.2 * peaks[0], "three times the text takes no more memory"
+
+
+def test_masks_have_the_shares_of_the_collator_of_hugging_face(folder: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = of(folder, "wordpiece")
+    text = tokenized(text_documents(folder), tokenizer, tmp_path, 5)
+    source = Pairs(text, 64, seed=0)
+    numbers = range(400)
+    (tokens,), (targets, _) = source.inputs(numbers), source.targets(numbers)
+    original = torch.where(targets != IGNORED, targets, tokens)
+    library = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / ".wordpiece.json"),
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        unk_token="[UNK]",
+    )
+    collate = transformers.DataCollatorForLanguageModeling(library, mlm_probability=0.15)
+    torch.manual_seed(0)
+    theirs = collate([{"input_ids": row} for row in original.tolist()])
+
+    def shares(tokens: torch.Tensor, targets: torch.Tensor) -> list[float]:
+        chosen = targets != IGNORED
+        words = torch.isin(original, torch.tensor([0, 2, 3, 4]), invert=True)
+        assert not (chosen & ~words).any(), "marks are no targets"
+        count, masked, kept = chosen.sum(), (tokens == 4) & chosen, (tokens == targets) & chosen
+        return [float(count / words.sum()), float(masked.sum() / count), float(kept.sum() / count)]
+
+    ours, expected = shares(tokens, targets), shares(theirs["input_ids"], theirs["labels"])
+    assert ours == pytest.approx(expected, abs=0.025) and ours == pytest.approx([0.15, 0.8, 0.1], abs=0.025)
+    # The marks are where the library puts them for a pair.
+    for row, types, mask in zip(
+        original.tolist(),
+        source.field(numbers, "token_types").tolist(),
+        source.field(numbers, "attention_mask").tolist(),
+        strict=True,
+    ):
+        used = sum(mask)
+        first, second = row.index(3), row.index(3, row.index(3) + 1)
+        assert row[0] == 2 and second == used - 1 and row[used:] == [0] * (64 - used)
+        assert types == [0] * (first + 1) + [1] * (used - first - 1) + [0] * (64 - used)
+
+
+def test_the_number_of_targets_needs_no_text() -> None:
+    class Unread(Text):
+        def read(self, begin: int, end: int) -> np.ndarray:
+            raise AssertionError("the text is read")
+
+    tokens = [np.random.default_rng(0).integers(0, 256, 9000).astype(np.uint8)]
+    source, unread = Pairs(Text(tokens), 40, 3), Pairs(Unread(tokens), 40, 3)
+    expected = int((source.targets(range(100))[0] != IGNORED).sum())
+    assert unread.valid_targets(range(100)) == (expected, 100)
+
+
+def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tokenized(text_documents(folder), of(folder, "bpe"), tmp_path, 5)
+    with pytest.raises(ChimeraError, match=r"E861.*has not all of the tokens \[PAD\], \[CLS\]"):
+        pair_data(text, 64, 0)
+    (tmp_path / "no.json").write_text("{}")
+    reasons = {"gone": "cannot be read: no such file", "no.json": "is no file of the library"}
+    for name, reason in reasons.items():
+        with pytest.raises(ChimeraError, match=f"E861.*{reason}"):
+            load_tokenizer(tmp_path / name)
+    assert main(["train-tokenizer", str(folder), "-o", str(tmp_path / "x.json"), "--vocabulary", "200"]) == 1
+    assert "give --vocabulary 257 or more" in capsys.readouterr().err
+    assert main(["train-tokenizer", str(folder), "-o", str(tmp_path / "no" / "x.json")]) == 1
+    assert "cannot be written" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimerac.interpreter.runtime.draws import Dropout
-from chimerac.interpreter.runtime.model import Example, LayeredModel, Model, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Values
 
 WIDTH, LENGTH, BYTES = 6, 2, 8
 
@@ -191,22 +191,23 @@ def _constant(make: Callable[[], nn.Module]) -> nn.Module:
     return module
 
 
-def random_model(r: random.Random, layers: int, tied: bool) -> Model:
+MIDDLE: list[Callable[[], nn.Module]] = [  # the kinds of layers between the first and the last
+    EndsInSum,
+    EndsInRelu,
+    EndsInLinear,
+    partial(NormAndDropout, 7),
+    HalfView,
+    PassThrough,
+    AddedParameter,
+    Widening,
+    Narrowing,
+    Frozen,
+]
+
+
+def random_model(r: random.Random, layers: int, tied: bool) -> LayeredModel:
     """Return a random model of at least `layers` layers. tied: the first and the last layer share a parameter."""
-    kinds: list[Callable[[], nn.Module]]
-    kinds = [
-        EndsInSum,
-        EndsInRelu,
-        EndsInLinear,
-        partial(NormAndDropout, 7),
-        HalfView,
-        PassThrough,
-        AddedParameter,
-        Widening,
-        Narrowing,
-        Frozen,
-    ]
-    middle = [r.choice(kinds) for _ in range(layers - 2 + r.randint(0, 2))]
+    middle = [r.choice(MIDDLE) for _ in range(layers - 2 + r.randint(0, 2))]
     first: Callable[[], nn.Module] = r.choice([First, First, OneHot])
     last: Callable[[], nn.Module] = Last
     if tied:

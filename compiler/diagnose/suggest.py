@@ -29,10 +29,10 @@ def suggest_edit(schedule: n.Schedule, early: Sequence[Span], trials: Trials, wr
     match order:
         case n.Ticks():
             rules = [rule for rule in order.rules if rule.span in early]
-            near = trials.best(tick_edits(schedule, rules, "+"), written=written)
-            return near or trials.best(distant_tick_edits(schedule, rules, "+"), first=True)
+            near = trials.best(tick_edits(schedule, rules, "+"), original=written)
+            return near or trials.best(distant_tick_edits(schedule, rules, "+"), take_first=True)
         case n.Listing():
-            return trials.best(listing_edits(schedule, order), written=written)
+            return trials.best(listing_edits(schedule, order), original=written)
         case n.Greedy():
             return ""
 
@@ -50,12 +50,12 @@ def suggest_edit_of_order(
     if isinstance(order, n.Ticks) and first.code == "E303":
         others = []  # an edit that separates the first two separates the others too
         written = order_with_ties(spec, spec.order, budget)[0].program if isinstance(spec.order, TicksOrder) else None
-        help = trials.best(tick_edits(schedule, order.rules, "+-"), written=written, keep=True)
-        help = help or trials.best(distant_tick_edits(schedule, order.rules, "+-"), first=True)
+        help = trials.best(tick_edits(schedule, order.rules, "+-"), original=written, keep_order=True)
+        help = help or trials.best(distant_tick_edits(schedule, order.rules, "+-"), take_first=True)
     elif isinstance(order, n.Ticks) and first.code in ("E301", "E302"):
-        help = trials.best([condition_edits(order.rules)], first=True)
+        help = trials.best([condition_edits(order.rules)], take_first=True)
     elif isinstance(order, n.Listing) and first.code in ("E301", "E302", "E306"):
-        help = trials.best(count_edits(schedule, order), first=True)
+        help = trials.best(count_edits(schedule, order), take_first=True)
     if not help:
         return error
     more = "" if len(others) <= MAX_NOTED else f"\n... and {len(others) - MAX_NOTED} more"

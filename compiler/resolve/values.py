@@ -59,9 +59,14 @@ def _not_none(e: n.Expr | None) -> n.Expr:
     return e
 
 
+def given_note(name: str, value: int) -> str:
+    """Return the note that a parameter was given, of a finding about its value."""
+    return f"{name} was given: -p {name}={value}"
+
+
 def _requirement_finding(schedule: n.Schedule, s: n.Require, env: Env, given: Mapping[str, int], budget: Budget) -> Diagnostic:
     names = names_in(s.condition)
-    notes = tuple(f"{k} was given: -p {k}={v}" for k, v in given.items() if k in names)
+    notes = tuple(given_note(k, v) for k, v in given.items() if k in names)
     return Diagnostic(
         "E210",
         f"this does not hold: {expression(s.condition)}",

@@ -1,6 +1,7 @@
 """Does everything that the program names exist, and is every instruction valid in its stream?
 
-E401: the header; E402: an instruction names what does not exist; E403: it is not valid in its stream.
+E401: the header is wrong, or does not allow an instruction; E402: an instruction names what does not exist; E403: an
+instruction is not valid in its stream.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from chimerac.chimera_ir.program import LIMITS, OVERLAP, Ints, Program
 from chimerac.compiler.verify.index import MAX_FOUND
 
 MAX_SHOWN = 4  # the most instructions that one finding names
-MAX_ALL = 100  # the most findings of all kinds together: each may be as long as an instruction
+MAX_ALL = 100  # the most findings of the header, and of the instructions: each may be as long as an instruction
 
 
 def check_wellformed(program: Program) -> list[Diagnostic]:
-    """Return findings about ids out of range. The other checks need a program without any."""
-    found = [Diagnostic("E401", message) for message in islice(_header(program), MAX_ALL)]
-    for name in program.header.limits:
-        if name not in LIMITS:
-            found.append(Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)))
-    return found + _training_rows(program) or _rows(program)
+    """Return the findings E401 to E403. The other checks need a program without any of them."""
+    unknown_limits = (name for name in program.header.limits if name not in LIMITS)
+    limits = (Diagnostic("E401", f"unknown limit '{name}'", help=did_you_mean(name, LIMITS)) for name in unknown_limits)
+    header = (Diagnostic("E401", message) for message in _header(program))
+    found = [*islice(chain(header, limits), MAX_ALL)]
+    return (found + _training_rows(program)) or _rows(program)
 
 
 def _header(program: Program) -> Iterator[str]:
+    """Yield what is wrong in the header, other than unknown limits."""
     h = program.header
     if program.world != h.width * h.ranks:
         yield f"the program has {program.world} streams, but {h.width} replicas x {h.ranks} ranks = {h.width * h.ranks}"
@@ -53,12 +55,14 @@ def _header(program: Program) -> Iterator[str]:
         if kind != "hop" and len(costs) != h.stages:
             yield f"the costs of {kind} are given for {len(costs)} stages, but the program has {h.stages}"
     groups = [stage_group(s) for s in range(h.stages)] + [t.name for t in h.tied]
-    if len(set(groups)) < len(groups):
-        yield "two sets of tied parameters have one name"
+    if duplicate := next((name for name, times in Counter(groups).items() if times > 1), None):
+        yield f"two parameter groups have the name '{duplicate}': those of stages and of tied parameters need different names"
     for tied in h.tied:
-        if not tied.stages or not all(0 <= s < h.stages for s in tied.stages):
-            unknown = [s for s in tied.stages if not 0 <= s < h.stages][:1]
-            yield f"tied {tied.name} names {f'stage {unknown[0]}' if unknown else 'none'}, but stages are 0 .. {h.stages - 1}"
+        unknown = next((s for s in tied.stages if not 0 <= s < h.stages), None)
+        if not tied.stages:
+            yield f"tied {tied.name} names no stage"
+        elif unknown is not None:
+            yield f"tied {tied.name} names stage {unknown}, but stages are 0 .. {h.stages - 1}"
 
 
 def _training_rows(program: Program) -> list[Diagnostic]:
@@ -75,7 +79,7 @@ def _training_rows(program: Program) -> list[Diagnostic]:
 
 
 def _ids_fault(ids: Ints, micro_batches: int) -> str:
-    """Return the message about the micro-batches that all pipes list."""
+    """Return the message about the first micro-batch that is not in exactly one pipe. ids: those that the pipes list."""
     exists = (ids >= 0) & (ids < micro_batches)
     count = np.bincount(ids[exists], minlength=micro_batches)
     is_wrong = ~exists
@@ -89,6 +93,7 @@ def _ids_fault(ids: Ints, micro_batches: int) -> str:
 
 
 def _rows(program: Program) -> list[Diagnostic]:
+    """Return the findings E402 and E403, of a program whose header is correct."""
     found: list[Diagnostic] = []
 
     def find(code: str, wrong: npt.NDArray[np.bool_], fact: str, help: str = "") -> None:
@@ -110,20 +115,21 @@ def _rows(program: Program) -> list[Diagnostic]:
         pipes = {int(pipe_of[m]) for m in ids} if is_valid else {-1}
         pipe_of_list[k] = pipes.pop() if len(pipes) == 1 else -1
     find("E402", (t.stage < 0) | (t.stage >= h.stages), f"stages are 0 .. {h.stages - 1}")
-    find("E402", ~collective & (t.pipe >= len(h.pipes)), f"pipes are 0 .. {len(h.pipes) - 1}")
+    find("E402", ~collective & ((t.pipe < 0) | (t.pipe >= len(h.pipes))), f"pipes are 0 .. {len(h.pipes) - 1}")
     own_pipe = pipe_of_list[np.where(collective, len(program.micro_batch_lists), t.operand)]
-    for row in np.flatnonzero(~collective & (own_pipe != t.pipe) & (t.pipe < len(h.pipes)))[:MAX_FOUND].tolist():
+    is_known = (t.pipe >= 0) & (t.pipe < len(h.pipes))
+    for row in np.flatnonzero(~collective & is_known & (own_pipe != t.pipe))[:MAX_FOUND].tolist():
         fact, help = _micro_batches_fault(program, row, pipe_of)
         found.append(Diagnostic("E402", f"{_place(program, row)}: {fact}", help=help, about=(row,)))
     transfer = t.has("peer")
-    find("E402", transfer & (t.peer >= program.world), f"ranks are 0 .. {program.world - 1}")
+    find("E402", transfer & ((t.peer < 0) | (t.peer >= program.world)), f"ranks are 0 .. {program.world - 1}")
     find(
         "E403",
         transfer & (t.peer == rank),
         "a value that stays on its rank needs no transfer",
         "remove it, or name the rank that has the other end",
     )
-    to_other_replica = transfer & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
+    to_other_replica = transfer & (t.peer >= 0) & (t.peer < program.world) & (t.peer // h.ranks != rank // h.ranks)
     find("E403", to_other_replica, "the peer is in another replica", "name the rank of this rank's own replica")
     has_value = t.has("value")
     find(
@@ -140,11 +146,12 @@ def _rows(program: Program) -> list[Diagnostic]:
     )
     task = t.is_task
     overlaps = (t.flags & OVERLAP).astype(bool)
+    # whether a task that begins no pair follows on the same rank
     follows = np.concatenate([task[1:] & ~overlaps[1:] & (rank[1:] == rank[:-1]), [False]]) if len(t) else task
     find(
         "E403",
         overlaps & ~follows,
-        "no task follows that it could overlap with",
+        "the next instruction is not a task, or begins a pair itself",
         "put the other task right after it, or leave overlap out",
     )
     groups = {stage_group(s): s for s in range(h.stages)} | {x.name: min(x.stages) for x in h.tied}
@@ -195,6 +202,6 @@ def _times(count: int) -> str:
 def _place(program: Program, row: int) -> str:
     """Return the place and the text of a row. A row of a pipe that does not exist has no text, only its kind and pipe."""
     rank = int(program.rank_of[row])
-    known = program.table.pipe[row] < len(program.header.pipes)  # 0 for an instruction that has none
+    known = 0 <= program.table.pipe[row] < len(program.header.pipes)  # an instruction without a pipe has 0 in this column
     text = program.text(row) if known else f"{Op(program.table.op[row]).name} of pipe {program.table.pipe[row]}"
     return f"rank {rank}, instruction {row - int(program.offsets[rank])}: {text}"

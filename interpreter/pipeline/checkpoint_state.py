@@ -174,7 +174,7 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
             settings[key] = json.loads(json.dumps(value))
         except TypeError:
             raise TypeError(
-                f"the setting {key} of the optimizer is a {type(value).__name__}, which cannot be saved: "
+                f"the setting {key} of the optimizer has the type {type(value).__name__}, which cannot be saved: "
                 "numbers, texts, None, and lists of them can"
             ) from None
     return settings

@@ -30,7 +30,7 @@ def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | No
     seen: dict[str, int] = {}
     for k, (layer_name, layer) in enumerate(named):
         if not callable(layer):
-            raise TypeError(f"layer {k} is a {type(layer).__name__}, neither a module nor a function that builds one")
+            raise TypeError(f"layer {k} has the type {type(layer).__name__}: give a module, or a function that builds one")
         if layer_name in seen:
             raise ValueError(f"layers {seen[layer_name]} and {k} have the same name, {layer_name}")
         seen[layer_name] = k

@@ -20,6 +20,7 @@ from chimerac.compiler import (
 )
 from chimerac.compiler.library import find
 from chimerac.compiler.lower.relower import arranged
+from chimerac.compiler.resolve.values import given_note
 from chimerac.compiler.verify import findings
 from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
 from chimerac.interpreter.runtime.times import IterationTimes
@@ -41,16 +42,16 @@ def program_for(
 
     schedule: a text or a file may also be a compiled program. parameters: if D is not given, it is world / width. width: the
     number of data-parallel replicas. world: the number of ranks; None if it is not known. tied: sets of tied parameters besides
-    those of the schedule. A compiled program is returned as it is, without them.
+    those of the schedule; not used for a compiled program.
 
     Raises ChimeraError for a schedule that does not compile or a program that is not correct, and E808 if parameters or a width
     are given for a compiled program.
     """
     if isinstance(schedule, Program):
-        return _fixed(verify(schedule), schedule.header.schedule, parameters, width)
+        return _compiled_program(verify(schedule), schedule.header.schedule, parameters, width)
     source = Source("<schedule>", schedule) if _is_text(schedule) else find(schedule)
     if is_program(source):
-        return _fixed(verify(read_program(source)), source.name, parameters, width)
+        return _compiled_program(verify(read_program(source)), source.name, parameters, width)
     return with_depth(lambda p: compile_text(source.text, p, width, source.name, tied).program, parameters, width, world)
 
 
@@ -59,15 +60,16 @@ def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int,
 
     compile_with: compiles with the parameters that it is given. world: the number of ranks; None or 0 if it is not known.
     """
-    if "D" not in parameters and world and world % width == 0:
+    if "D" not in parameters and world and width > 0 and world % width == 0:
         depth = world // width
         try:
             return compile_with({**parameters, "D": depth})
         except ChimeraError as error:
-            if all(d.code != "E203" for d in error.diagnostics):  # the schedule has a parameter D
+            # E203: the schedule has no parameter D. Then it is compiled without it, below.
+            if all(d.code != "E203" for d in error.diagnostics):
                 note = f"D = {depth} follows from the {world} processes that were started"
                 raise ChimeraError(
-                    replace(d, notes=tuple(note if n == f"D was given: -p D={depth}" else n for n in d.notes))
+                    replace(d, notes=tuple(note if n == given_note("D", depth) else n for n in d.notes))
                     for d in error.diagnostics
                 ) from None
     return compile_with(parameters)
@@ -83,8 +85,8 @@ def check_machine(
 ) -> None:
     """Raise ChimeraError E816 if a verified program hangs on the machine of the ranks that run it.
 
-    name: of the program in the message. ranks: in the message, such as `ranks over gloo`. path: of the program in the command
-    that arranges it for their machine. alternative: what the help suggests if the arranged program is not correct either.
+    name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`. path: the path of the program in
+    the suggested command. alternative: what the help suggests if the arranged program is not correct either.
     """
     if program.header.machine == machine:
         return  # it was verified for this machine
@@ -96,11 +98,11 @@ def check_machine(
         problems = error.diagnostics
     rearranged = arranged(on_machine, machine)
     if rearranged is None:
-        help = f"{alternative}, as --for {machine} was tried and finds no order that all replicas share"
+        help = f"{alternative}; --for {machine} was tried, and the replicas need different orders"
     elif remaining := findings(rearranged):
-        help = f"{alternative}, as --for {machine} was tried and results in {remaining[0].code}"
+        help = f"{alternative}; --for {machine} was tried, and results in {remaining[0].code}"
     else:
-        help = f"{arrange_command(path, machine)} was tried: it then ends there"
+        help = f"run {arrange_command(path, machine)}, then use arranged.json: it was verified for the {machine} machine"
     raise wrong_machine(program, name, ranks, machine, problems[0].message, help)
 
 
@@ -115,7 +117,11 @@ def predicted_times(program: Program, costs: Mapping[str, int] | None = None) ->
     costs: by name; they replace those of the program, as in `simulate`.
     """
     simulated = simulate(program, costs)
-    idle = tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles) if simulated.makespan else (0.0,)
+    idle = (
+        tuple(bubble / simulated.makespan for bubble in simulated.wall_bubbles)
+        if simulated.makespan
+        else (0.0,) * len(simulated.wall_bubbles)
+    )
     return IterationTimes(simulated.makespan / simulated.scale, idle)
 
 
@@ -129,7 +135,7 @@ def _is_text(schedule: str | os.PathLike[str]) -> TypeGuard[str]:
     return isinstance(schedule, str) and "\n" in schedule
 
 
-def _fixed(program: Program, name: str, parameters: Mapping[str, int], width: int) -> Program:
+def _compiled_program(program: Program, name: str, parameters: Mapping[str, int], width: int) -> Program:
     """Return a compiled program. Raises ChimeraError E808 if parameters, or another width, are given for it."""
     if parameters or width not in (1, program.header.width):
         raise refuse(

@@ -142,7 +142,7 @@ def _check_given(given: Mapping[int, OwnStage], own: tuple[int, ...], transport:
     for s, stage in given.items():
         module = stage[-1] if isinstance(stage, tuple) else stage
         if not isinstance(module, nn.Module):
-            raise ValueError(f"stage {s} is a {type(module).__name__}: give a module, or (prefix, module)")
+            raise ValueError(f"stage {s} has the type {type(module).__name__}: give a module, or (prefix, module)")
 
 
 def _check_shared(stages: Mapping[int, Stage]) -> None:
@@ -168,7 +168,10 @@ def _check_names(stages: Mapping[int, Stage], transport: Transport) -> None:
         for s, names in json.loads(text):
             for name in names:
                 if (other := seen.setdefault(name, s)) != s:
-                    raise ValueError(f"stages {other} and {s} both have {name}: give one of them as (prefix, module)")
+                    raise ValueError(
+                        f"stages {other} and {s} both have a parameter or buffer named '{name}': "
+                        "give one of them as (prefix, module)"
+                    )
 
 
 def _check_fields(stages: Mapping[int, Stage], fields: Collection[str], transport: Transport) -> None:
@@ -234,4 +237,4 @@ def _outputs(stage: Stage, inputs: Specs, example: Example, objective: Objective
 
 
 def _text(stages: Sequence[int]) -> str:
-    return f"stages {', '.join(map(str, stages))}" if stages else "no stage"
+    return f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}" if stages else "no stage"

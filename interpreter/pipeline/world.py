@@ -29,7 +29,8 @@ def check_world(program: Program, world: int) -> None:
 def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, note: str, help: str) -> ChimeraError:
     """Return the error E816: the program may hang on the machine of the ranks that run it.
 
-    name: of the program in the message. ranks: in the message, such as `ranks over gloo`. machine: of these ranks.
+    name, ranks: how the message calls the program and the ranks, such as `ranks over gloo`. machine: the machine of these
+    ranks. note: why the program may hang. help: the way out.
     """
     header = program.header
     message = f"{name} is for the {header.machine} machine, and {ranks} run {machine_name(machine, header.window)}"
@@ -37,5 +38,5 @@ def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, not
 
 
 def arrange_command(path: str | os.PathLike[str], machine: Machine = PROCESSES) -> str:
-    """Return the command that arranges a program for a machine. path: of the program or its schedule."""
+    """Return the command that arranges a program for a machine. path: the path of the program or its schedule."""
     return f"chimerac {path} --for {machine} --emit json -o arranged.json"

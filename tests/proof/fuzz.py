@@ -1,8 +1,8 @@
 """Fuzz every reader of input from outside: `python -m tests.proof.fuzz --minutes M`.
 
-A worker process runs one target (fuzz_targets.py). There are as many workers at a time as processors. If a worker dies,
-hangs or runs out of memory, that is a failure: its input is saved, and a new worker continues. The results are recorded in
-docs/proof.md, unless the run is interrupted.
+A worker process runs one target (fuzz_targets.py). There are as many workers at a time as processors. If a worker dies or
+hangs, its input is saved as a failure, and a new worker continues. The results are recorded in docs/proof.md, unless the run
+is interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event
 
 from tests.proof.campaign import campaign, failure_list, quoted
-from tests.proof.fuzz_engine import HANG, HEAD
+from tests.proof.fuzz_engine import HANG_S, HEAD
 from tests.proof.fuzz_targets import ROOT, TARGETS
 from tests.proof.record import stamp, table
 
@@ -34,18 +34,18 @@ FAILED_INPUTS = Path("runs/fuzz")  # folder for the inputs that fail
 class Result:
     """The results of all workers of one target.
 
-    size, first: the length and the beginning of the slowest input; kept: size of the corpus; coverage: branches reached, 0 if
-    unknown.
+    slowest_s: the processor time of the slowest input; slowest_bytes, slowest_text: its length and its beginning;
+    corpus_size: the number of inputs in the corpus; branches: those that were reached, 0 if unknown.
     """
 
     target: str
     executions: int = 0
     failures: dict[str, tuple[str, Path]] = field(default_factory=dict)
-    slowest: float = 0.0
-    size: int = 0
-    first: str = ""
-    kept: int = 0
-    coverage: int = 0
+    slowest_s: float = 0.0
+    slowest_bytes: int = 0
+    slowest_text: str = ""
+    corpus_size: int = 0
+    branches: int = 0
 
 
 def command(target: str, seconds: float, seed: int, folder: Path) -> list[str]:
@@ -62,6 +62,7 @@ class Fuzzing:
     def run(self, target: str, seconds: float) -> Result:
         """Fuzz a target for some seconds; start a new worker if one dies."""
         result, end, number = Result(target), time.monotonic() + seconds, 0
+        # at most 1000 workers, in case each dies at once
         while (remaining := end - time.monotonic()) > 1 and not self.stop.is_set() and number < 1000:
             folder = self.folder / target.replace(" ", "-") / str(number)
             folder.mkdir(parents=True)
@@ -77,14 +78,17 @@ class Fuzzing:
             end = time.monotonic() + seconds + 10
             while worker.poll() is None:
                 start_time, _ = _running(folder)
-                if self.stop.wait(0.5) or time.monotonic() > end or time.time() - start_time > 2 * HANG:
+                if self.stop.wait(0.5) or time.monotonic() > end or time.time() - start_time > 2 * HANG_S:
                     worker.kill()
                     break
         worker.wait()
         _collect(result, folder)
         start_time, data = _running(folder)
+        # An input that hangs when the time is over is not recorded: it may have run for a short time only.
         if worker.returncode and not self.stop.is_set() and time.monotonic() < end:
-            failure = "no answer" if time.time() - start_time > 2 * HANG else f"the process died with {worker.returncode}"
+            failure = (
+                "no answer" if time.time() - start_time > 2 * HANG_S else f"the process exited with code {worker.returncode}"
+            )
             path = folder / "fail-process"
             path.write_bytes(data)
             result.failures[f"{failure} {number}"] = (f"{failure}; see {folder / 'output'}", path)
@@ -108,32 +112,43 @@ def _collect(result: Result, folder: Path) -> None:
         return
     result.executions += log["executions"]
     result.failures |= {name: (failure, folder / f"fail-{name}") for name, failure in log["failures"].items()}
-    if log["slowest"] > result.slowest:
-        result.slowest, result.size, result.first = log["slowest"], log["size"], log["first"]
+    if log["slowest_s"] > result.slowest_s:
+        result.slowest_s, result.slowest_bytes = log["slowest_s"], log["slowest_bytes"]
+        result.slowest_text = log["slowest_text"]
+    # the progress lines of libFuzzer, which atheris prints
     progress = re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)", (folder / "output").read_text(errors="replace"))
-    coverage, kept = map(int, progress[-1]) if progress else (0, log["kept"])
-    result.coverage, result.kept = max(result.coverage, coverage), max(result.kept, kept)
+    branches, corpus_size = map(int, progress[-1]) if progress else (0, log["corpus_size"])
+    result.branches, result.corpus_size = max(result.branches, branches), max(result.corpus_size, corpus_size)
 
 
 def report(results: Sequence[Result], seconds: float, seed: int) -> str:
     """Return the text for docs/proof.md."""
-    builtin = "the built-in engine, because this Python has no wheel of atheris,"
-    engine = "atheris, guided by coverage," if ENGINE == "atheris" else builtin
+    builtin = "the built-in engine, because atheris is not installed"
+    engine = "atheris, which is guided by coverage" if ENGINE == "atheris" else builtin
     slowest = ("slowest, s", "size of that input, bytes", "first words of that input")
     head = ("target", "executions", "failures", *slowest, "corpus", "branches reached")
     rows = [
-        (r.target, r.executions, len(r.failures), f"{r.slowest:.2f}", r.size, quoted(r.first), r.kept, r.coverage or "unknown")
+        (
+            r.target,
+            r.executions,
+            len(r.failures),
+            f"{r.slowest_s:.2f}",
+            r.slowest_bytes,
+            quoted(r.slowest_text),
+            r.corpus_size,
+            r.branches or "unknown",
+        )
         for r in results
     ]
     packages = ("lark", "numpy", "pydantic", *(["atheris"] if ENGINE == "atheris" else []))
-    text = stamp(seconds, seed, packages) + f"Inputs are made by {engine} word by word and byte by byte.\n\n"
+    text = stamp(seconds, seed, packages) + f"Inputs are mutated word by word and byte by byte by {engine}.\n\n"
     text += table(head, rows)
     failures = ((r.target, failure) for r in results for failure, _ in r.failures.values())
     return text + failure_list(failures, "No input failed.")
 
 
 def fuzz(targets: Sequence[str], seconds: float, seed: int, jobs: int) -> list[Result]:
-    """Fuzz each target for some seconds; copy the inputs that fail to FOUND."""
+    """Fuzz each target for some seconds; copy the inputs that fail to FAILED_INPUTS."""
     if ENGINE == "builtin":
         print("atheris is not installed (it has no wheel for some Pythons): fuzzing with the built-in engine only")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:

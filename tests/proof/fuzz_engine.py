@@ -2,7 +2,7 @@
 
     python -m tests.proof.fuzz_engine TARGET ENGINE SECONDS SEED FOLDER
 
-The engine `atheris` is guided by coverage. The engine `builtin` is for Pythons without a wheel of atheris. It keeps an input
+The engine `atheris` is guided by coverage. The engine `builtin` needs no package. It keeps an input
 if the target has a new answer for it.
 """
 
@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MEMORY = 4 * 2**30  # bytes that a worker may use
-SLOW = 5.0  # seconds of processor time that an input of at most LARGE bytes may take
-LARGE = 100_000
-HANG = 30  # seconds after which an input is aborted
-LONGEST = 20_000  # bytes of an input at most
+MEMORY_BYTES = 4 * 2**30  # bytes that a worker may use
+SLOW_S = 5.0  # seconds of processor time that an input of at most LARGE_BYTES bytes may take
+LARGE_BYTES = 100_000  # longer inputs may take longer
+HANG_S = 30  # seconds after which an input is aborted
+MAX_BYTES = 20_000  # bytes of an input at most
 HEAD = struct.Struct("<dQ")  # the head of the file with the current input: its start time and its length
 UNLIMITED = 2**62  # executions
 
@@ -71,7 +71,7 @@ def mutated(data: bytes, known: Sequence[bytes], other: bytes, rng: random.Rando
                 word[rng.randrange(len(word))] = rng.randrange(256)
                 parts[k] = bytes(word)
         parts = parts or [b""]
-    return b"".join(parts)[:LONGEST]
+    return b"".join(parts)[:MAX_BYTES]
 
 
 @dataclass
@@ -82,9 +82,9 @@ class Log:
     folder: Path
     executions: int = 0
     failures: dict[str, str] = field(default_factory=dict)
-    slowest: float = 0.0
+    slowest_s: float = 0.0
     slowest_input: bytes = b""
-    kept: int = 0
+    corpus_size: int = 0
     written: float = 0.0
 
     def write(self, end: bool = False) -> None:
@@ -92,7 +92,8 @@ class Log:
         if end or time.monotonic() - self.written > 1:
             self.written = time.monotonic()
             facts: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("folder", "slowest_input", "written")}
-            facts |= {"size": len(self.slowest_input), "first": self.slowest_input[:200].decode("utf-8", "replace")}
+            facts["slowest_bytes"] = len(self.slowest_input)
+            facts["slowest_text"] = self.slowest_input[:200].decode("utf-8", "replace")
             path = self.folder / "log.json"
             path.with_suffix(".new").write_text(json.dumps(facts))
             path.with_suffix(".new").replace(path)
@@ -107,7 +108,7 @@ class Log:
 
 
 class HangError(BaseException):
-    """An input took longer than HANG."""
+    """An input took longer than HANG_S."""
 
 
 def _abort(*_: object) -> None:
@@ -128,7 +129,7 @@ class Runner:
         from tests.proof.fuzz_targets import TARGETS
 
         self.target, self.log = TARGETS[target], Log(target, folder)
-        (folder / "running").write_bytes(bytes(HEAD.size + LONGEST * 8))
+        (folder / "running").write_bytes(bytes(HEAD.size + MAX_BYTES * 8))
         with (folder / "running").open("r+b") as file:
             self.current = mmap.mmap(file.fileno(), 0)
         signal.signal(signal.SIGALRM, _abort)
@@ -138,16 +139,16 @@ class Runner:
         from chimerac.chimera_ir.diagnostics import ChimeraError
         from tests.proof.fuzz_targets import codes_of
 
-        self.current[: HEAD.size + len(data[: LONGEST * 8])] = HEAD.pack(time.time(), len(data)) + data[: LONGEST * 8]
+        self.current[: HEAD.size + len(data[: MAX_BYTES * 8])] = HEAD.pack(time.time(), len(data)) + data[: MAX_BYTES * 8]
         before, answer = time.process_time(), ""
-        signal.alarm(HANG)
+        signal.alarm(HANG_S)
         try:
             try:
                 answer = self.target.run(data)
             except ChimeraError as error:
                 answer = codes_of(error)
         except HangError:
-            self.log.fail(f"aborted after {HANG} seconds", data)
+            self.log.fail(f"aborted after {HANG_S} seconds", data)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -155,10 +156,10 @@ class Runner:
         finally:
             signal.alarm(0)
         spent = time.process_time() - before
-        if spent > SLOW and len(data) <= LARGE:
-            self.log.fail(f"more than {SLOW} seconds: {answer or 'no answer'}", data)
-        if spent > self.log.slowest:
-            self.log.slowest, self.log.slowest_input = spent, data
+        if spent > SLOW_S and len(data) <= LARGE_BYTES:
+            self.log.fail(f"more than {SLOW_S} seconds: {answer or 'no answer'}", data)
+        if spent > self.log.slowest_s:
+            self.log.slowest_s, self.log.slowest_input = spent, data
             (self.log.folder / "slowest").write_bytes(data)
         self.log.executions += 1
         self.log.write()
@@ -182,7 +183,7 @@ def run_builtin(runner: Runner, seed: int, seconds: float, executions: int = UNL
         if answer not in seen and len(corpus) < 5000:
             seen.add(answer)
             corpus.append(data)
-    runner.log.kept = len(corpus)
+    runner.log.corpus_size = len(corpus)
     runner.log.write(end=True)
 
 
@@ -207,7 +208,7 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
             return bytes(atheris.Mutate(data, size))
         return mutated(data, known, rng.choice(seeds), rng)[:size]
 
-    options = {"max_total_time": int(seconds), "seed": seed % 2**31, "max_len": LONGEST, "timeout": 0, "rss_limit_mb": 0}
+    options = {"max_total_time": int(seconds), "seed": seed % 2**31, "max_len": MAX_BYTES, "timeout": 0, "rss_limit_mb": 0}
     arguments = ["fuzz", *(f"-{k}={v}" for k, v in options.items()), "-print_final_stats=1", "-reload=0", str(corpus)]
 
     def run_one(data: bytes) -> None:
@@ -219,11 +220,12 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
 
 def run_worker(target: str, engine: str, seconds: float, seed: int, folder: Path) -> None:
     """Fuzz a target with an engine for some seconds."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     if engine == "atheris":
         import atheris
 
-        with atheris.instrument_imports(include=["chimera_ir", "compiler"], enable_loader_override=False):
+        # atheris compares the first component of a module's name with `include`.
+        with atheris.instrument_imports(include=["chimerac"], enable_loader_override=False):
             import tests.proof.fuzz_targets  # noqa: F401
         run_atheris(Runner(target, folder), seed, seconds)
     else:

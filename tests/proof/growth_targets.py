@@ -1,4 +1,4 @@
-"""The readers whose costs are measured as the input grows, with the texts and pieces from which inputs are built."""
+"""The readers whose effort is measured as the input grows, with the texts and pieces from which inputs are built."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from chimerac.chimera_ir.diagnostics import Source, render
+from chimerac.chimera_ir.diagnostics import ChimeraError, Source, render
 from chimerac.chimera_ir.forms import read_program
 from chimerac.chimera_ir.model import model_from_json
 from chimerac.chimera_ir.partition import balanced
@@ -21,7 +21,10 @@ from tests.proof.growth_inputs import Part, Recipe, colliding
 
 
 def schedule(text: str) -> None:
-    """Parse, format, resolve and order a schedule. Limits on sizes are low, because numbers in the text are not the subject."""
+    """Parse, format, resolve and order a schedule.
+
+    The limits on sizes are lowered: the test is about long texts, not about large numbers in them.
+    """
     source = Source("a.sched", text)
     tree = parse(source)
     format_schedule(source)
@@ -44,7 +47,11 @@ def model(text: str) -> None:
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader. known: pieces to repeat; regressions: inputs that were once too slow; longest: characters of an input."""
+    """A reader of input, and the inputs for it.
+
+    run: reads a text; seeds: correct texts; known: pieces to repeat; regressions: inputs that were once too slow; longest:
+    the most characters of an input.
+    """
 
     run: Callable[[str], None]
     seeds: Callable[[], list[str]]
@@ -100,7 +107,7 @@ def _schedules() -> Iterator[Recipe]:
     yield Recipe(HEAD + LISTING, (Part(len(HEAD + LISTING) - 1, lambda k, n: "repeat 1 { F ", "} ", "blocks in blocks"),))
 
 
-JSON_SUM = ',\n  {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0]}'
+JSON_ALLREDUCE = ',\n  {"op": "ALLREDUCE", "group": "stage 0", "stage": 0, "ranks": [0]}'
 
 
 def _json_programs() -> Iterator[Recipe]:
@@ -128,9 +135,9 @@ def _json_programs() -> Iterator[Recipe]:
         yield _recipe(text, end, piece)
     yield _recipe(text, front, '"a": 1, "a": 2' + '\\" ' * 5, description="a field twice, and stray quotes")
     for piece in (
-        JSON_SUM,
-        JSON_SUM.replace("stage 0", "t{k}"),
-        JSON_SUM.replace("[0]", "[0, 0{k}]"),
+        JSON_ALLREDUCE,
+        JSON_ALLREDUCE.replace("stage 0", "t{k}"),
+        JSON_ALLREDUCE.replace("[0]", "[0, {k}]"),
         ",[]",
         ", {}",
         ', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [{k}]}',
@@ -149,12 +156,19 @@ def _json_programs() -> Iterator[Recipe]:
             Part(
                 text.index("]\n]}"),
                 _colliding(', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [%s]}'),
-                description="tuples of one hash",
+                description="lists of micro-batches with equal hashes",
             ),
         ),
     )
     yield Recipe(
-        text, (Part(text.index("]\n]}"), _colliding(JSON_SUM.replace("[0]", "[%s]")), description="sums of one hash"),)
+        text,
+        (
+            Part(
+                text.index("]\n]}"),
+                _colliding(JSON_ALLREDUCE.replace("[0]", "[%s]")),
+                description="lists of ranks with equal hashes",
+            ),
+        ),
     )
 
 
@@ -195,8 +209,18 @@ def _text_programs() -> Iterator[Recipe]:
         yield _recipe(text, "\nrank 1:", "\n" + piece)
         yield _recipe(text, "rank 0:", piece)
         yield _recipe(text, " m0", piece)
-        yield _recipe(text, " m0", piece.strip())
-    yield Recipe(text, (Part(text.index("\nrank 1:"), _colliding("\n  FWD main s0 m%s"), description="tuples of one hash"),))
+        if piece.strip():
+            yield _recipe(text, " m0", piece.strip())
+    yield Recipe(
+        text,
+        (
+            Part(
+                text.index("\nrank 1:"),
+                _colliding("\n  FWD main s0 m%s"),
+                description="lists of micro-batches with equal hashes",
+            ),
+        ),
+    )
 
 
 def _models() -> Iterator[Recipe]:
@@ -218,7 +242,6 @@ def _models() -> Iterator[Recipe]:
     yield _recipe(text, '{"name": "t"', '{"name": "t{k}", "layers": [0, 1, 2], "parameters": 1, "weight_bytes": 4}, ')
 
 
-_NUMBERED = ("  FWD main s0 m{k}\n", "\n  RECV act main s1 m{k} <- 0")
 READERS = {
     "schedule": Reader(
         schedule,
@@ -246,7 +269,7 @@ READERS = {
         program,
         _texts("program json"),
         (
-            JSON_SUM,
+            JSON_ALLREDUCE,
             ', {"op": "FWD", "pipe": 0, "stage": 0, "micro_batches": [0]}',
             '{"name": "t0", "stages": [0, 1]}, ',
             '{"name": "q0", "placement": [0, 1], "micro_batches": []}, ',
@@ -259,7 +282,8 @@ READERS = {
         program,
         _texts("program text"),
         (
-            *_NUMBERED,
+            "  FWD main s0 m0\n",
+            "\n  RECV act main s1 m0 <- 0",
             "  ALLREDUCE s0 over 0\n",
             "tied t0  stages 0 1\n",
             "pipe q0 on 0 1 micro_batches\n",
@@ -276,6 +300,6 @@ READERS = {
 }
 
 
-def rendered(error: Exception) -> str:
-    """Return the rendered findings of a ChimeraError."""
-    return render(error.diagnostics)  # type: ignore[attr-defined]
+def rendered(error: ChimeraError) -> str:
+    """Return the rendered findings of an error."""
+    return render(error.diagnostics)

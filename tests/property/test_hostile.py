@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -241,7 +243,7 @@ def failing_target(data: bytes) -> str:
 
 def test_the_engine_records_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TARGETS, "broken", Target(failing_target, lambda: [b"fail over"], ("hang",)))
-    monkeypatch.setattr(fuzz_engine, "HANG", 1)
+    monkeypatch.setattr(fuzz_engine, "HANG_S", 1)
     runner = Runner("broken", tmp_path)
     for data in (b"fine", b"fail over there", b"fail", b"raise", b"hang"):
         runner(data)
@@ -252,7 +254,7 @@ def test_the_engine_records_failures(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("statement", "message"), [("os.kill(os.getpid(), 9)", "died with -9"), ("sys.exit(3)", "died with 3")]
+    ("statement", "message"), [("os.kill(os.getpid(), 9)", "exited with code -9"), ("sys.exit(3)", "exited with code 3")]
 )
 def test_a_process_that_dies_is_a_failure_with_its_input(
     statement: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,6 +272,46 @@ Path(sys.argv[1], "running").write_bytes(HEAD.pack(time.time(), 3) + b"bad")
     ((failure, path),) = result.failures.values()
     assert message in failure and path.read_bytes() == b"bad"
     assert "1 |" in fuzz.report([result], 60, 1) and message in fuzz.report([result], 60, 1)
+
+
+ATHERIS = """
+import sys
+from contextlib import contextmanager
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.packages:
+            print("instrumented", name)
+
+@contextmanager
+def instrument_imports(include, enable_loader_override):
+    finder = Finder()
+    finder.packages = {name.split(".")[0] for name in include}
+    sys.meta_path.insert(0, finder)
+    yield
+    sys.meta_path.remove(finder)
+
+def Setup(arguments, run_one, custom_mutator):
+    run_one(b"{}")
+
+def Fuzz():
+    pass
+"""
+
+
+def test_atheris_instruments_all_modules_that_a_target_runs(tmp_path: Path) -> None:
+    """ATHERIS chooses modules as atheris does: by the first component of their names."""
+    (tmp_path / "atheris.py").write_text(ATHERIS)
+    code = (
+        "import sys; from pathlib import Path; from tests.proof.fuzz_engine import run_worker\n"
+        "run_worker('model', 'atheris', 1, 1, Path(sys.argv[1]))\n"
+        "print('loaded', *(name for name in sys.modules if name.startswith('chimerac')))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    printed = subprocess.run(command, cwd=fuzz.ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    *instrumented, loaded = printed.splitlines()
+    assert set(loaded.split()[1:]) == {line.split()[1] for line in instrumented}
 
 
 def test_an_interrupted_run_records_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,4 +334,4 @@ def test_low_limits_are_restored() -> None:
 def test_mutations_differ_and_stay_short() -> None:
     rng = random.Random(5)
     inputs = {mutated(SMALL.encode(), [b"let"], b"other words", rng) for _ in range(100)}
-    assert len(inputs) > 80 and all(len(x) <= fuzz_engine.LONGEST for x in inputs)
+    assert len(inputs) > 80 and all(len(x) <= fuzz_engine.MAX_BYTES for x in inputs)

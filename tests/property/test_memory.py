@@ -1,6 +1,7 @@
 """The predicted memory of a rank equals the measured one after every instruction, for random programs and models.
 
-Every program trains twice, with an evaluation in between. The number of programs is 10 times CHIMERA_EXAMPLES.
+Every program trains twice, with an evaluation in between. There are 10 times CHIMERA_EXAMPLES programs, and 2 times under
+autocast.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,17 +30,30 @@ from chimerac.models.gpt import gpt
 from chimerac.models.presets import Cnn, sizes_in
 from tests.distributed.integers import IntegerSamples
 from tests.helpers import SMALL, program
-from tests.helpers_layers import random_model
+from tests.helpers_layers import (
+    MIDDLE,
+    EndsInLinear,
+    First,
+    Last,
+    NormAndDropout,
+    OneHot,
+    SingleLayer,
+    TiedFirst,
+    TiedLast,
+    model_of_layers,
+    random_model,
+)
 from tests.helpers_memory import differences
 from tests.proof.drawn import lower_tasks, random_tasks
 from tools.equal_losses import RandomImages
 
-PARTS, SAMPLES = 5, 2
+PARTS = 5  # tests that pytest-xdist can run in parallel
+SAMPLES = 2  # of a micro-batch
 PROGRAMS_OF_A_PART = 2 * int(os.environ.get("CHIMERA_EXAMPLES", "1"))
 
 
-def random_case(r: random.Random) -> tuple[Program, Model]:
-    """Return a random program with a machine on which it ends, and a random model for it."""
+def random_case(r: random.Random) -> tuple[Program, LayeredModel]:
+    """Return a random program with a machine on which it terminates, and a random model for it."""
     p = lower_tasks(random_tasks(r), r)
     p = p.with_header(machine=r.choice([machine for machine, ends in machines(ProgramIndex(p)).items() if ends]))
     tied = bool(p.header.tied) or (p.header.stages == 1 and r.random() < 0.5)
@@ -61,15 +76,20 @@ def test_a_rank_holds_the_predicted_bytes_under_autocast() -> None:
     for seed in range(PROGRAMS_OF_A_PART):
         p, model = random_case(random.Random(seed))
         assert not wrong_predictions(p, replace(model, autocast=torch.bfloat16), seed), f"seed {seed}"
-    # The statistics of a norm whose input is bfloat16 are float32.
-    p, model = random_case(random.Random(45))
-    assert not wrong_predictions(p, replace(model, autocast=torch.bfloat16), 45)
 
 
-def test_all_kinds_of_layers_are_drawn() -> None:
-    found = [random_case(random.Random(seed))[0] for seed in range(24)]
+def test_the_statistics_of_a_norm_are_float32_if_its_input_is_bfloat16() -> None:
+    model = model_of_layers("norm", [First, EndsInLinear, partial(NormAndDropout, 7), Last])
+    assert not wrong_predictions(program("1f1b", D=4, N=4), replace(model, autocast=torch.bfloat16), 0)
+
+
+def test_programs_and_layers_of_all_kinds_are_drawn() -> None:
+    cases = [random_case(random.Random(seed)) for seed in range(24)]
+    found = [p for p, _ in cases]
     assert len({p.header.machine for p in found}) >= 4 and {p.header.window for p in found} == {0, 1, 2, 3}
     assert any(p.header.width > 1 for p in found) and any(p.header.tied for p in found)
+    layers = {type(make()) for _, model in cases for _, make in model.layers}
+    assert layers == {First, OneHot, TiedFirst, *(type(make()) for make in MIDDLE), Last, TiedLast, SingleLayer}
 
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "autocast"])

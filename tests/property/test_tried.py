@@ -17,6 +17,7 @@ from chimerac.chimera_ir.textline import instruction_text
 from chimerac.compiler import compile_schedule, compile_text, verify
 from chimerac.compiler.command.main import main
 from chimerac.compiler.diagnose.repair import moves_help, repair_order
+from chimerac.compiler.diagnose.trials import _reordered
 from chimerac.compiler.library import find
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.lower.width import tasks_only
@@ -57,9 +58,19 @@ def with_edits(text: str, help: str) -> str:
 
 
 def sizes_tried(help: str) -> list[dict[str, int]]:
-    found = re.search(r"; tried with (.*?)(?:, there without the limits)?: it then runs, makespan \d+, activations \d+$", help)
+    without_limits = "(?:, at the larger size without the limits)?"
+    found = re.search(rf"; tried with (.*?){without_limits}: it then runs, makespan \d+, activations \d+$", help)
     assert found
     return [{k: int(v) for k, v in (x.split("=") for x in size.split())} for size in found[1].split(" and with ")]
+
+
+def test_reordered_tasks_over_several_micro_batches_are_counted() -> None:
+    """The lists of micro-batches of a program are numbered in the order of its streams."""
+    p = tasks_only(program("1f1b", D=1, N=4))
+    original = with_streams(p, [[Fwd(0, 0, (0, 1)), Fwd(0, 0, (2, 3)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])
+    forwards = with_streams(p, [[Fwd(0, 0, (2, 3)), Fwd(0, 0, (0, 1)), Bwd(0, 0, (0, 1)), Bwd(0, 0, (2, 3))]])
+    kinds = with_streams(p, [[Fwd(0, 0, (0, 1)), Bwd(0, 0, (0, 1)), Fwd(0, 0, (2, 3)), Bwd(0, 0, (2, 3))]])
+    assert [_reordered(original, other) for other in (original, forwards, kinds)] == [(0, 0), (1, 1), (1, 0)]
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "dapple", "chimera", "interleaved", "zb_h1", "gems"])
@@ -209,7 +220,7 @@ def test_suggestions_run_on_the_machine_of_the_program(machine: Machine) -> None
 def test_a_suggestion_names_the_size_at_which_it_exceeds_the_limits() -> None:
     broken = LISTING.replace("min(N, D - r)", "min(N, r + 1)") + "limit activations <= 3\n"
     code, help = code_and_help(broken, {})
-    assert code == "E304" and "and with D=6 N=8, there without the limits: it then runs" in help
+    assert code == "E304" and "and with D=6 N=8, at the larger size without the limits: it then runs" in help
     assert code_and_help(with_edits(broken, help), {}) == ("", "")
 
 

@@ -1,4 +1,4 @@
-"""A rank of a job on several hosts is refused if it would wait for connections where the other hosts cannot reach it."""
+"""A rank of a job on several hosts ends with E819 if other hosts cannot reach the address at which it accepts connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimerac.interpreter.transport.addresses import INTERFACE, check_own_addres
 
 
 @pytest.fixture(autouse=True)
-def no_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+def node2_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(INTERFACE, raising=False)
     monkeypatch.setattr(socket, "gethostname", lambda: "node2")
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "ib0")])
@@ -36,7 +36,7 @@ def resolve_to(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "its own name has no address"),
     ],
 )
-def test_an_address_that_only_this_host_reaches_is_refused(
+def test_a_host_that_other_hosts_cannot_reach_is_refused_unless_the_variable_is_set(
     address: str | None, fact: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve_to(address, monkeypatch)

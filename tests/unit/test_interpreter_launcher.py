@@ -1,4 +1,4 @@
-"""What the launcher prints for ranks that failed, how run.py calls it, and the first lines of a process."""
+"""What the launcher prints for ranks that failed, how run.py calls it, what a process does first, and requests to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from chimerac.interpreter.transport.progress import NUMBER, Progress
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes ranks fail. Each is given by its exit code, and the text and `printed` of its error file."""
+    """Return a function that returns the failures of ranks, and the paths of their error files.
+
+    A rank is given as (exit code, text of its error file, whether it has printed the text).
+    """
 
     def fail(*ranks: tuple[int, str, bool]) -> tuple[dict[int, ProcessFailure], dict[int, str]]:
         files = {}
@@ -42,7 +45,7 @@ def test_a_message_that_a_rank_has_printed_is_not_repeated(job: Any) -> None:
     assert launcher.first_failure(failed)[0] == 1
 
 
-def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_others_know(job: Any) -> None:
+def test_the_rank_that_was_killed_is_named_with_the_instruction_that_the_other_ranks_report(job: Any) -> None:
     lost = "error: rank 0, epilogue: the all-reduce over ranks 0, 1 failed: rank 1 has ended, in the epilogue\n"
     failed, files = job((1, lost, False), (-11, "", False), (-signal.SIGTERM, "", False))
     assert launcher.message(failed, files) == "error: rank 1, epilogue: killed by SIGSEGV\n"
@@ -54,18 +57,18 @@ def test_the_instruction_of_the_only_rank_is_read_from_its_file(job: Any, monkey
     progress = Progress(Path(files[0]).with_name("progress"))
     program = compile_schedule("gpipe", {"D": 2, "N": 1}).program
     progress.begin(progress.add(program))[NUMBER] = 1
-    hint = "killed by SIGKILL, as the system does when memory runs out\n"
-    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {hint}"
+    end = "killed by SIGKILL, as the system does when memory runs out\n"
+    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {end}"
     monkeypatch.setattr(launcher, "_programs", progress)
-    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {program.text(1)}: {hint}"
+    assert launcher.message(failed, files) == f"error: rank 0, instruction 1: {program.text(1)}: {end}"
 
 
-def test_a_rank_of_another_machine_is_reported_by_the_ranks_that_lost_it(job: Any) -> None:
+def test_a_rank_of_another_host_is_reported_by_the_ranks_that_lost_it(job: Any) -> None:
     text = "error: rank 0, epilogue: an all-reduce over all ranks failed: rank 7 has ended"
     assert launcher.message(*job((1, text, False), (1, "", False))) == text + "\n"
 
 
-def test_a_script_that_ends_without_a_message(job: Any) -> None:
+def test_a_script_that_ends_without_a_message_is_reported_with_its_exit_code(job: Any) -> None:
     assert launcher.message(*job((3, "", False))) == "error: rank 0 ended with exit code 3\n"
 
 
@@ -78,12 +81,12 @@ def test_the_error_file_has_the_form_that_torchrun_reads(job: Any) -> None:
 
 def test_run_py_starts_as_many_ranks_as_its_program_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
-    monkeypatch.setattr(launcher, "launch", lambda arguments, plan: calls.append(arguments) or 0)
+    monkeypatch.setattr(launcher, "launch", lambda given, plan: calls.append(given) or 0)
     monkeypatch.setattr(sys, "argv", ["interpreter/run.py", "schedules/chimera.sched", "-p", "D=2", "--width", "3"])
     monkeypatch.delenv("RANK", raising=False)
     assert run.main() == 0
-    words = ["schedules/chimera.sched", "-p", "D=2", "--width", "3"]
-    assert calls == [["--standalone", "--nproc-per-node=6", run.__file__, *words]]
+    arguments = ["schedules/chimera.sched", "-p", "D=2", "--width", "3"]
+    assert calls == [["--standalone", "--nproc-per-node=6", run.__file__, *arguments]]
 
 
 def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names_them(
@@ -108,7 +111,7 @@ def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names
 
 
 @pytest.mark.parametrize(
-    ("words", "number"),
+    ("arguments", "number"),
     [
         ([run.__file__, "-p", "D=2", "--width", "3"], "6"),
         (["--nnodes", "2", run.__file__, "-p", "D=2", "--width", "3"], "3"),
@@ -116,16 +119,16 @@ def test_a_process_with_a_rank_but_without_the_other_variables_of_torchrun_names
         ([__file__], "1"),
     ],
 )
-def test_the_number_of_ranks_of_a_machine(words: list[str], number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_ranks_of_a_host(arguments: list[str], number: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
-    assert launcher._options(words).nproc_per_node == number
+    assert launcher._options(arguments).nproc_per_node == number
 
 
-# --- the first lines ----------------------------------------------------------------------------------------------------
+# --- what a process does first ------------------------------------------------------------------------------------------
 
 
-def test_a_rank_whose_torchrun_has_ended_before_its_first_line_ends_at_once() -> None:
-    """Nobody accepts connections at its address any more."""
+def test_a_rank_ends_at_once_if_torchrun_has_ended_before_it_started() -> None:
+    """Port 1 refuses connections, like the store of a torchrun that has ended."""
     code = "from chimerac.interpreter.launch.startup import begin_process; begin_process(); print('alive')"
     agent = {"RANK": "0", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -143,20 +146,21 @@ def test_the_first_lines_import_no_torch_and_no_compiler() -> None:
     assert found.stdout == "[]\n"
 
 
-def test_ctrl_c_ends_a_process_that_a_user_started_with_one_line() -> None:
+def test_ctrl_c_prints_one_line_and_ends_a_process_that_a_user_started() -> None:
     code = (
         "import os, signal; from chimerac.interpreter.launch.startup import begin_process; begin_process()\n"
         "os.kill(os.getpid(), signal.SIGINT)"
     )
     environment = {k: v for k, v in os.environ.items() if k != "RANK"}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (startup.INTERRUPTED, "interrupted\n") == (130, "interrupted\n")
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
+    assert startup.INTERRUPTED == 130
 
 
 # --- requests to stop ---------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_is_a_request_to_stop_only_inside() -> None:
+def test_sigterm_is_a_request_to_stop_only_in_accepting_stop_requests() -> None:
     before = signal.getsignal(signal.SIGTERM)
     notified = threading.Event()
     with stopping.accepting_stop_requests(notified.set):
@@ -180,8 +184,8 @@ def test_a_second_sigterm_ends_the_process_at_once() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == stopping.STOPPED
 
 
-def test_a_forked_process_takes_no_part_in_requests_to_stop() -> None:
-    """Such as a worker of a pool: SIGTERM ends it alone, and the end of the training does not wait for it."""
+def test_sigterm_to_a_forked_process_ends_only_this_process() -> None:
+    """A forked process is for example a worker of a pool. The end of the training does not wait for it."""
     code = (
         "import os, signal, threading, time\n"
         "from chimerac.interpreter.launch.stopping import accepting_stop_requests, stop_requested\n"

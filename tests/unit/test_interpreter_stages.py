@@ -23,7 +23,7 @@ Build = Callable[[int, int], Any]
 
 
 class Part(nn.Module):
-    """Some layers of a Decoder, with the names that they have in it."""
+    """Layers first .. end - 1 of a Decoder (embedding, blocks, head), under the names that they have in it."""
 
     def __init__(self, first: int, end: int, blocks: int, tied: bool = False) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class Part(nn.Module):
 
 
 def part(stage: int, count: int) -> Part:
-    """Return a stage of a Decoder with a block for each."""
+    """Return a stage of a Decoder that has one block per stage. The first also has the embedding, the last the head."""
     return Part(stage + (stage > 0), stage + 2 + (stage == count - 1), count)
 
 
 def on_ranks(
     schedule: str, sizes: dict[str, int], build: Build, run: Callable[[Pipeline], Any], width: int = 1, **more: Any
 ) -> list[Any]:
-    """Return what `run` returns with the pipeline of each rank."""
+    """Call `run` with the pipeline of each rank, and return the results by rank."""
     program = compile_schedule(schedule, sizes, width).program
     header = program.header
 
@@ -68,7 +68,7 @@ def close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("schedule", "width"), [("chimera", 1), ("zb_v", 1), ("1f1b", 2)])
-def test_own_stages_have_the_gradients_of_one_process(schedule: str, width: int) -> None:
+def test_own_stages_get_the_gradients_of_one_process(schedule: str, width: int) -> None:
     sizes = {"D": 2, "N": 4}
     count = compile_schedule(schedule, sizes).program.header.stages
     model = Decoder(count)
@@ -144,6 +144,14 @@ def test_held_stages_need_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == [((0, 3), 4), ((1, 2), 4), ((1, 2), 4), ((0, 3), 4)]
 
 
+@pytest.mark.parametrize("width", [0, -1])
+def test_held_stages_of_no_replica_are_refused(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ChimeraError, match=f"E211: a program has at least one replica, and the width is {width}"):
+        held_stages("chimera", {"N": 4}, width=width)
+
+
 def test_held_stages_without_a_rank_say_how_to_start_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="RANK and WORLD_SIZE are not in the environment: start this script with torchrun"):
@@ -155,30 +163,30 @@ def other_shape(stage: int, count: int) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "build", "more", "message"),
+    ("build", "more", "message"),
     [
-        ("1f1b", lambda s, count: 3, {}, "stage 0 is a int: give a module"),
-        ("1f1b", lambda s, count: nn.Linear(8, 8), {}, "stages 0 and 1 both have weight: give one of them as (prefix, module)"),
-        ("1f1b", other_shape, {}, "stage 1 cannot run on float32[2, 3, 9] (rank 1): "),
-        ("1f1b", part, {"split": [1, 1]}, "split is for the layers of a whole model"),
-        ("1f1b", part, {"tied": {"e": {0: "embed.weight"}}}, "tied: leave out e, which is on one stage only"),
-        ("1f1b", part, {"tied": {"e": {0: "embed.weight", 1: "tail.weight"}}}, "tied: stage 1 has no parameter tail.weight"),
+        (lambda s, count: 3, {}, "stage 0 has the type int: give a module"),
+        (lambda s, count: nn.Linear(8, 8), {}, "stages 0 and 1 both have a parameter or buffer named 'weight': give"),
+        (other_shape, {}, "stage 1 cannot run on float32[2, 3, 9] (rank 1): "),
+        (part, {"split": [1, 1]}, "split is for the layers of a whole model"),
+        (part, {"tied": {"e": {0: "embed.weight"}}}, "tied: leave out e, which is on one stage only"),
+        (part, {"tied": {"e": {0: "embed.weight", 1: "tail.weight"}}}, "tied: stage 1 has no parameter tail.weight"),
     ],
 )
-def test_wrong_stages_are_named_on_every_rank(schedule: str, build: Build, more: dict[str, Any], message: str) -> None:
-    program = compile_schedule(schedule, {"D": 2, "N": 2}).program
+def test_wrong_stages_are_reported_on_every_rank(build: Build, more: dict[str, Any], message: str) -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport) -> str:
         own = {transport.rank: build(transport.rank, 2)}
         with pytest.raises((ValueError, ChimeraError)) as error:
-            Pipeline(own, schedule, {"N": 2}, loss=cross_entropy, inputs=batch(0, 1)[0], transport=transport, **more)
+            Pipeline(own, "1f1b", {"N": 2}, loss=cross_entropy, inputs=batch(0, 1)[0], transport=transport, **more)
         return str(error.value)
 
     for found in run_in_loopback(program, rank):
         assert message in found
 
 
-def test_stages_of_other_ranks_and_copies_that_differ_are_named_on_every_rank() -> None:
+def test_stages_of_other_ranks_and_copies_that_differ_are_reported_on_every_rank() -> None:
     program = compile_schedule("chimera", {"D": 2, "N": 2}).program
 
     def rank(transport: Transport, own: Callable[[int], Stages]) -> str:
@@ -187,19 +195,22 @@ def test_stages_of_other_ranks_and_copies_that_differ_are_named_on_every_rank() 
             Pipeline(own(transport.rank), "chimera", {"N": 2}, **arguments)
         return str(error.value)
 
-    def noisy(rank: int) -> Stages:
+    def other_weights(rank: int) -> Stages:
         stages = {s: part(s, 2) for s in range(2)}
         with torch.no_grad():
             stages[1].head.weight.add_(rank)
         return stages
 
-    def shaped(rank: int) -> Stages:
+    def other_shapes(rank: int) -> Stages:
         return {0: part(0, 2), 1: nn.Sequential(part(1, 2), nn.Linear(11, 5 + rank))}
 
     for own, message in (
-        (lambda r: {s: part(s, 2) for s in range(2 - r)}, r"rank 1 was given stages 0, and it holds stages 0, 1: call held_st"),
-        (noisy, "E810: the copies of stage 1 on rank 0 and rank 1 have different weights"),
-        (shaped, "E807: the copies of stage 1 on rank 0 and rank 1 return different tensors"),
+        (
+            lambda r: {s: part(s, 2) for s in range(2 - r)},
+            "rank 1 was given stage 0, and it holds stages 0, 1: call held_stages",
+        ),
+        (other_weights, "E810: the copies of stage 1 on rank 0 and rank 1 have different weights"),
+        (other_shapes, "E807: the copies of stage 1 on rank 0 and rank 1 return different tensors"),
     ):
         for found in run_in_loopback(program, lambda transport, own=own: rank(transport, own)):  # type: ignore[misc]
             assert re.search(message, found)

@@ -155,6 +155,7 @@ def test_limits() -> None:
     assert (d.code, d.message) == ("E460", "rank 0 holds 2 activations at its peak; the limit is 1")
     [d] = findings_of(RIGHT.with_header(limits={"activation": 1}))
     assert (d.code, d.message, d.help) == ("E401", "unknown limit 'activation'", "did you mean 'activations'?")
+    assert len(findings_of(RIGHT.with_header(limits={f"limit{k}": 1 for k in range(500)}))) == 100
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,10 @@ def test_limits() -> None:
         ({"micro_batches": 3}, "no pipe lists micro-batch 2 of 0 .. 2"),
         ({"pipes": RIGHT.header.pipes * 2}, "the pipes list micro-batch 0 twice; each belongs to one pipe"),
         ({"micro_batches": 1}, "a pipe lists micro-batch 1, but micro-batches are 0 .. 0"),
+        ({"tied": (Tied("t", (0, 1)), Tied("t", (0, 1)))}, "two parameter groups have the name 't'"),
+        ({"tied": (Tied("stage 1", (0, 1)),)}, "two parameter groups have the name 'stage 1'"),
+        ({"tied": (Tied("t", ()),)}, "tied t names no stage"),
+        ({"tied": (Tied("t", (0, 2)),)}, "tied t names stage 2, but stages are 0 .. 1"),
         ({"kind": "evaluation"}, "an evaluation program holds only forwards and their transfers"),
     ],
 )
@@ -186,6 +191,22 @@ def test_headers(changes: dict[str, object], message: str) -> None:
 def test_micro_batches_of_an_instruction(batch: str, fact: str, help: str) -> None:
     [d] = findings_of(changed(("FWD a s0 m0,1", f"FWD a s0 {batch}"), text=SPLIT_PIPES))
     assert (d.code, d.message, d.help) == ("E402", f"rank 0, instruction 0: FWD a s0 {batch}: {fact}", help)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Fwd(-1, 0, (0,)), "rank 0, instruction 0: FWD of pipe -1: pipes are 0 .. 0"),
+        (Fwd(-1, 0, (9,)), "rank 0, instruction 0: FWD of pipe -1: pipes are 0 .. 0"),
+        (Fwd(0, -1, (0,)), "rank 0, instruction 0: FWD main s-1 m0: stages are 0 .. 1"),
+        (Send("act", 0, 1, (0,), -1), "rank 0, instruction 0: SEND act main s1 m0 -> -1: ranks are 0 .. 1"),
+    ],
+)
+def test_ids_below_0_of_a_program_built_in_python(wrong: Instruction, message: str) -> None:
+    s = streams(RIGHT)
+    s[0][0] = wrong
+    [d] = findings_of(with_streams(RIGHT, s))
+    assert (d.code, d.message) == ("E402", message)
 
 
 EVALUATION = evaluation_of(RIGHT)

@@ -1,4 +1,4 @@
-"""Slips in order listing: loops of other languages, and blocks without braces."""
+"""Common mistakes in `order listing` blocks: loops of other languages, and blocks without braces."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from chimerac.compiler.syntax.kinds import TASKS
 
 _LOOP_ADVICE = "a loop is written: repeat i in 0 .. 3 { ... }"
 _LOOP_WORDS = ("for", "foreach", "loop", "while", "do", "times", "until")
+_RANGE_WORDS = ("to", "through", "until", "..", "...", "..=", "..<")  # what other languages write between LOW and HIGH
+_EXCLUSIVE = ("until", "..<")  # those whose range does not include HIGH
 
 
 def loops(p: Place) -> Iterator[Answer]:
@@ -29,13 +31,12 @@ def loops(p: Place) -> Iterator[Answer]:
         yield Change(p.at - 2, p.at + 1, f"repeat {text} {{ {p.text(-1)} }}")
     if text == "*" and p.text(1) in TASKS and p.text(-1).isidentifier():  # w * F
         yield Change(p.at - 1, p.at + 2, f"repeat {p.text(-1)} {{ {p.text(1)} }}")
-    for k in (p.at - 1, p.at):  # F * w, 4 F, 4 * F
-        if k > 0 and tokens[k].text in TASKS and p.text() in ("*", "x", "^", "**", "times") and k == p.at - 1 and k + 2 < end:
-            yield Change(k, k + 3, f"repeat {tokens[k + 2].text} {{ {tokens[k].text} }}")
-        if text.isdigit() and k == p.at:
-            task = p.at + 1 + (p.text(1) in ("*", "x"))
-            if task < end and tokens[task].text in TASKS:
-                yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
+    if p.text(-1) in TASKS and text in ("*", "x", "^", "**", "times") and p.at + 1 < end:  # F * w
+        yield Change(p.at - 1, p.at + 2, f"repeat {p.text(1)} {{ {p.text(-1)} }}")
+    if text.isdigit():  # 4 F, 4 * F
+        task = p.at + 1 + (p.text(1) in ("*", "x"))
+        if task < end and tokens[task].text in TASKS:
+            yield Change(p.at, task + 1, f"repeat {text} {{ {tokens[task].text} }}")
     if text in _LOOP_WORDS:
         yield _LOOP_ADVICE
 
@@ -45,7 +46,7 @@ def ranges(p: Place) -> Iterator[Answer]:
     text = p.text()
     if text in ("...", "..=", "..<") or (".." in p.literal and text in ("to", "until", "through", "-", "->", ":", ",")):
         end = value_after(p, p.at + 1)
-        if text in ("..<", "until") and p.at + 1 < end:
+        if text in _EXCLUSIVE and p.at + 1 < end:
             yield Change(p.at, end, f".. {_minus_one(p, p.at + 1, end)}", "a range includes both ends")
         yield Change(p.at, p.at + 1, "..")
     if text == "[" and p.text(-1) == "in" and (close := p.closing_bracket(p.at)) is not None:
@@ -77,7 +78,7 @@ def _range_of(p: Place, bracket: int, close: int) -> str:
 
 
 def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
-    """Yield `repeat` for a loop that begins with a word like `for`. end: of its line."""
+    """Yield `repeat` for a loop that begins with a word like `for`. k: the index of this word; end: the end of its line."""
     tokens, first = p.tokens, p.tokens[k].text
     texts = [w.text for w in tokens[k + 1 : end]]
     if first == "while":
@@ -85,15 +86,17 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
     closing = texts[:1] == ["("] and p.closing_bracket(k + 1)  # repeat (i in 0 .. 3) { ... }
     if closing and "in" in texts and closing < end:
         yield Change(k, closing + 1, f"repeat {p.text_of(k + 2, closing)}")
-    texts = texts[1:] if texts[:1] in (["each"], ["every"]) else texts
-    name = k + len(tokens[k + 1 : end]) - len(texts) + 1
+    skipped = texts[:1] in (["each"], ["every"])
+    texts = texts[skipped:]
+    name = k + 1 + skipped  # the index of the loop variable
     if len(texts) > 3 and texts[0].isidentifier() and texts[1] in ("in", "=", "from", ":", "of", ":="):
         if texts[2] == "range" and texts[3] == "(" and (close := p.closing_bracket(name + 3)) is not None:
             yield from _loop_with_head(p, k, close + 1, end, f"repeat {texts[0]} in {_range_of(p, name + 3, close)}")
-        to = next((j for j in range(name + 2, end) if tokens[j].text in ("to", "..", "...", "..=", "until")), None)
+        to = next((j for j in range(name + 2, end) if tokens[j].text in _RANGE_WORDS), None)
         if to is not None:
             stop = next((j for j in range(to, end) if tokens[j].text in ("{", ":")), end)
-            head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {p.text_of(to + 1, stop)}"
+            last = _minus_one(p, to + 1, stop) if tokens[to].text in _EXCLUSIVE else p.text_of(to + 1, stop)
+            head = f"repeat {texts[0]} in {p.text_of(name + 2, to)} .. {last}"
             yield from _loop_with_head(p, k, stop, end, head)
     if first in ("for", "loop", "do", "times") and "in" not in texts:
         yield Change(k, k + 1, "repeat")
@@ -104,18 +107,21 @@ def _loop(p: Place, k: int, end: int) -> Iterator[Answer]:
 
 
 def _is_nested(p: Place, bracket: int, k: int) -> bool:
-    """Return whether a word is inside a bracket nested in this one."""
+    """Return whether token k is inside a bracket nested in this one."""
     return any(p.tokens[j].text in "([" and (p.closing_bracket(j) or 0) > k for j in range(bracket + 1, k))
 
 
 def _minus_one(p: Place, first: int, end: int) -> str:
-    """Return the text of an expression minus one."""
+    """Return the text of the tokens first .. end - 1, minus one."""
     text = p.text_of(first, end)
     return str(int(text) - 1) if text.isdigit() else f"{text} - 1"
 
 
 def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Iterator[Answer]:
-    """Yield a loop with this head. Its body follows in braces, or on the same line after a colon."""
+    """Yield a loop with this head. Its body follows in braces, or on the same line after a colon.
+
+    first: the index of the loop's first token; stop: the index after its head; end: the end of its line.
+    """
     if stop < end and p.tokens[stop].text == ":":
         if stop + 1 < end:
             yield Change(first, end, f"{head} {{ {p.text_of(stop + 1, end)} }}")
@@ -126,14 +132,14 @@ def _loop_with_head(p: Place, first: int, stop: int, end: int, head: str) -> Ite
 
 def bodies(p: Place) -> Iterator[Answer]:
     """Blocks without braces."""
-    text, end = p.text(), p.rest_of_line(p.at) if p.at < len(p.tokens) else p.at
+    text, end = p.text(), p.rest_of_line(p.at)
     if p.kind != "listing":
         return
     yield from _tasks(p)
     if "{" not in p.literal:
         return
-    bracket = p.at if text in "([" and text else None
-    if p.starts_line and p.text(-1) == ")":
+    bracket = p.at if text in ("(", "[") else None  # repeat N ( F B )
+    if p.starts_line and p.text(-1) == ")":  # repeat N ( F B ), read as a call: the error is at the next line
         bracket = p.opening_bracket(p.at - 1)
     close = p.closing_bracket(bracket) if bracket is not None else None
     if bracket is not None and close is not None and {w.text for w in p.tokens[bracket + 1 : close]} <= {*TASKS, ",", "&"}:
@@ -141,12 +147,12 @@ def bodies(p: Place) -> Iterator[Answer]:
     if p.starts_line:
         return
     if text == "then" and p.text(1) == "{":
-        yield Change(p.at, p.at + 1, "", "'then' and 'else' without braces choose between values")
-    if text in (*TASKS, "repeat") and end < len(p.tokens) and p.tokens[end].text == "}":
+        yield Change(p.at, p.at + 1, "", "'then' belongs to an if-expression, not to a block of tasks")
+    if text in (*TASKS, "repeat") and end < len(p.tokens) and p.tokens[end].text == "}":  # a block without {, closed by }
         symbols = [w.text for w in p.tokens]
         if symbols.count("{") < symbols.count("}"):
             yield Change(p.at - 1, p.at, f"{p.text(-1)} {{")
-    if text in ("then", ":", *TASKS, "do", "repeat"):
+    if text in ("then", ":", *TASKS, "do", "repeat"):  # if r == 0 then F else B
         first = p.at + (text not in (*TASKS, "repeat"))
         otherwise = next((k for k in range(first, end) if p.tokens[k].text == "else"), None)
         if first < (otherwise or end) and p.tokens[first].text != "{":
@@ -154,10 +160,11 @@ def bodies(p: Place) -> Iterator[Answer]:
             second = otherwise and otherwise + 1 + (p.tokens[min(otherwise + 1, end - 1)].text == ":")
             if second and second < end:
                 new += f" else {{ {p.text_of(second, end)} }}"
-            yield Change(p.at, end, new, "tasks that are repeated or chosen belong in braces")
-        yield "tasks that are repeated or chosen belong in braces: repeat N { F }, if r == 0 { F } else { B }"
+            yield Change(p.at, end, new, "the body of repeat, if and else is written in braces")
+        yield "the body of repeat, if and else is written in braces: repeat N { F }, if r == 0 { F } else { B }"
 
 
+_PIPE_ADVICE = "the name of the pipe follows the task, without a dot"
 _SEPARATORS = ("->", "=>", ">", "then", "-")
 
 
@@ -167,11 +174,13 @@ def _tasks(p: Place) -> Iterator[Answer]:
     if text == "{" and p.text(-1) == "{":
         yield Change(p.at, p.at + 1, "", "one brace opens a block")
     if text == "." and p.text(-1) in TASKS:
-        yield Change(p.at - 1, p.at + 2, f"{p.text(-1)} {p.text(1)}", "the pipe comes after the task")
+        yield Change(p.at - 1, p.at + 2, f"{p.text(-1)} {p.text(1)}", _PIPE_ADVICE)
     elif text == "." and p.text(1) in TASKS:
-        yield Change(p.at - 1, p.at + 2, f"{p.text(1)} {p.text(-1)}", "the pipe comes after the task")
+        yield Change(p.at - 1, p.at + 2, f"{p.text(1)} {p.text(-1)}", _PIPE_ADVICE)
     if text == ")" and p.text(-1) == "(" and p.text(-2) in TASKS:
-        yield Change(p.at - 1, p.at + 1, "", "the next task of the only stage has no parentheses")
+        yield Change(
+            p.at - 1, p.at + 1, "", f"{p.text(-2)} without parentheses is the next {p.text(-2)} of the rank's only stage"
+        )
     close = p.closing_bracket(p.at)
     if text in ("(", "[") and close is not None and {w.text for w in p.tokens[p.at + 1 : close]} <= {*TASKS, ",", "&"}:
         yield Change(p.at, close + 1, p.text_of(p.at + 1, close).replace(",", ""), "tasks are written one after another")
@@ -179,4 +188,4 @@ def _tasks(p: Place) -> Iterator[Answer]:
         if text in _SEPARATORS:
             yield Change(p.at, p.at + 1, "", "tasks are written one after another, in their order")
         if text in ("+", "|", "||", "and", "/"):
-            yield "two tasks one after the other are written F  B, an overlapped pair F & B"
+            yield "two tasks one after the other are written F B; an overlapped pair is written F & B"

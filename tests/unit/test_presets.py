@@ -55,7 +55,7 @@ def test_layers_without_numbers_cannot_be_repeated(capsys: pytest.CaptureFixture
     assert isinstance(preset("gpt-nano"), Preset)
     for name, fact in (
         ("gpt-nano/2000", "1 to 1022 blocks"),
-        ("gpt-nono", "the presets are gpt-huge"),
+        ("gpt-nono", "the presets are bert-base"),
         ("gpt-nano/0", "E801"),
         ("cnn-digits/9", "has no"),
     ):

@@ -19,7 +19,7 @@ from chimerac.compiler.syntax.grammar import keywords
 from chimerac.compiler.syntax.printer import print_schedule
 from tests.helpers import SMALL
 
-RESERVED = keywords() | {"F", "B", "I", "W", "hop", "min", "max"}  # the names of the language
+RESERVED = keywords() | {"F", "B", "I", "W", "R", "hop", "min", "max"}  # the names of the language
 
 
 def new_name(word: str, reserved: frozenset[str] = RESERVED) -> str:

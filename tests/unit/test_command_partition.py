@@ -27,10 +27,10 @@ def test_a_partition_goes_from_the_table_to_the_run(tmp_path: Path, capsys: pyte
         assert main([*SCHEDULE, *MODEL, *words, "--emit", "json", "-o", compiled]) == 0
         carried = program_from_json(Path(compiled).read_text()).partition
         for run in ([compiled], [*SCHEDULE[1:], *MODEL, *words], [compiled, "--split", "1,2,2,1"]):
-            partition = make_plan(parse_options([*run, "--loopback"])).partition
+            partition = make_plan(parse_options([*run, "--loopback"])).program.partition
             assert partition is not None and carried is not None
             assert partition == carried and partition.stages == CUT
-    assert make_plan(parse_options([*SCHEDULE[1:], "--partition", cut, "--loopback"])).partition == carried
+    assert make_plan(parse_options([*SCHEDULE[1:], "--partition", cut, "--loopback"])).program.partition == carried
 
 
 @pytest.mark.parametrize(

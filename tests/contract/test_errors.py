@@ -25,7 +25,7 @@ FILES_OF_CODES = {
         "compiler/analyze/simulate.py",
     ),
     "E1": ("compiler/syntax/parse.py", "compiler/syntax/build.py", "compiler/diagnose/unexpected.py"),
-    "E2": ("compiler/resolve/", "compiler/size.py"),
+    "E2": ("compiler/resolve/", "compiler/size.py", "interpreter/experiments/runs.py"),
     "E30": ("compiler/order/", "compiler/tasks.py", "compiler/diagnose/deadlock.py", "compiler/diagnose/stuck.py"),
     "E40": ("compiler/verify/wellformed.py",),
     "E41": ("compiler/verify/tasks.py",),

@@ -20,7 +20,9 @@ SCHEMES = (
     "|dualpipe|bidirectional|looped|breadth_?first|forward_?doubling|backward_?halving"
 )
 # The name of the project in formats, packages and its exception is allowed.
-OURS = re.compile(r"chimera[-_](program|model|log|ir|partition|preset|data|experiment-run)\b|chimera (program|model)|ChimeraError|chimerac|CHIMERAC|chimera\.sched")
+OURS = re.compile(
+    r"chimera[-_](program|model|log|ir|partition|preset|data|experiment-run)\b|chimera (program|model|partition)|ChimeraError|chimerac|CHIMERAC|chimera\.sched"
+)
 
 
 def words(path: Path) -> Iterator[tuple[int, str]]:

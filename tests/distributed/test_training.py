@@ -224,7 +224,7 @@ def test_the_table_says_what_was_learned(run: Any, log_path: Path) -> None:
     assert found["held-out loss"] == pytest.approx(lines[-1]["held_out_loss"], abs=1e-3)
     assert 2.5 < found["unigram entropy"] < 4 and found["tokens per second"] > 0
     assert found["gradient difference"] < TOLERANCE
-    assert len(re.findall("held-out loss", run.stdout)) == 3
+    assert len(re.findall("held-out loss", run.stdout)) == 4
     *_, head, first, second = run.stdout.splitlines()
     assert head.split()[:2] == ["rank", "bubble"] and (first.split()[0], second.split()[0]) == ("0", "1")
     peak = lines[-1]["peak_memory_bytes"][1]

@@ -36,9 +36,7 @@ def resolve_to(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "its own name has no address"),
     ],
 )
-def test_a_host_that_other_hosts_cannot_reach_is_refused_unless_the_variable_is_set(
-    address: str | None, fact: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_others_cannot_reach_is_refused(address: str | None, fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve_to(address, monkeypatch)
     with pytest.raises(ChimeraError) as error:
         check_own_address()

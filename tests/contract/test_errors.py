@@ -36,7 +36,7 @@ FILES_OF_CODES = {
     "E46": ("compiler/verify/memory.py", "compiler/analyze/memory.py"),
     "E6": ("chimera_ir/jsonform.py", "chimera_ir/textform.py"),
     "E7": ("chimera_ir/model.py", "chimera_ir/partition.py", "compiler/plan/partition.py"),
-    "E801": ("models/presets.py", "chimera_ir/preset.py", "compiler/descriptions.py"),
+    "E801": ("models/presets.py", "chimera_ir/preset.py", "compiler/descriptions.py", "interpreter/launch/"),
     "E804": ("chimera_ir/header.py",),
     "E8": ("interpreter/", "models/"),
 }

@@ -21,6 +21,9 @@ SCHEMES = (
 )
 # The name of the project in formats, packages and its exception is allowed.
 OURS = re.compile(
+    r"chimera[-_](program|model|log|ir|partition|preset|data|experiment-run)\b|chimera (program|model|partition)"
+    r"|ChimeraError|chimerac|CHIMERAC|chimera\.sched"
+)
     r"chimera[-_](program|model|log|ir|partition|preset|data|experiment-run)\b|chimera (program|model|partition)|ChimeraError|chimerac|CHIMERAC|chimera\.sched"
 )
 

@@ -24,8 +24,6 @@ OURS = re.compile(
     r"chimera[-_](program|model|log|ir|partition|preset|data|experiment-run)\b|chimera (program|model|partition)"
     r"|ChimeraError|chimerac|CHIMERAC|chimera\.sched"
 )
-    r"chimera[-_](program|model|log|ir|partition|preset|data|experiment-run)\b|chimera (program|model|partition)|ChimeraError|chimerac|CHIMERAC|chimera\.sched"
-)
 
 
 def words(path: Path) -> Iterator[tuple[int, str]]:

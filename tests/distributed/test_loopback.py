@@ -183,7 +183,7 @@ def test_a_deadlock_names_every_ranks_instruction() -> None:
         run_in_loopback(p, rank_of(p, deep_model(3)), machine="paired")
     first, *others = str(caught.value).splitlines()
     assert first == "deadlock on the paired machine:"
-    assert [line.partition(": it waits for what rank ")[0] for line in others] == [
+    assert [line.partition(": it waits for a message from rank ")[0] for line in others] == [
         "  rank 0, instruction 6: FWD up[0] s3 m4",
         "  rank 1, instruction 4: FWD down[0] s1 m0",
         "  rank 2, instruction 4: FWD up[0] s1 m4",

@@ -28,8 +28,8 @@ from chimerac.interpreter.runtime.store import Slot
 class Iteration:
     """The state that all work of a rank shares in one iteration.
 
-    losses: of this rank's last stages so far, by micro-batch, on the device. correct: the same for how many targets were
-    predicted correctly, only where `evaluates`. one: the gradient of a loss.
+    losses: of this rank's last stages so far, by micro-batch, on the device. correct: how many targets they have predicted
+    correctly so far, on the device; counted only where `evaluates`. one: the gradient of a loss.
     """
 
     def __init__(self, objective: Objective, device: torch.device, evaluates: bool = False) -> None:
@@ -37,14 +37,15 @@ class Iteration:
         self.correct_of = objective.correct if evaluates else None
         self.losses: dict[int, Tensor] = {}
         self.one = torch.ones((), device=device)
-        self.correct: dict[int, Tensor] = {}
+        self.correct = torch.zeros((), dtype=torch.int64, device=device)
         self.batch: MicroBatches
 
     def begin(self, batch: MicroBatches) -> None:
         """Start an iteration on these micro-batches."""
         self.batch, self.divisors, self.draws = batch, batch.divisors, batch.draws
         self.losses.clear()
-        self.correct.clear()
+        if self.correct_of is not None:
+            self.correct.zero_()
 
     def inputs(self, m: int) -> Values:
         """Return the inputs of a micro-batch, on the device of the stages."""
@@ -58,7 +59,7 @@ class Iteration:
         """Return a micro-batch's share of the loss of the iteration."""
         targets = tuple([t.to(self.device) for t in self.batch.targets(m)])
         if self.correct_of is not None:
-            self.correct[m] = self.correct_of(outputs, targets)
+            self.correct += self.correct_of(outputs, targets)
         loss = combined(self.loss_of(outputs, targets), self.divisors)
         if loss.dtype is not self.one.dtype:
             self.one = torch.ones_like(loss)
@@ -72,7 +73,7 @@ class Iteration:
 
     def total_correct(self) -> int:
         """Return how many targets this rank has predicted correctly so far; waits for the device."""
-        return int(torch.stack(list(self.correct.values())).sum()) if self.correct else 0
+        return int(self.correct)
 
 
 class Work:

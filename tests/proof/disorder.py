@@ -5,7 +5,18 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chimerac.chimera_ir.instructions import AllReduce, Bwd, BwdWeight, Fwd, Instruction, Recv, Send, Task, stage_group
+from chimerac.chimera_ir.instructions import (
+    AllReduce,
+    Bwd,
+    BwdWeight,
+    Fwd,
+    Instruction,
+    Recompute,
+    Recv,
+    Send,
+    Task,
+    stage_group,
+)
 from chimerac.chimera_ir.program import Header, Program
 from chimerac.chimera_ir.streams import program_of
 from chimerac.compiler.lower.width import widen
@@ -60,7 +71,7 @@ def send_of(h: Header, g: int, i: Task) -> Send | None:
     """Return the SEND of the output of a task, if another rank reads it."""
     forward = isinstance(i, Fwd)
     stage = i.stage + 1 if forward else i.stage - 1
-    if isinstance(i, BwdWeight) or not 0 <= stage < h.stages or h.pipes[i.pipe].placement[stage] == g:
+    if isinstance(i, BwdWeight | Recompute) or not 0 <= stage < h.stages or h.pipes[i.pipe].placement[stage] == g:
         return None
     return Send("act" if forward else "grad", i.pipe, stage, i.micro_batches, h.pipes[i.pipe].placement[stage])
 

@@ -33,7 +33,7 @@ SIZES = Sizes(ranks=3, stages=4, pipes=2, micro_batches=2)
 MESSAGES = range(3, 13)  # SENDs of a program
 STATES = 500  # loopback explores the programs whose model has at most this number of states
 LARGE = 20_000  # programs whose model has more states are left out
-THOROUGH = 20  # every 20th program is explored without any reduction, if it is small
+THOROUGH = 10  # every 10th program that is small (STATES // 20) is explored without any reduction
 ORDER = {"E440", "E453"}  # findings about the order of transfers and collectives only
 
 KINDS = {
@@ -112,6 +112,7 @@ class Tally:
     limit: int = STATES
     large: int = LARGE
     kinds: Counter[str] = field(default_factory=Counter)  # programs of each kind
+    small: int = 0  # programs whose model has at most STATES // 20 states
     thorough: int = 0  # programs explored without any reduction
     model_only: int = 0  # programs that loopback did not explore
     accepted: Counter[str] = field(default_factory=Counter)
@@ -129,7 +130,8 @@ class Tally:
             return
         self.kinds[kind] += 1
         self.model_only += largest > self.limit
-        thorough = largest <= STATES // 20 and self.kinds.total() % THOROUGH == 0
+        self.small += (small := largest <= STATES // 20)
+        thorough = small and self.small % THOROUGH == 0
         self.thorough += thorough
         for machine, found in by_model.items():
             (self.accepted if verdicts[machine] else self.refused)[machine] += 1

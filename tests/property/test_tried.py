@@ -256,6 +256,7 @@ def test_the_finding_for_a_program_with_such_an_order() -> None:
         try:
             verify_program(p)
         except ChimeraError as error:
+            assert {d.code for d in error.diagnostics} <= {"E440", "E453"}, error  # every value reaches its readers
             assert all("tried" in d.help for d in error.diagnostics if d.code == "E440"), error
             explained += sum("its tasks wait for each other in a cycle" in d.help for d in error.diagnostics)
     assert explained > 10

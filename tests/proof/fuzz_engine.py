@@ -209,7 +209,8 @@ def run_atheris(runner: Runner, seed: int, seconds: float) -> None:
         return mutated(data, known, rng.choice(seeds), rng)[:size]
 
     options = {"max_total_time": int(seconds), "seed": seed % 2**31, "max_len": MAX_BYTES, "timeout": 0, "rss_limit_mb": 0}
-    flags = ["-print_final_stats=1", "-reload=0", f"-artifact_prefix={runner.log.folder}/"]  # else slow inputs land in the repository
+    artifacts = f"-artifact_prefix={runner.log.folder}/"  # slow inputs, which would otherwise be written into the repository
+    flags = ["-print_final_stats=1", "-reload=0", artifacts]
     arguments = ["fuzz", *(f"-{k}={v}" for k, v in options.items()), *flags, str(corpus)]
 
     def run_one(data: bytes) -> None:

@@ -82,7 +82,7 @@ class Impossible:
 def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Impossible]]:
     """Return the runs of an experiment in the order in which they run, and those that are not possible.
 
-    folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the machine's load
+    folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the host's load
     meets all of them alike. Raises ValueError for settings that exclude each other, ChimeraError for what a run would refuse.
     """
     written = {name: _written(folder / "schedules" / f"{name}.sched", text) for name, text in experiment.schedules.items()}

@@ -280,7 +280,7 @@ def _write_error(path: Path, error: RanksFailedError, transport: Transport) -> C
     return refuse(
         "E830",
         f"{transport.named([error.rank])} cannot write the checkpoint {short_path(path)}: {error.reason}",
-        help="give a folder that all machines see and may write to, on a disk with enough space",
+        help="give a folder that all hosts see and may write to, on a disk with enough space",
     )
 
 

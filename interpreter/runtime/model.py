@@ -187,5 +187,5 @@ def combined(losses: Values, divisors: Sequence[float]) -> Tensor:
 
 
 def seed_from(*numbers: int) -> int:
-    """Return a seed of 63 bits: a hash of these numbers in this order, the same on every machine."""
+    """Return a seed of 63 bits: a hash of these numbers in this order, the same on every host."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "big") >> 1

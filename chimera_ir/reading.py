@@ -48,6 +48,7 @@ def _fields(schema: dict[str, Any]) -> set[str]:
 
 
 def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, known: set[str]) -> ChimeraError:
+    """Return the findings for pydantic's errors. known: the names of all fields of this kind of file."""
     # pydantic converts the input of every error to Python values. For a missing field that is the whole enclosing object.
     found = error.errors(include_url=False, include_input=len(part.text) <= MAX_SHOWN)
     name = part.source.name
@@ -92,6 +93,7 @@ def _short(value: Any) -> str:
 
 
 def _reason(e: Any) -> str:
+    """Return what one of pydantic's errors means, in terms of JSON."""
     match e["type"]:
         case "missing":
             return "this field is missing"
@@ -115,6 +117,7 @@ def _reason(e: Any) -> str:
 
 
 def _found(e: Any) -> str:
+    """Return the value that the file has instead, for the end of a message."""
     return f", found {_short(e['input'])}" if "input" in e else ""
 
 

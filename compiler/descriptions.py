@@ -16,7 +16,7 @@ from chimerac.chimera_ir.model import ModelDescription, model_from_json
 from chimerac.chimera_ir.preset import Preset, preset_from_json
 
 _FOLDER = resources.files("chimerac").joinpath("models", "descriptions")  # data: the package models is not imported
-_NAME = re.compile(r"(?P<name>[^/]+)/(?P<blocks>[1-9][0-9]{0,8})")
+_WITH_BLOCKS = re.compile(r"(?P<name>[^/]+)/(?P<blocks>-?[0-9]{1,18})")
 
 
 def preset_names() -> list[str]:
@@ -34,20 +34,21 @@ def find_model(
 ) -> ModelDescription:
     """Return the description of a preset by name, or of a file.
 
-    samples: returns the samples of one of the program's micro-batches for the number of samples that a run is given;
+    A file that exists is read. Another text is a path if it has a separator or a suffix, otherwise a name; NAME/BLOCKS is a
+    name. samples: returns the samples of one of the program's micro-batches for the number of samples that a run is given;
     micro_batch, seq_len: the sizes of a preset, by default its own.
 
-    Raises ChimeraError: E001 no such file, E002 sizes for a file, whose sizes are fixed, E701 to E704 a wrong file, E801 no
-    such preset.
+    Raises ChimeraError: E001 for a file that cannot be read, E002 for sizes with a file, whose sizes are fixed, E701 to E704
+    for a wrong file, E801 for an unknown name.
     """
     name, blocks = name_or_path, None
-    if found := _NAME.fullmatch(name_or_path):
+    if found := _WITH_BLOCKS.fullmatch(name_or_path):
         name, blocks = found["name"], int(found["blocks"])
     if name in preset_names() and not os.path.isfile(name_or_path):
         its = preset(name)
         size = samples(its.samples if micro_batch is None else micro_batch)
         return its.description(size, its.seq_len if seq_len is None else seq_len, blocks)
-    if not os.path.exists(name_or_path) and not name_or_path.endswith(".json"):
+    if not os.path.lexists(name_or_path) and os.sep not in name and not os.path.splitext(name)[1]:
         near = did_you_mean(name, preset_names())
         names = f"the presets are {', '.join(preset_names())}; or give the path of a description (*.json)"
         help = f"{near} {names}" if near.startswith("did you mean") else names

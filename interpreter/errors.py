@@ -22,7 +22,7 @@ class PeerLostError(InterpreterError):
     """Another rank has ended, does not answer, or was waited for too long.
 
     peer_ended: a connection was closed. The launcher, or the rank that ended, may then report why it ended. hanging: the ids of
-    the processes of this machine that do not answer.
+    the processes of this host that do not answer.
     """
 
     def __init__(self, message: str, peer_ended: bool = False, hanging: Sequence[int] = ()) -> None:

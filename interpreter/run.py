@@ -31,7 +31,7 @@ def main() -> int:
     # Python searches the folder of the script first, so `import training` would import interpreter/training.
     if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
         del sys.path[0]
-    is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # the first rank of each machine prints messages
+    is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"  # the first rank of each host prints messages
     settings = _settings(is_first_here)
     try:
         plan = make_plan(settings, notify=lambda text: print(text, file=sys.stderr) if is_first_here else None)
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _settings(prints: bool) -> RunSettings:
-    """Return the settings of the command line. prints: help and errors; only one rank of each machine prints them."""
+    """Return the settings of the command line. prints: help and errors; only one rank of each host prints them."""
     with ExitStack() as stack:
         if not prints:
             stack.enter_context(redirect_stdout(StringIO()))
@@ -72,7 +72,7 @@ def _check_environment() -> None:
     if missing := [name for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]:
         raise InterpreterError(
             f"the environment has RANK, as of a process that torchrun started, but lacks {', '.join(missing)}: "
-            "start the ranks with torchrun, or unset RANK to start all of them on this machine"
+            "start the ranks with torchrun, or unset RANK to start all of them on this host"
         )
 
 

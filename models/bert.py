@@ -109,9 +109,9 @@ def pretraining_losses(outputs: Values, targets: Values) -> Values:
 
 
 def bert(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
-    """Return the BERT of a name of models/presets.py for sequences of `sequence_length` tokens.
+    """Return a BERT preset (models/presets.py) for sequences of `sequence_length` tokens.
 
-    vocabulary: as of `sizes_of`. Raises ChimeraError E801 for an unknown name.
+    vocabulary: as in `sizes_of`. Raises ChimeraError: E801 for an unknown name, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Bert, name, vocabulary)
 

@@ -83,7 +83,7 @@ def correct_classes(outputs: Values, targets: Values) -> Tensor:
 
 
 def cnn(name: str) -> LayeredModel:
-    """Return the network of a name of models/presets.py. Raises ChimeraError E801 for an unknown name."""
+    """Return a CNN preset (models/presets.py). Raises ChimeraError E801 for an unknown name."""
     sizes = sizes_in(Cnn, name)
 
     def example(samples: int) -> Example:

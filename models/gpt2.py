@@ -105,9 +105,9 @@ def next_token_loss(outputs: Values, targets: Values) -> Values:
 
 
 def gpt2(name: str, sequence_length: int, dropout: float = 0.0, vocabulary: int | None = None) -> LayeredModel:
-    """Return the GPT-2 of a name of models/presets.py for sequences of `sequence_length` tokens.
+    """Return a GPT-2 preset (models/presets.py) for sequences of `sequence_length` tokens.
 
-    vocabulary: as of `sizes_of`. Raises ChimeraError E801 for an unknown name.
+    vocabulary: as in `sizes_of`. Raises ChimeraError: E801 for an unknown name, E861 for a vocabulary that is too large.
     """
     sizes = sizes_in(Gpt2, name, vocabulary)
 

@@ -21,25 +21,27 @@ Data = Literal["text", "pairs", "images"]
 
 
 @dataclass(frozen=True, slots=True)
-class Gpt:
-    """A GPT without biases. blocks: how many, each with attention and an MLP; width: of the residual stream."""
+class Blocks:
+    """What the sizes of every family have: the blocks, between a first and a last layer, and their width."""
 
-    family: ClassVar[str] = "gpt"
-    data: ClassVar[Data] = "text"
     blocks: int
     width: int
-    heads: int
-    vocabulary: int = BYTES
 
     @property
     def layers(self) -> int:
-        """Return the number of layers: the embedding, the blocks and the head."""
+        """Return the number of layers: the blocks, and one before and one after them."""
         return self.blocks + 2
 
-    @property
-    def positions(self) -> int | None:
-        """Return the longest sequence; None: as many positions as a sample has."""
-        return None
+
+@dataclass(frozen=True, slots=True)
+class Gpt(Blocks):
+    """A GPT without biases. width: of the residual stream. It has as many positions as a sample has tokens."""
+
+    family: ClassVar[str] = "gpt"
+    data: ClassVar[Data] = "text"
+    positions: ClassVar[None] = None
+    heads: int
+    vocabulary: int = BYTES
 
     def parameters(self, sequence_length: int) -> int:
         """Return the number of parameters for sequences of this length."""
@@ -49,57 +51,50 @@ class Gpt:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpt2:
-    """GPT-2 with an untied head (Radford et al. 2019). positions: of the longest sequence."""
+class Gpt2(Blocks):
+    """GPT-2 with an untied head (Radford et al. 2019). width: of the residual stream; positions: of the longest sequence."""
 
     family: ClassVar[str] = "gpt2"
     data: ClassVar[Data] = "text"
-    blocks: int
-    width: int
     heads: int
     vocabulary: int = 50257
     positions: int = 1024
 
-    @property
-    def layers(self) -> int:
-        """Return the number of layers: the embedding, the blocks and the head."""
-        return self.blocks + 2
-
     def parameters(self, sequence_length: int = 0) -> int:
         """Return the number of parameters, the same for sequences of every length."""
-        w, v = self.width, self.vocabulary
-        block = 12 * w**2 + 13 * w  # attention 4, MLP 8; biases 9, two norms 4
-        return (v + self.positions) * w + self.blocks * block + 2 * w + v * w
+        embedding = (self.vocabulary + self.positions) * self.width
+        head = (self.vocabulary + 2) * self.width  # logits, a norm
+        return embedding + self.blocks * _block_with_biases(self.width) + head
 
 
 @dataclass(frozen=True, slots=True)
-class Bert:
-    """BERT with both heads of its pre-training, untied (Devlin et al. 2019). positions: of the longest sequence."""
+class Bert(Blocks):
+    """BERT with both heads of its pre-training, untied (Devlin et al. 2019).
+
+    width: of the residual stream; positions: of the longest sequence.
+    """
 
     family: ClassVar[str] = "bert"
     data: ClassVar[Data] = "pairs"
-    blocks: int
-    width: int
     heads: int
     vocabulary: int = 30522
     positions: int = 512
-
-    @property
-    def layers(self) -> int:
-        """Return the number of layers: the embedding, the blocks and the heads."""
-        return self.blocks + 2
 
     def parameters(self, sequence_length: int = 0) -> int:
         """Return the number of parameters, the same for sequences of every length."""
         w, v = self.width, self.vocabulary
         embedding = (v + self.positions + 2) * w + 2 * w  # words, positions, two token types, a norm
-        block = 12 * w**2 + 13 * w  # attention 4, MLP 8; biases 9, two norms 4
         masked, pair = w**2 + 3 * w + v * w + v, w**2 + w + 2 * w + 2
-        return embedding + self.blocks * block + masked + pair
+        return embedding + self.blocks * _block_with_biases(w) + masked + pair
+
+
+def _block_with_biases(width: int) -> int:
+    """Return the number of parameters of a block of GPT-2 or BERT."""
+    return 12 * width**2 + 13 * width  # attention 4 width^2, MLP 8 width^2; biases 9 width, two norms 4 width
 
 
 @dataclass(frozen=True, slots=True)
-class Cnn:
+class Cnn(Blocks):
     """A residual network for small images (He et al. 2016, section 4.2), in three groups of blocks.
 
     width: channels of the first group, doubled from group to group; side, channels: of the images, which are square.
@@ -108,27 +103,12 @@ class Cnn:
 
     family: ClassVar[str] = "cnn"
     data: ClassVar[Data] = "images"
-    blocks: int
-    width: int
+    heads: ClassVar[None] = None  # there is no attention
+    positions: ClassVar[None] = None  # samples are no sequences
     side: int
     channels: int
     norm: Literal["batch", "group"] = "batch"
     classes: int = 10
-
-    @property
-    def layers(self) -> int:
-        """Return the number of layers: the stem, the blocks and the head."""
-        return self.blocks + 2
-
-    @property
-    def heads(self) -> int | None:
-        """Return None: there is no attention."""
-        return None
-
-    @property
-    def positions(self) -> int | None:
-        """Return None: samples are no sequences."""
-        return None
 
     def channels_of(self, block: int) -> tuple[int, int]:
         """Return the numbers of channels of a block's input and output."""

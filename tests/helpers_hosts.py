@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from tests.distributed.test_first_run import ENVIRONMENT, ROOT
+from tests.distributed.test_first_run import ROOT, open_process
 
 NAMES = ("node1", "node2")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -66,14 +66,7 @@ class Host:
     @contextmanager
     def start(self, *command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
         """Start a command on this host; at the end kill the processes that are left on this host."""
-        process = subprocess.Popen(
-            self.command(*command),
-            env=ENVIRONMENT | environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        process = open_process(self.command(*command), environment)
         try:
             yield process
         finally:

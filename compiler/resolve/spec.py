@@ -17,7 +17,7 @@ LETTERS = {op: letter for letter, op in KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """The ticks of the tasks of one kind in one pipe. env: every name but those of stage and micro-batch.
+    """The ticks of the tasks of one kind in one pipe. env: the values of all names except those of stage and micro-batch.
 
     group: the micro-batches of one task, low .. high; `counter` is the name that numbers the groups.
     """

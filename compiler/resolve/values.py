@@ -33,7 +33,7 @@ def values(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> di
             if len(found) == MAX_FOUND:
                 break
     except ChimeraError:
-        if not found:  # else it may be a consequence of the unmet requirement
+        if not found:  # after an unmet requirement the error may be a consequence of it
             raise
     if found:
         raise ChimeraError(found)
@@ -60,7 +60,7 @@ def _not_none(e: n.Expr | None) -> n.Expr:
 
 
 def given_note(name: str, value: int) -> str:
-    """Return the note that a parameter was given, of a finding about its value."""
+    """Return the note, for a finding about the value of a parameter, that this value was given."""
     return f"{name} was given: -p {name}={value}"
 
 

@@ -21,7 +21,7 @@ from chimerac.interpreter.adapters.intercept import Intercepted
 from chimerac.interpreter.adapters.stages import CallStage, Own, Select
 from chimerac.interpreter.adapters.trace import Weight, trace
 from chimerac.interpreter.adapters.units import layers_of, units_of
-from chimerac.interpreter.runtime.model import Example, Fields, Model, Stage, Values
+from chimerac.interpreter.runtime.model import Example, Fields, Model, Stage, Values, loss_of_tuples
 
 Loss = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -189,30 +189,26 @@ def cut(
 ) -> CallModel:
     """Return the model of a module, cut between the calls of its layers, for `Pipeline` and for run.py.
 
-    module: or a function that builds it; then no rank ever has the whole module, and each stage starts with the values that
-    the module's constructor gives its parameters. fields: the arguments of its forward by name, of one micro-batch. loss: as
-    for `Pipeline`, called with the selected tensors and the targets. targets: of one micro-batch, to know what the loss
-    keeps. layers: the paths of its lists of layers, or of single layers; a * stands for one part of a path; by default its
-    outermost lists. select: from what the module returns, the tensors for the loss; by default all tensors. pretrained:
-    where stages read their parameters.
+    module: the module, or a function that builds it. With a function no rank ever holds the whole module, and each stage
+    starts with the values that the module's constructor gives its parameters. fields: the arguments of its forward by name,
+    of one micro-batch. loss: as for `Pipeline`, called with the selected tensors and the targets. targets: of one
+    micro-batch; they show how much memory the loss keeps. layers: the paths of its lists of layers, or of single layers; a *
+    stands for one part of a path; by default its outermost lists. select: a function from what the module returns to the
+    tensors for the loss; by default all tensors. pretrained: where stages read their parameters.
 
     Raises ChimeraError E851 for layers that it does not have, E852 for a module that cannot be cut.
     """
     source: Source = Given(module) if isinstance(module, nn.Module) else Built(module)
     structure = Structure(source, layers, fields, select or tensors_in)
-    goals = None if targets is None else ((targets,) if isinstance(targets, Tensor) else tuple(targets))
+    target_tensors = None if targets is None else ((targets,) if isinstance(targets, Tensor) else tuple(targets))
 
     def example(samples: int) -> Example:
-        return Example((), goals, fields)
-
-    def losses(outputs: Values, targets: Values) -> Values:
-        found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
+        return Example((), target_tensors, fields)
 
     return CallModel(
         name=name or structure.name,
         example=example,
-        loss=losses,
+        loss=loss_of_tuples(loss),
         source=source,
         structure=structure,
         select=select or tensors_in,
@@ -244,7 +240,7 @@ def _faked(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
                     with mode:
                         like: Tensor = torch.empty(t.shape, dtype=t.dtype)
                     faked[id(t)] = nn.Parameter(like, t.requires_grad) if isinstance(t, nn.Parameter) else like
-                    faked[id(faked[id(t)])] = faked[id(t)]
+                    faked[id(faked[id(t)])] = faked[id(t)]  # a module that occurs twice already has fake tensors
                 table[name] = None if t is None else faked[id(t)]
     return module
 

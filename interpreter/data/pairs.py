@@ -23,9 +23,8 @@ from torch import Tensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.data.baselines import unigram_entropy
 from chimerac.interpreter.data.order import sample_at
-from chimerac.interpreter.data.source import Data
+from chimerac.interpreter.data.source import Data, TextSamples, summary_of
 from chimerac.interpreter.data.text import Marks, Text, marks_of, split_text
-from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import IGNORED, Values
 
 MARKS = 3  # in a sample: one START and two SEPARATORs
@@ -48,17 +47,8 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pairs(Samples):
-    """Samples of `length` tokens: the inputs, and the fields `token_types` and `attention_mask`."""
-
-    text: Text
-    length: int
-    seed: int
-
-    @property
-    def count(self) -> int:
-        """Return how many samples the text has. After these it is read again, in another order and with other masks."""
-        return (len(self.text) - 1) // self.length
+class Pairs(TextSamples):
+    """Pairs of sentences: the inputs, and the fields `token_types` and `attention_mask`."""
 
     def inputs(self, numbers: Sequence[int]) -> Values:
         """Return the tokens of these samples (b, L), in which targets are masked."""
@@ -143,13 +133,12 @@ def pair_data(text: Text, length: int, seed: int) -> Data:
     unit = text.encoding.unit
     marks_of(text.encoding)
     train, held_out = (Pairs(part, length, seed) for part in split_text(text, length))
-    note = f" ({text.note})" if text.note else ""
     return Data(
         train,
         held_out,
         held_out.count,
         identity=text.identity(len(train.text)),
-        summary=f"text: {len(train.text):,} {unit}s in pairs of sentences, {len(held_out.text):,} held out{note}",
+        summary=summary_of(text, held_out.text, f"{len(train.text):,} {unit}s in pairs of sentences"),
         sample=f"{length} tokens",
         tokens=length,
         target=f"masked {unit}, plus those per pair",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chimerac.interpreter.data.text import Encoding
+from chimerac.interpreter.data.text import Encoding, Text
 from chimerac.interpreter.runtime.batch import Samples
 
 Baseline = tuple[str, float, str]  # name, loss in nats, remark
@@ -31,3 +31,23 @@ class Data:
     target: str
     baselines: Callable[[int], list[Baseline]]
     encoding: Encoding | None = None
+
+
+@dataclass(frozen=True)
+class TextSamples(Samples):
+    """Samples of `length` tokens of a text, in an order that follows from the seed."""
+
+    text: Text
+    length: int
+    seed: int
+
+    @property
+    def count(self) -> int:
+        """Return how many samples the text has. The samples after these are read from it again, in another order."""
+        return (len(self.text) - 1) // self.length
+
+
+def summary_of(text: Text, held_out: Text, what: str) -> str:
+    """Return the description of a text of which `what` is trained on, and of what was read and skipped for it."""
+    note = f" ({text.note})" if text.note else ""
+    return f"text: {what}, {len(held_out):,} held out{note}"

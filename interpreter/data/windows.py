@@ -15,24 +15,14 @@ from torch import Tensor
 
 from chimerac.interpreter.data.baselines import bigram_loss, unigram_entropy
 from chimerac.interpreter.data.order import sample_at
-from chimerac.interpreter.data.source import Baseline, Data
+from chimerac.interpreter.data.source import Baseline, Data, TextSamples, summary_of
 from chimerac.interpreter.data.text import Text, split_text, windows
-from chimerac.interpreter.runtime.batch import Samples
 from chimerac.interpreter.runtime.model import Values
 
 
 @dataclass(frozen=True)
-class Windows(Samples):
-    """Samples of `length` tokens. The targets are the inputs shifted by one. The inputs of samples do not overlap."""
-
-    text: Text
-    length: int
-    seed: int
-
-    @property
-    def count(self) -> int:
-        """Return how many samples the text has. After these it is read again, in another order."""
-        return (len(self.text) - 1) // self.length
+class Windows(TextSamples):
+    """Windows of a text. The targets are the inputs shifted by one. The inputs of samples do not overlap."""
 
     def inputs(self, numbers: Sequence[int]) -> Values:
         """Return the tokens of these samples (b, L)."""
@@ -70,14 +60,10 @@ def text_data(text: Text, length: int, seed: int) -> Data:
         held_out,
         held_out.count,
         identity=text.identity(len(train.text)),
-        summary=f"text: {len(train.text):,} {unit}s, {len(held_out.text):,} held out{_noted(text)}",
+        summary=summary_of(text, held_out.text, f"{len(train.text):,} {unit}s"),
         sample=f"{length} {unit}s",
         tokens=length,
         target=unit,
         baselines=baselines,
         encoding=text.encoding,
     )
-
-
-def _noted(text: Text) -> str:
-    return f" ({text.note})" if text.note else ""

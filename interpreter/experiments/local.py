@@ -1,4 +1,4 @@
-"""Runs an experiment on this machine: one run after the other, with a display of the progress and an estimate of the time."""
+"""Runs an experiment on this host: one run after the other, with a display of the progress and an estimate of the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command = Callable[[Run], list[str]]
 
 
 def command_of(run: Run) -> list[str]:
-    """Return the command that runs all ranks of a run on this machine."""
+    """Return the command that runs all ranks of a run on this host."""
     return [sys.executable, str(SCRIPT), "--config", str(run.config)]
 
 
@@ -113,7 +113,7 @@ def run_all(runs: Sequence[Run], discard: int, minutes: float, retry_failed: boo
     """Execute the runs that are not done, and return how many of them failed now.
 
     Runs that have failed are executed again only if `retry_failed`. Another runner may work on the same runs: each run is
-    executed by one of them. At any time this machine executes one run, so that their times do not depend on each other.
+    executed by one of them. At any time this host executes one run, so that their times do not depend on each other.
     """
     states = ("pending", "failed") if retry_failed else ("pending",)
     left = [run for run in runs if state_of(run) in (*states, "running")]
@@ -142,7 +142,7 @@ def _try(
             return True  # another runner has executed it in the meantime
         rest, begin = [other for other in left if other is not run], time.monotonic()
 
-        def waiting(state: str = "waits for a run of another runner on this machine,") -> None:
+        def waiting(state: str = "waits for a run of another runner on this host,") -> None:
             progress.draw(run, state, begin, rest)
 
         machine = stack.enter_context(locked(MACHINE_LOCK, waiting))

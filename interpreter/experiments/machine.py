@@ -1,4 +1,4 @@
-"""The machine and the versions of a run, and the utilization of its GPUs."""
+"""The host and the versions of a run, and the utilization of its GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUERY_S = 10.0  # how long nvidia-smi may take
 
 
 def machine() -> dict[str, object]:
-    """Return what identifies this machine: its name, system, processor, memory and GPUs."""
+    """Return what identifies this host: its name, system, processor, memory and GPUs."""
     found: dict[str, object] = {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
@@ -67,7 +67,7 @@ def _query(field: str) -> list[str]:
 
 
 class GpuUtilization:
-    """Reads the utilization of this machine's GPUs once a second, from the moment when a run's log has `lines` lines.
+    """Reads the utilization of this host's GPUs once a second, from the moment when a run's log has `lines` lines.
 
     So the time in which a run starts is not counted. It is a context, which ends the readings.
     """

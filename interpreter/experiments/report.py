@@ -1,20 +1,19 @@
 """Reports: what an experiment compared, where and how it ran, plots and tables; as Markdown and as one HTML file.
 
-A report is a list of blocks, which are written in both forms.
+A report is a list of blocks (blocks.py), each of which writes itself in both forms.
 """
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from chimerac.chimera_ir.files import write
 from chimerac.interpreter.experiments import plots
+from chimerac.interpreter.experiments.blocks import Block, Heading, Items, Picture, Table, Text, page
 from chimerac.interpreter.experiments.compare import Compared, Point
 from chimerac.interpreter.experiments.figures import FIGURES
 from chimerac.interpreter.experiments.file import Experiment
@@ -24,57 +23,6 @@ from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 
 NO_PLOTS = "The report has no plots: they need matplotlib, pip install 'chimerac[report]'."
 NOT_LISTED = ("log_file", "schedule", "parameters", "width")
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff }
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.6rem } h2 { font-size: 1.25rem; margin-top: 2.5rem }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
-th, td { border-bottom: 1px solid #ddd; padding: .25rem .75rem; text-align: right }
-th:first-child, td:first-child { text-align: left } th { border-bottom: 2px solid #888 }
-table.facts th, table.facts td { text-align: left; vertical-align: top }
-svg { max-width: 100%; height: auto } code { background: #f2f2f2; padding: 0 .2em }
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading. level: 1 for the title."""
-
-    text: str
-    level: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A paragraph."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Items:
-    """A list."""
-
-    texts: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table. rows: the head first. is_facts: names and texts, and no figures."""
-
-    rows: Sequence[Sequence[str]]
-    is_facts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A plot. name: of its file in the Markdown form."""
-
-    name: str
-    plot: plots.Plot
-
-
-Block = Heading | Text | Items | Table | Picture
 
 
 def write_report(
@@ -86,11 +34,8 @@ def write_report(
         if isinstance(block, Picture):
             write(block.plot.svg, str(folder / block.name))
     paths = [folder / "report.md", folder / "report.html"]
-    write("\n".join(map(_markdown, blocks)), str(paths[0]))
-    body = "\n".join(map(_html, blocks))
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-    head += f"<title>{html.escape(experiment.title)}</title>"
-    write(f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n', str(paths[1]))
+    write("\n".join(block.markdown() for block in blocks), str(paths[0]))
+    write(page(experiment.title, blocks), str(paths[1]))
     return paths
 
 
@@ -259,43 +204,3 @@ def _remarks(experiment: Experiment, compared: Compared, runs: Sequence[Run], re
     if compared.compare.baseline:
         where = "" if compared.compare.x in compared.compare.baseline else f" at the same {compared.compare.x}"
         yield f"Ratios are to {_values(compared.compare.baseline)}{where}."
-
-
-def _markdown(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"{'#' * level} {text}\n"
-        case Text(text):
-            return f"{text}\n"
-        case Items(texts):
-            return "".join(f"- {text}\n" for text in texts)
-        case Table(rows):
-            lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows]
-            return "".join([lines[0], "|" + "---|" * len(rows[0]) + "\n", *lines[1:]])
-        case Picture(name, plot):
-            return f"![{plot.description}]({name})\n"
-
-
-def _html(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"<h{level}>{html.escape(text)}</h{level}>"
-        case Text(text):
-            return f"<p>{html.escape(text)}</p>"
-        case Items(texts):
-            return "<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in texts) + "</ul>"
-        case Table(rows, is_facts):
-            return _html_table(rows, is_facts)
-        case Picture(_, plot):
-            label = f'<svg role="img" aria-label="{html.escape(plot.description)}"'
-            return plot.svg.replace("<svg", label, 1)
-
-
-def _html_table(rows: Sequence[Sequence[str]], is_facts: bool) -> str:
-    head, *body = rows
-    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in body]
-    lines = "".join(f"<tr>{row}</tr>\n" for row in cells)
-    if is_facts:
-        return f'<table class="facts">\n{lines}</table>'
-    titles = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    return f'<div class="wide"><table>\n<tr>{titles}</tr>\n{lines}</table></div>'

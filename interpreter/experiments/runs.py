@@ -22,7 +22,6 @@ from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.pipeline.programs import predicted_times
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
-REQUIREMENT = "E210"  # the finding that a `require` of the schedule does not hold
 IN_THE_PROGRAM = ("schedule", "parameters", "width")  # settings that the program's digest stands for
 SHOWN = ("model", "micro_batch", "transport", "dtype", "timed", "seed")  # settings that the table always has
 DIGITS = 10  # of the digest in the name of a run's folder
@@ -83,7 +82,7 @@ class Impossible:
 def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Impossible]]:
     """Return the runs of an experiment in the order in which they run, and those that are not possible.
 
-    folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the machine's load
+    folder: of the experiment's results. All runs are made once before any is repeated, so that a change of the host's load
     meets all of them alike. Raises ValueError for settings that exclude each other, ChimeraError for what a run would refuse.
     """
     written = {name: _written(folder / "schedules" / f"{name}.sched", text) for name, text in experiment.schedules.items()}
@@ -96,7 +95,7 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
             located = {"schedule": written[schedule]} if schedule in written else {}
             plans.append(_planned(RunValues({**values.settings, **located}, values.labels), varied))
         except ChimeraError as error:
-            if any(d.code != REQUIREMENT for d in error.diagnostics):
+            if any(d.code != "E210" for d in error.diagnostics):  # E210: a `require` of the schedule does not hold
                 raise
             impossible.append(Impossible(_words(values), error.diagnostics[0].message))
     repetitions = range(1, experiment.repetitions + 1)

@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What is there of an experiment. rows: of the runs that are done; records: how each of these ended.
+    """The results of an experiment so far. rows: of the runs that are done; records: how each of these ended.
 
     failed: runs that failed, and why; missing: runs that have not ended.
     """

@@ -19,7 +19,7 @@ from chimerac.interpreter.transport import Transport, ranks_text
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Only rank 0 writes the first two. The folders may differ between machines.
+# Only rank 0 writes the first two. The folders may differ between hosts.
 NOT_COMPARED = {"log_file", "tensorboard", "work_dir", "data_dir"}
 # The program, its partition and the data that result from these settings are compared instead.
 COMPARED_AS_PRODUCTS = {"schedule", "parameters", "width", "split", "partition", "data", "tokenizer"}

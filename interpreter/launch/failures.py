@@ -55,7 +55,7 @@ def end(code: int, after_s: float = 0) -> NoReturn:
 def end_with(error: Exception, is_first_here: bool, job: JobEnd | None = None) -> NoReturn:
     """Report an error, unless another rank does, and end this process with code 1.
 
-    is_first_here: this rank is the first of its machine; job: None before the rendezvous of the ranks.
+    is_first_here: this rank is the first of its host; job: None before the rendezvous of the ranks.
     """
     if job is not None:
         job.fail()
@@ -110,7 +110,7 @@ def error_text(error: Exception) -> str:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """Kill ranks of this machine that do not answer, because torchrun would wait half a minute for them."""
+    """Kill ranks of this host that do not answer, because torchrun would wait half a minute for them."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)

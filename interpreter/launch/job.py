@@ -114,7 +114,7 @@ def log_figures(measured: MeasuredTimes) -> dict[str, object]:
 
 
 class TrainingJob:
-    """A training run, the same for every rank. ranks_here: how many ranks this machine has."""
+    """A training run, the same for every rank. ranks_here: how many ranks this host has."""
 
     def __init__(self, plan: Plan, settings: RunSettings, model: Model, data: Data, ranks_here: int) -> None:
         self.settings, self.data = settings, data

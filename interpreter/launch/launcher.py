@@ -48,7 +48,7 @@ _programs = Progress()  # those of run.py, for the texts of their instructions; 
 
 
 class Agent(LocalElasticAgent):
-    """torch's agent of one machine. It reports a failure when it happens, also if the ranks are then restarted."""
+    """torch's agent of one host. It reports a failure when it happens, also if the ranks are then restarted."""
 
     has_reported = False  # whether ranks have failed; the message of the job has been printed then
 
@@ -100,7 +100,7 @@ def message(failures: Mapping[int, ProcessFailure], error_files: Mapping[int, st
     if texts:
         return f"{texts[0]}\n"
     if any(_position(error_files.get(f.local_rank)) for f in failures.values()):
-        return ""  # these ranks had connected to the others, and a rank of another machine reports
+        return ""  # these ranks had connected to the others, and a rank of another host reports
     return f"error: rank {rank} ended with exit code {failure.exitcode}\n"
 
 
@@ -165,7 +165,7 @@ def _add_programs(plan: Plan) -> None:
 
 
 def _ranks_per_machine(options: Any) -> int:
-    """Return how many ranks of run.py each machine has; 1 for another script, as torchrun does."""
+    """Return how many ranks of run.py each host has; 1 for another script, as torchrun does."""
     script = Path(options.training_script)
     if options.module or not script.exists() or not script.samefile(RUN):
         return 1
@@ -174,8 +174,8 @@ def _ranks_per_machine(options: Any) -> int:
     except ChimeraError as error:
         end_with(error, is_first_here=True)
     _add_programs(plan)
-    machines: int = torchrun.parse_min_max_nnodes(options.nnodes)[1]
-    return -(-plan.program.world // machines)
+    hosts: int = torchrun.parse_min_max_nnodes(options.nnodes)[1]
+    return -(-plan.program.world // hosts)
 
 
 def _extra(error_file_data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The memory and the processors of the machine that this process can use."""
+"""The memory and the processors of the host that this process can use."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def processors() -> int:
 
 
 def available_memory_bytes(device: torch.device) -> int:
-    """Return how much memory this process can still allocate: of its GPU, or of the machine and its container."""
+    """Return how much memory this process can still allocate: of its GPU, or of the host and its container."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min([int(psutil.virtual_memory().available), *_available_in_cgroups()])
 
 
 def _available_in_cgroups() -> list[int]:
-    """Return for each cgroup of this process how many bytes its limit leaves. psutil reads only the machine's memory."""
+    """Return for each cgroup of this process how many bytes its limit leaves. psutil reads only the host's memory."""
     available = []
     for folder, limit, used in _limited_cgroups():
         try:

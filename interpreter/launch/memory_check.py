@@ -1,4 +1,4 @@
-"""The check before the first iteration that the ranks of this machine have the memory that they need (E818)."""
+"""The check before the first iteration that the ranks of this host have the memory that they need (E818)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.settings import RunSettings
 
-HELP = "take a smaller model, smaller micro-batches or more machines; --no-memory-check starts without this check"
+HELP = "take a smaller model, smaller micro-batches or more hosts; --no-memory-check starts without this check"
 
 
 def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ranks_here: int, checks_gradients: bool) -> None:
     """Raise ChimeraError E818 if the ranks that share this rank's memory need more than is available.
 
-    Without the compiler no memory is predicted, and nothing is checked. ranks_here: the number of ranks of this machine;
+    Without the compiler no memory is predicted, and nothing is checked. ranks_here: the number of ranks of this host;
     checks_gradients: every rank builds the whole model once.
     """
     if plan.memory is None or not settings.memory_check:
@@ -34,7 +34,7 @@ def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ran
     available_bytes = measure.available_memory_bytes(device)
     if needed_bytes <= available_bytes:
         return
-    place = "this machine" if device.type == "cpu" else f"GPU {device.index} of this machine"
+    place = "this host" if device.type == "cpu" else f"GPU {device.index} of this host"
     count = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
     parts = {
         "weights": sum(r.weights for r in ranks),
@@ -54,7 +54,7 @@ def check_memory(plan: Plan, settings: RunSettings, model: ModelDescription, ran
 
 
 def _sharing(settings: RunSettings, ranks_here: int) -> tuple[torch.device, Sequence[int]]:
-    """Return the device whose memory this rank uses, and all global ranks of this machine that use it."""
+    """Return the device whose memory this rank uses, and all global ranks of this host that use it."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     first = 0 if settings.loopback else int(os.environ.get("RANK", "0")) - local
     here = range(first, first + ranks_here)

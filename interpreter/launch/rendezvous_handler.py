@@ -1,6 +1,6 @@
 """A handler of the launchers' rendezvous that never blocks torch's agent, even if the store is gone or does not answer.
 
-The agent asks the handler ten times a second whether more machines are waiting to join. If the machine of the store is lost,
+The agent asks the handler ten times a second whether more hosts are waiting to join. If the host of the store is lost,
 torch's handler raises an error at once, or blocks for minutes. After an error the agent would end its ranks before they have
 printed which ranks are lost. While it is blocked, it would not notice that they have ended. With this handler the agent goes on
 monitoring its ranks, and they detect the loss.
@@ -23,7 +23,7 @@ class NonBlockingHandler(RendezvousHandler):
     def __init__(self, handler: RendezvousHandler) -> None:
         self._handler = handler
         self._waiting = 0
-        self._query: threading.Thread | None = None  # the latest call of the store for the number of waiting machines
+        self._query: threading.Thread | None = None  # the latest call of the store for the number of waiting hosts
 
     def num_nodes_waiting(self) -> int:
         """Return the latest answer of the store, and ask it again in a thread; 0 until it has answered."""

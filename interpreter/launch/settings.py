@@ -170,7 +170,7 @@ class RunSettings:
         "model (default: where the model has at most 10 million parameters)",
     )  # fmt: skip
     memory_check: bool = option(
-        True, OUTPUT, "refuse to start if the ranks of this machine need more memory than it has (default: yes)"
+        True, OUTPUT, "refuse to start if the ranks of this host need more memory than it has (default: yes)"
     )
     timeout: PositiveNumber = option(300.0, OUTPUT, "seconds a rank waits for another before the job is ended", "SECONDS")
 

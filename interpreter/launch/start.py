@@ -30,7 +30,7 @@ def start(plan: Plan, settings: RunSettings) -> int:
 def make_job(plan: Plan, settings: RunSettings, ranks_here: int) -> Job:
     """Return the job, the same for every rank. It makes the checks that need no other rank, before the ranks connect.
 
-    ranks_here: how many ranks this machine has.
+    ranks_here: how many ranks this host has.
     """
     if settings.timed is not None:
         size = samples_per_micro_batch(plan.program, settings.micro_batch)

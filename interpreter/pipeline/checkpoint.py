@@ -46,8 +46,8 @@ def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimize
     """Write a checkpoint to the folder `path`; called by all ranks together, between two iterations.
 
     optimizer: of this rank's parameters, with a state for each of them, as AdamW and SGD have; None on ranks without
-    parameters, or if none is to be saved. state: what else to save, the same on all ranks: objects with a `state_dict`, such
-    as a scheduler, and numbers, texts, tensors, lists and dicts of them.
+    parameters, or if none is to be saved. state: further state to save, the same on all ranks: objects with a `state_dict`,
+    such as a scheduler, and numbers, texts, tensors, lists and dicts of them.
 
     A checkpoint at `path` is replaced when the new one is complete. Raises ChimeraError E830 on all ranks if the checkpoint
     cannot be written, and TypeError for a state that cannot be saved.
@@ -58,7 +58,7 @@ def save_checkpoint(path: PathLike, pipeline: BoundPipeline, optimizer: Optimize
 def load_checkpoint(
     path: PathLike, pipeline: BoundPipeline, optimizer: Optimizer | None = None, **state: Any
 ) -> dict[str, Any]:
-    """Load a checkpoint into the pipeline and the optimizer, and return the other state; called by all ranks together.
+    """Load a checkpoint into the pipeline and the optimizer, and return the further state; called by all ranks together.
 
     state: objects with a `load_state_dict`, by the names with which they were saved; they are not in the result. The optimizer
     gets its saved state and its saved settings, such as the learning rate. If the program is the same, torch's random
@@ -280,7 +280,7 @@ def _write_error(path: Path, error: RanksFailedError, transport: Transport) -> C
     return refuse(
         "E830",
         f"{transport.named([error.rank])} cannot write the checkpoint {short_path(path)}: {error.reason}",
-        help="give a folder that all machines see and may write to, on a disk with enough space",
+        help="give a folder that all hosts see and may write to, on a disk with enough space",
     )
 
 

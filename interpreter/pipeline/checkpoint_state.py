@@ -21,7 +21,7 @@ from chimerac.interpreter.pipeline.bound import BoundPipeline
 from chimerac.interpreter.pipeline.checkpoint_tensors import Place, TensorReader
 from chimerac.interpreter.runtime.generators import Generators
 
-_NOT_SETTINGS = {"params", "param_names"}  # of a group of an optimizer
+_NOT_SETTINGS = {"params", "param_names"}  # the entries of an optimizer's parameter group that are no settings
 
 
 class MismatchError(Exception):
@@ -135,7 +135,7 @@ def _optimizer_state(
 ) -> dict[str, Any]:
     """Return the state dict to load into an optimizer. Raises MismatchError if the checkpoint has another optimizer."""
     kind = type(optimizer).__name__
-    saved = {name: of_group for group, of_group in (settings or {"groups": ()})["groups"] for name in group}
+    saved = {name: values for names_of_group, values in (settings or {"groups": ()})["groups"] for name in names_of_group}
     by_name: dict[str, dict[str, Any]] = {}
     for place, value in values.items():
         if place[0] == "optimizer":

@@ -48,7 +48,7 @@ class History:
         check = FiniteCheck(executor, names)
         for number, (batch, generators) in enumerate(self._runs, 1):
             with generators.restored():
-                executor.run(batch, self._is_complete and number == len(self._runs), check.around)
+                executor.run(batch, self._is_complete and number == len(self._runs), check.invoke)
         check.end()
         for p, gradient in gradients:
             p.grad = gradient

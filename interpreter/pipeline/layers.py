@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Values
+from chimerac.interpreter.runtime.model import Example, LayeredModel, Objective, Values, loss_of_tuples
 
 Builder = Callable[[], nn.Module]
 Layer = nn.Module | Builder
@@ -37,7 +37,7 @@ def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | No
     return LayeredModel(
         name=name,
         layers=tuple((layer_name, _builder(layer)) for layer_name, layer in named),
-        loss=_loss_of(loss),
+        loss=loss_of_tuples(loss),
         example=_example_of(example),
         fields=tuple(example.fields),
         ties=_ties(named),
@@ -46,7 +46,9 @@ def model_of(layers: Layers, loss: Loss, example: Example, model: nn.Module | No
 
 def objective_of(loss: Loss, autocast: torch.dtype | None) -> Objective:
     """Return the loss and the precision of stages, without their layers."""
-    return LayeredModel(name="", layers=(), loss=_loss_of(loss), example=_example_of(Example((), None)), autocast=autocast)
+    return LayeredModel(
+        name="", layers=(), loss=loss_of_tuples(loss), example=_example_of(Example((), None)), autocast=autocast
+    )
 
 
 def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer]]:
@@ -69,16 +71,6 @@ def _named(layers: Layers, model: nn.Module | None) -> Iterator[tuple[str, Layer
 
 def _builder(layer: Layer) -> Builder:
     return (lambda: layer) if isinstance(layer, nn.Module) else layer
-
-
-def _loss_of(loss: Loss) -> Callable[[Values, Values], Values]:
-    """Return the user's loss as a function of tuples that returns a tuple. A single tensor is passed without the tuple."""
-
-    def losses(outputs: Values, targets: Values) -> Values:
-        found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
-        return (found,) if isinstance(found, Tensor) else tuple(found)
-
-    return losses
 
 
 def _example_of(given: Example) -> Callable[[int], Example]:

@@ -34,7 +34,7 @@ def clock_offsets(transport: Transport) -> list[int]:
 def offset_of(first: Sequence[Reading], other: Sequence[Reading]) -> int:
     """Return what to add to the clock of `other` to get that of `first`, from their readings of the same rounds.
 
-    This is 0 if the bounds allow it, because the processes of one machine have the same clock. Otherwise it is the middle of
+    This is 0 if the bounds allow it, because the processes of one host have the same clock. Otherwise it is the middle of
     the bounds.
     """
     lowest = max(before - after for (before, _), (_, after) in zip(first, other, strict=True))

@@ -51,7 +51,7 @@ from chimerac.interpreter.transport import Pending, Transport
 from chimerac.interpreter.transport.progress import NUMBER
 
 Call = Callable[[], None]
-Around = Callable[[int, Call], None]
+Invoke = Callable[[int, Call], None]
 
 
 class Executor:
@@ -89,23 +89,24 @@ class Executor:
         self._key = transport.progress.add(program)
         for i in self.stream:
             for slot in self._message(i)[0] if isinstance(i, Free) else []:
-                slot.freed_later = True
-        self.calls, self._end = [self._bind(i) for i in self.stream], self._finish
+                slot.waits_for_free = True
+        self.calls, self._epilogue = [self._bind(i) for i in self.stream], self._finish
         if profile_ranges:
             texts = [instruction_text(i, self.pipes) for i in self.stream]
             self.calls = [partial(_in_range, text, call) for text, call in zip(texts, self.calls, strict=True)]
-            self._end = partial(_in_range, "epilogue", self._finish)
-        self._tasks = np.array([isinstance(i, Task) for i in self.stream], bool)
+            self._epilogue = partial(_in_range, "epilogue", self._finish)
+        self._is_task = np.array([isinstance(i, Task) for i in self.stream], bool)
         self._is_reduction = [isinstance(i, AllReduce) for i in self.stream]
         self._stamps, self._waits = [0] * (len(self.calls) + 2), [0] * (len(self.calls) + 2)
-        self._sent = 0  # the clock when all sends of the last iteration were complete
+        self._sends_complete = 0  # when all sends of the last iteration were complete
 
-    def run(self, batch: MicroBatches, sync: bool = True, around: Around | None = None) -> float:
+    def run(self, batch: MicroBatches, sync: bool = True, invoke: Invoke | None = None) -> float:
         """Execute the stream for one iteration and return this rank's share of the loss.
 
         Afterwards every parameter has its complete gradient, added to the one that it had. sync: False leaves out the
         ALLREDUCEs: each rank then has the gradient of its own tasks, and a later run with sync adds up all of them. All ranks
-        give the same. around: called instead of each call, with the number of the instruction and the call.
+        give the same value. invoke: a function that makes the calls in place of this one; it gets the number of the
+        instruction and its call.
 
         Raises RankError, which names the instruction.
         """
@@ -117,7 +118,7 @@ class Executor:
         position = transport.progress.begin(self._key)
         stamps[0], waits[0] = clock(), transport.waited_ns
         try:
-            for number, call in enumerate(self._calls_of(sync, around), 1):
+            for number, call in enumerate(self._calls_of(sync, invoke), 1):
                 position[NUMBER] = number - 1
                 call()
                 stamps[number], waits[number] = clock(), transport.waited_ns
@@ -130,19 +131,19 @@ class Executor:
     @property
     def times(self) -> Times:
         """Return when the instructions of the last iteration ran."""
-        return times_of(self._stamps, self._waits, self._tasks, self._sent)
+        return times_of(self._stamps, self._waits, self._is_task, self._sends_complete)
 
     def check_copies(self) -> None:
         """Raise ChimeraError E810 on all ranks if copies of a stage differ in any bit; called by all ranks together."""
         check_copies(self.transport, self.groups)
 
-    def _calls_of(self, sync: bool, around: Around | None) -> list[Call]:
+    def _calls_of(self, sync: bool, invoke: Invoke | None) -> list[Call]:
         """Return the calls of an iteration, the epilogue's included."""
         calls = self.calls
         if not sync:
             calls = [_nothing if skipped else call for call, skipped in zip(calls, self._is_reduction, strict=True)]
-        calls = [*calls, self._end]
-        return calls if around is None else [partial(around, number, call) for number, call in enumerate(calls)]
+        calls = [*calls, self._epilogue]
+        return calls if invoke is None else [partial(invoke, number, call) for number, call in enumerate(calls)]
 
     def _failure(self, number: int, cause: Exception) -> RankError:
         """Return the error of the instruction of this number, or of the epilogue, which follows the last one."""
@@ -154,35 +155,35 @@ class Executor:
     def _finish(self) -> None:
         """Wait for sends and collectives."""
         self.transport.flush()
-        self._sent = time.perf_counter_ns()
+        self._sends_complete = time.perf_counter_ns()
         for pending in self.collectives:
             pending.wait()
         self.collectives.clear()
-        left, kept = self.store.left(), [key for key, work in self.work.items() if work.ran]
-        assert not left and not kept, f"a stream left {left} and {kept} behind: it was not verified"
+        held, unfinished = self.store.held_keys(), [key for key, work in self.work.items() if work.ran]
+        assert not held and not unfinished, f"a stream left values {held} and tasks {unfinished} behind: it was not verified"
 
     def _bind(self, i: Instruction) -> Call:
         """Return the call that executes an instruction."""
         match i:
             case Fwd():
                 if self.header.kind == "evaluation":
-                    return self._each(i, Work.forward_only)
-                return self._each(i, Work.forward_to_recompute if i.recompute else Work.forward)
+                    return self._for_each_micro_batch(i, Work.forward_only)
+                return self._for_each_micro_batch(i, Work.forward_to_recompute if i.recompute else Work.forward)
             case Bwd():
-                return self._each(i, Work.backward)
+                return self._for_each_micro_batch(i, Work.backward)
             case BwdInput():
                 for m in i.micro_batches:
                     self._work(i.pipe, i.stage, m).split_backward()
-                return self._each(i, Work.backward_input)
+                return self._for_each_micro_batch(i, Work.backward_input)
             case BwdWeight():
-                return self._each(i, Work.backward_weight)
+                return self._for_each_micro_batch(i, Work.backward_weight)
             case Recompute():
-                return self._each(i, Work.recompute)
+                return self._for_each_micro_batch(i, Work.recompute)
             case Send():
                 slots, specs = self._message(i)
                 layout = Layout(specs * len(slots))
                 if len(slots) == 1:
-                    return partial(_send, self.transport.send, i.peer, slots[0].take, layout.pack)
+                    return partial(_send, self.transport.send, i.peer, slots[0].pop, layout.pack)
                 return partial(_send_group, self.transport.send, i.peer, slots, layout.pack)
             case Recv():
                 slots, specs = self._message(i)
@@ -194,7 +195,7 @@ class Executor:
             case _:
                 assert_never(i)
 
-    def _each(self, i: Task, method: Callable[[Work], None]) -> Call:
+    def _for_each_micro_batch(self, i: Task, method: Callable[[Work], None]) -> Call:
         return _sequence([partial(method, self._work(i.pipe, i.stage, m)) for m in i.micro_batches])
 
     def _work(self, pipe: int, stage: int, m: int) -> Work:
@@ -223,14 +224,14 @@ class Executor:
         self.collectives.append(self.transport.launch_all_reduce(ranks, gradients))
 
 
-def _send(post: Callable[[int, Tensor], None], peer: int, take: Callable[[], Values], pack: Callable[[Values], Tensor]) -> None:
-    post(peer, pack(take()))
+def _send(post: Callable[[int, Tensor], None], peer: int, pop: Callable[[], Values], pack: Callable[[Values], Tensor]) -> None:
+    post(peer, pack(pop()))
 
 
 def _send_group(
     post: Callable[[int, Tensor], None], peer: int, slots: Sequence[Slot], pack: Callable[[Values], Tensor]
 ) -> None:
-    post(peer, pack(tuple([t for slot in slots for t in slot.take()])))
+    post(peer, pack(tuple([t for slot in slots for t in slot.pop()])))
 
 
 def _in_range(name: str, call: Call) -> None:

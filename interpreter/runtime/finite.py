@@ -64,7 +64,7 @@ class FiniteCheck:
         self._nonfinite_parameters: set[int] = set()  # those whose gradient is not finite, by id
         self.causes: list[Cause] = []
 
-    def around(self, number: int, call: Callable[[], None]) -> None:
+    def invoke(self, number: int, call: Callable[[], None]) -> None:
         """Run an instruction, and check the values that it reads and computes. number: of the instruction; call: runs it."""
         instruction = self._executor.stream[number] if number < len(self._executor.stream) else None
         if not isinstance(instruction, Task) or isinstance(instruction, Recompute):  # a RECOMPUTE makes no value

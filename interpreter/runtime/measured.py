@@ -31,7 +31,7 @@ class Figures:
     @classmethod
     def of(cls, times: Times, device: torch.device) -> Self:
         """Return the figures of this rank for an iteration. device: where its stages are."""
-        waits = (times.value_wait_ns / 1e9, times.send_wait_ns / 1e9, times.sum_wait_ns / 1e9)
+        waits = (times.value_wait_ns / 1e9, times.send_wait_ns / 1e9, times.all_reduce_wait_ns / 1e9)
         return cls(*computed_and_elapsed_s(times), *waits, peak_memory_bytes(device))
 
     def row(self) -> tuple[float, ...]:

@@ -43,26 +43,28 @@ class Layout:
 
     A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
     memory. The receiver reads them from it without a copy.
+
+    starts: the first byte of each tensor in that block; bytes: of the block.
     """
 
     def __init__(self, specs: Specs) -> None:
         self.specs = specs
-        self.types = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
+        self.shapes_and_dtypes = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
         self.starts = [0, *accumulate(map(aligned_bytes, specs))][:-1]
         self.bytes = message_bytes(specs)
-        self.single = len(specs) == 1
+        self.is_single_tensor = len(specs) == 1
 
     def empty(self, device: torch.device) -> Tensor:
         """Return memory for one message."""
-        if self.single:
-            shape, dtype = self.types[0]
+        if self.is_single_tensor:
+            shape, dtype = self.shapes_and_dtypes[0]
             return torch.empty(shape, dtype=dtype, device=device)
         return torch.empty(self.bytes, dtype=torch.uint8, device=device)
 
     def pack(self, values: Values) -> Tensor:
         """Return the message of these tensors. Raises ValueError if one differs from its description."""
-        if self.single and len(values) == 1:
-            (tensor,), (shape, dtype) = values, self.types[0]
+        if self.is_single_tensor and len(values) == 1:
+            (tensor,), (shape, dtype) = values, self.shapes_and_dtypes[0]
             if tensor.shape == shape and tensor.dtype is dtype:
                 return tensor if tensor.is_contiguous() else tensor.contiguous()
         self._check(values)
@@ -72,20 +74,20 @@ class Layout:
         return message
 
     def _check(self, values: Values) -> None:
-        if len(values) != len(self.types):
-            raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.types)}")
-        for tensor, (shape, dtype) in zip(values, self.types, strict=True):
+        if len(values) != len(self.shapes_and_dtypes):
+            raise ValueError(f"the stage made {len(values)} tensors, its description says {len(self.shapes_and_dtypes)}")
+        for tensor, (shape, dtype) in zip(values, self.shapes_and_dtypes, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
                 made = _name(tensor.dtype, tensor.shape)
                 raise ValueError(f"the stage made {made}, its description says {_name(dtype, shape)}")
 
     def unpack(self, message: Tensor) -> Values:
         """Return the tensors of a message, which share its memory."""
-        if self.single:
+        if self.is_single_tensor:
             return (message,)
         return tuple(
             message[start : start + spec.bytes].view(dtype).view(shape)
-            for start, spec, (shape, dtype) in zip(self.starts, self.specs, self.types, strict=True)
+            for start, spec, (shape, dtype) in zip(self.starts, self.specs, self.shapes_and_dtypes, strict=True)
         )
 
 

@@ -25,7 +25,7 @@ Fields = Mapping[str, Tensor]
 
 
 class Example(NamedTuple):
-    """Tensors with the shapes and dtypes of a micro-batch. The first dimension of each is the samples.
+    """Tensors with the shapes and dtypes of a micro-batch. The first dimension of each counts the samples.
 
     inputs: of the first layer. targets: of the loss; None if they are not known. fields: what layers read directly from the
     data, by name.
@@ -54,7 +54,7 @@ class Objective(Protocol):
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """Return the type in which torch.autocast computes; None: without it."""
+        """Return the dtype of torch.autocast; None: no autocast."""
 
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context in which stages and loss compute on this device; backwards run outside it."""
@@ -66,9 +66,9 @@ class Model(ABC):
 
     example: a function of a number of samples; it returns tensors with the shapes and dtypes of real ones. loss: a function of
     the output of the last layer and the targets; it returns one or several losses, each the *sum* of the losses of all its
-    valid targets. The loss of an iteration is the sum of their means. correct: of classifiers, a function of the same
-    arguments; it returns how many targets of the first loss are predicted correctly, and evaluations call it. autocast: the
-    dtype of torch.autocast; None: no autocast.
+    valid targets. The loss of an iteration is the sum of their means. correct: a function of the same arguments that
+    returns how many targets of the first loss are predicted correctly, for evaluations of classifiers; None: not counted.
+    autocast: the dtype of torch.autocast; None: no autocast.
     """
 
     name: str
@@ -174,6 +174,16 @@ def fields_read(module: nn.Module, fields: Iterable[str]) -> list[str]:
     return [name for name in fields if name in parameters]
 
 
+def loss_of_tuples(loss: Callable[..., Tensor | tuple[Tensor, ...]]) -> Callable[[Values, Values], Values]:
+    """Return a user's loss as a function of tuples that returns a tuple. A tuple of one tensor is passed as this tensor."""
+
+    def losses(outputs: Values, targets: Values) -> Values:
+        found = loss(outputs[0] if len(outputs) == 1 else outputs, targets[0] if len(targets) == 1 else targets)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
+
+    return losses
+
+
 def combined(losses: Values, divisors: Sequence[float]) -> Tensor:
     """Return the sum of the losses, each divided by its own divisor, or all by the same one if there is only one.
 
@@ -187,5 +197,5 @@ def combined(losses: Values, divisors: Sequence[float]) -> Tensor:
 
 
 def seed_from(*numbers: int) -> int:
-    """Return a seed of 63 bits: a hash of these numbers in this order, the same on every machine."""
+    """Return a seed of 63 bits: a hash of these numbers in this order, the same on every host."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "big") >> 1

@@ -32,17 +32,17 @@ class Key(NamedTuple):
 class Slot:
     """Holds one value, or a value that is being received, or nothing.
 
-    message: the RECV that fills the value; None for a value that this rank computes. freed_later: whether a FREE releases
-    the value, instead of the last task that reads it.
+    message: the RECV that fills the slot; None for a value that this rank computes. waits_for_free: whether a FREE empties the
+    slot, instead of the last task that reads the value.
     """
 
-    __slots__ = ("freed_later", "key", "message", "values")
+    __slots__ = ("key", "message", "values", "waits_for_free")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.values: Values | None = None
         self.message: Message | None = None
-        self.freed_later = False
+        self.waits_for_free = False
 
     def set(self, values: Values) -> None:
         """Hold a value that this rank has computed."""
@@ -62,7 +62,7 @@ class Slot:
 
     def release(self) -> None:
         """Free the value, after the last task that reads it, unless a FREE does."""
-        if not self.freed_later:
+        if not self.waits_for_free:
             self.free()
 
     def free(self) -> None:
@@ -72,13 +72,13 @@ class Slot:
             if self.message is not None:
                 self.message.release()
 
-    def take(self) -> Values:
+    def pop(self) -> Values:
         """Return the value and empty the slot. The caller then owns the tensors: nothing else writes to their memory.
 
         The tensors of a message with several tensors share its buffer, so they are copied out of it.
         """
         values, message = self.read(), self.message
-        if message is None or (message.is_owned and not self.freed_later):
+        if message is None or (message.is_single_tensor and not self.waits_for_free):
             self.values = None
             if message is not None:
                 message.buffer = None
@@ -91,18 +91,29 @@ class Slot:
 class Message:
     """A RECV and its receive buffer, which exists from the RECV until the last value of the message is released.
 
-    slots: of the values of the message; is_owned: whether the message is a single tensor, so that the reader of the value
-    can take the buffer itself. pending: the receive until it has been waited for.
+    slots: of the values of the message. is_single_tensor: whether its buffer is its only tensor, which `Slot.pop` then returns
+    without a copy. pending: the receive, until it has been waited for.
     """
 
-    __slots__ = ("_each", "_held", "_layout", "_peer", "_single", "_slots", "_transport", "buffer", "is_owned", "pending")
+    __slots__ = (
+        "_form_of_single",
+        "_layout",
+        "_peer",
+        "_slots",
+        "_tensors_per_value",
+        "_transport",
+        "_unreleased",
+        "buffer",
+        "is_single_tensor",
+        "pending",
+    )
 
     def __init__(self, transport: Transport, peer: int, slots: Sequence[Slot], layout: Layout) -> None:
         self._transport, self._peer, self._slots, self._layout = transport, peer, tuple(slots), layout
-        self._each = len(layout.types) // len(self._slots)
-        self.is_owned = layout.single
-        self._single = (*layout.types[0], transport.device) if layout.single else None
-        self._held = 0
+        self._tensors_per_value = len(layout.shapes_and_dtypes) // len(self._slots)
+        self.is_single_tensor = layout.is_single_tensor
+        self._form_of_single = (*layout.shapes_and_dtypes[0], transport.device) if layout.is_single_tensor else None
+        self._unreleased = 0  # how many of its values have not been released
         self.buffer: Tensor | None = None
         self.pending: Pending | None = None
         for slot in self._slots:
@@ -110,18 +121,18 @@ class Message:
 
     def receive(self) -> None:
         """Post the receive into a new buffer."""
-        if self._single is None:
+        if self._form_of_single is None:
             self.buffer = buffer = self._layout.empty(self._transport.device)
             self.pending = self._transport.recv(self._peer, buffer)
-            tensors, each = self._layout.unpack(buffer), self._each
+            tensors, count = self._layout.unpack(buffer), self._tensors_per_value
             for n, slot in enumerate(self._slots):
-                slot.set(tensors[n * each : (n + 1) * each])
+                slot.set(tensors[n * count : (n + 1) * count])
         else:
-            shape, dtype, device = self._single
+            shape, dtype, device = self._form_of_single
             self.buffer = buffer = torch.empty(shape, dtype=dtype, device=device)
             self.pending = self._transport.recv(self._peer, buffer)
             self._slots[0].set((buffer,))
-        self._held = len(self._slots)
+        self._unreleased = len(self._slots)
 
     def arrive(self) -> None:
         """Wait for the message, unless it has already been waited for."""
@@ -133,8 +144,8 @@ class Message:
     def release(self) -> None:
         """Release one of its values; the buffer is freed after the last one."""
         self.arrive()
-        self._held -= 1
-        if not self._held:
+        self._unreleased -= 1
+        if not self._unreleased:
             assert self.buffer is not None
             self._transport.forget(self.buffer)
             self.buffer = None
@@ -152,6 +163,6 @@ class Store:
             self._slots[key] = Slot(key)
         return self._slots[key]
 
-    def left(self) -> list[Key]:
+    def held_keys(self) -> list[Key]:
         """Return the keys of the values that are held or being received."""
         return [slot.key for slot in self._slots.values() if slot.values is not None]

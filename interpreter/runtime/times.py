@@ -20,14 +20,14 @@ class Times:
     """One iteration of one rank, by instruction number, in nanoseconds of time.perf_counter_ns.
 
     waited: how long the instruction waited for other ranks: for a received value, or with a SEND for a full window.
-    task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
-    collectives were complete too. An instruction starts when the one before it ends.
+    is_task: which instructions compute. sent: when all sends were complete, after the last instruction; finish: when all
+    all-reduces were complete too. An instruction starts when the one before it ends.
     """
 
     start: Nanoseconds
     end: Nanoseconds
     waited: Nanoseconds
-    task: npt.NDArray[np.bool_]
+    is_task: npt.NDArray[np.bool_]
     sent: int
     finish: int
 
@@ -43,15 +43,15 @@ class Times:
 
     def to_json(self) -> str:
         """Return these times as text for another rank."""
-        columns = [column.tolist() for column in (self.start, self.end, self.waited, self.task)]
+        columns = [column.tolist() for column in (self.start, self.end, self.waited, self.is_task)]
         return json.dumps([*columns, self.sent, self.finish])
 
     @staticmethod
     def from_json(text: str) -> Times:
         """Return the times of which this is the text."""
-        start, end, waited, task, sent, finish = json.loads(text)
+        start, end, waited, is_task, sent, finish = json.loads(text)
         start, end, waited = (np.array(column, np.int64) for column in (start, end, waited))
-        return Times(start, end, waited, np.array(task, bool), sent, finish)
+        return Times(start, end, waited, np.array(is_task, bool), sent, finish)
 
     @property
     def busy(self) -> Nanoseconds:
@@ -61,33 +61,33 @@ class Times:
     @property
     def task_ns(self) -> int:
         """Return how long this rank computed."""
-        return int(self.busy[self.task].sum())
+        return int(self.busy[self.is_task].sum())
 
     @property
     def value_wait_ns(self) -> int:
         """Return how long the tasks waited for values of other ranks."""
-        return int(self.waited[self.task].sum())
+        return int(self.waited[self.is_task].sum())
 
     @property
     def send_wait_ns(self) -> int:
         """Return how long this rank waited until sends were complete: in its SENDs, and after the last instruction."""
         at_the_end = self.sent - int(self.end[-1]) if len(self.end) else 0
-        return int(self.waited[~self.task].sum()) + at_the_end
+        return int(self.waited[~self.is_task].sum()) + at_the_end
 
     @property
-    def sum_wait_ns(self) -> int:
-        """Return how long the end of the iteration waited for collectives, after all sends were complete."""
+    def all_reduce_wait_ns(self) -> int:
+        """Return how long the end of the iteration waited for all-reduces, after all sends were complete."""
         return self.finish - self.sent
 
 
-def times_of(stamps: Sequence[int], waits: Sequence[int], task: npt.NDArray[np.bool_], sent: int) -> Times:
+def times_of(stamps: Sequence[int], waits: Sequence[int], is_task: npt.NDArray[np.bool_], sent: int) -> Times:
     """Return the times of an iteration.
 
-    stamps: the clock before the first instruction, after each, and after the epilogue; waits: how long
-    the rank had waited in all, at the same moments; sent: the clock when all sends were complete.
+    stamps: the clock before the first instruction, after each, and after the epilogue; waits: for how long in all the rank had
+    waited at the same moments; is_task, sent: as in `Times`.
     """
     clock, waited = np.array(stamps, np.int64), np.array(waits, np.int64)
-    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], task, sent, int(clock[-1]))
+    return Times(clock[:-2], clock[1:-1], waited[1:-1] - waited[:-2], is_task, sent, int(clock[-1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def computed_and_elapsed_s(times: Times) -> tuple[float, float]:
     if not len(times.start):
         return 0.0, 0.0
     begin = int(times.start[0])
-    last = int(times.end[times.task].max(initial=begin))
+    last = int(times.end[times.is_task].max(initial=begin))
     return times.task_ns / 1e9, (last - begin) / 1e9
 
 

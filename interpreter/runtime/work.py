@@ -89,9 +89,9 @@ class Work:
         "edges",
         "generators",
         "has_buffers",
+        "has_single_input",
         "input",
         "input_gradient",
-        "is_simple",
         "iteration",
         "kept",
         "leaves",
@@ -119,7 +119,7 @@ class Work:
         self.iteration, self.module, self.m = iteration, module, m
         self.input, self.needs_gradient, self.output, self.kept = input, tuple(needs_gradient), output, tuple(kept)
         self.output_gradient, self.input_gradient = output_gradient, input_gradient
-        self.is_simple = self.needs_gradient == (True,)  # the input is one tensor with a gradient, as in most models
+        self.has_single_input = self.needs_gradient == (True,)  # one tensor, which has a gradient, as in most models
         self.has_buffers = any(True for _ in module.buffers())
         self.split: Splitting | None = None
         self.generators: Generators | None = None  # as they were before a forward that is run again
@@ -160,7 +160,7 @@ class Work:
     def backward(self) -> None:
         """Add the weight gradients, and store the input gradient."""
         self._run_backward()
-        self._end()
+        self._finish()
 
     def split_backward(self) -> None:
         """Prepare for a backward in two halves."""
@@ -176,14 +176,14 @@ class Work:
         self._check_forward()
         assert self.split is not None
         self.split.weights()
-        self._end()
+        self._finish()
 
     def _inputs(self) -> Values:
         return self.iteration.inputs(self.m) if self.input is None else self.input.read()
 
     def _build(self, inputs: Values) -> Values:
         """Run the stage. Its graph begins at detached copies of its inputs, so its backward stops there."""
-        if self.is_simple:
+        if self.has_single_input:
             inputs = self.leaves = (inputs[0].detach().requires_grad_(),)
         elif self.input is not None:
             inputs = tuple([t.detach().requires_grad_() if g else t for t, g in zip(inputs, self.needs_gradient, strict=True)])
@@ -250,14 +250,14 @@ class Work:
         self._check_forward()
         # Autograd may keep these tensors, as an input gradient or for the weight gradients, so it gets them for itself.
         # They are waited for first: a backward that recomputes its forward begins when its gradient is there.
-        grads = None if self.output_gradient is None else self.output_gradient.take()
+        grads = None if self.output_gradient is None else self.output_gradient.pop()
         if self.edges is None:
             self._build_again()
         if self.edges:  # empty for a first stage without parameters
             _backward(self.edges, (self.iteration.one,) if grads is None else grads)
         if self.input_gradient is None:
             return
-        if self.is_simple and (gradient := self.leaves[0].grad) is not None and is_alone(gradient, grads or ()):
+        if self.has_single_input and (gradient := self.leaves[0].grad) is not None and is_alone(gradient, grads or ()):
             self.input_gradient.set((gradient,))
         else:
             gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in self.leaves]
@@ -270,7 +270,7 @@ class Work:
         if self.input is not None:
             self.input.read()  # fails where the input was freed too early
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self.close()
         if self.input is not None:
             self.input.release()

@@ -172,7 +172,7 @@ class Checkpoints:
 
         if reason := self._on_rank_0(prepare):
             message = f"checkpoints cannot be written to {short_path(folder)}: {reason}"
-            raise refuse("E830", message, help="give --save-dir a folder that all machines see and may write to")
+            raise refuse("E830", message, help="give --save-dir a folder that all hosts see and may write to")
 
     def _list_folder(self) -> list[Path]:
         """Return the checkpoints of the folder as rank 0 sees them, the newest first."""

@@ -30,7 +30,7 @@ class LivenessCheck:
     """Determines through the store which ranks answer, and which one reports.
 
     hosted: rank 0 hosts the store; otherwise torchrun does. claim: a path that does not exist yet, the same one for all ranks
-    of this machine. If the store does not answer, the rank that creates this file reports. None: there is no such path.
+    of this host. If the store does not answer, the rank that creates this file reports. None: there is no such path.
     end: ends this process with an exit code; None: this process writes its status and goes on, as in a user's process group.
     """
 
@@ -111,7 +111,7 @@ class LivenessCheck:
     def claim_report(self) -> bool:
         """Claim the report of the job. Return whether this rank is the first to do so, and has to report.
 
-        If the store does not answer, its machine may be lost. Then one rank of each of the other machines reports.
+        If the store does not answer, its host may be lost. Then one rank of each of the other hosts reports.
         """
         claims: list[int] = []
         if self._call_store(lambda: claims.append(self.store.add(REPORT, 1)), STORE_TIMEOUT_S):
@@ -119,7 +119,7 @@ class LivenessCheck:
         return self._claim_file()
 
     def _claim_file(self) -> bool:
-        """Return whether this rank is the first of its machine to create the file of the claim, or cannot create it."""
+        """Return whether this rank is the first of its host to create the file of the claim, or cannot create it."""
         if self._claim is None:
             return True
         try:

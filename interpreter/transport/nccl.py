@@ -25,15 +25,15 @@ from chimerac.interpreter.transport.rendezvous import Rendezvous
 def join(timeout_s: float, local_rank: int) -> None:
     """Connect to the other ranks that torchrun started, and select this rank's GPU.
 
-    timeout_s: seconds after which a wait for them is an error; local_rank: the number of this rank on its machine. Raises
-    ChimeraError E815 where this machine has too few GPUs or torch is built without NCCL.
+    timeout_s: seconds after which a wait for them is an error; local_rank: the number of this rank on its host. Raises
+    ChimeraError E815 where this host has too few GPUs or torch is built without NCCL.
     """
     if not dist.is_nccl_available():
         raise refuse(
             "E815", "this torch is built without NCCL", help="install a torch with NCCL, or choose another --transport"
         )
     if local_rank >= torch.cuda.device_count():
-        message = f"rank {local_rank} of this machine needs a GPU of its own, found {torch.cuda.device_count()}"
+        message = f"rank {local_rank} of this host needs a GPU of its own, found {torch.cuda.device_count()}"
         raise refuse("E815", message, help="start at most as many ranks as there are GPUs, or choose --transport staged")
     torch.cuda.set_device(local_rank)
     join_gloo(timeout_s)

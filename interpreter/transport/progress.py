@@ -1,7 +1,7 @@
 """What a rank is doing: its instruction, and what it waits for. The other ranks read it once a wait has taken too long.
 
 If torchrun gives the rank an error file, the position is in a file next to it that is mapped into memory. So the ranks and
-the launcher of the same machine can read the position of a process that has been killed.
+the launcher of the same host can read the position of a process that has been killed.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def own_progress_file() -> Path | None:
 
 
 def position_of(local_rank: int) -> Position | None:
-    """Return the position of another rank of this machine, also if its process has ended. None if it is not known."""
+    """Return the position of another rank of this host, also if its process has ended. None if it is not known."""
     own = own_progress_file()
     return None if own is None else read_position(own.parent.parent / str(local_rank) / own.name)
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,9 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_S
 }
 
 
-@contextmanager
-def start_process(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a command in its own session; at the end kill the processes that are left of it."""
-    process = subprocess.Popen(
+def open_process(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a command in its own session. environment: added to that of all tests."""
+    return subprocess.Popen(
         command,
         cwd=ROOT,
         env=ENVIRONMENT | environment,
@@ -43,6 +42,12 @@ def start_process(*command: str, **environment: str) -> Iterator[subprocess.Pope
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+@contextmanager
+def start_process(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in its own session; at the end kill the processes that are left of it."""
+    process = open_process(command, environment)
     try:
         yield process
     finally:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers_torchrun import run_script
 
 pytestmark = [
     pytest.mark.distributed,
@@ -24,16 +19,5 @@ pytestmark = [
 def test_ranks_on_gpus_have_the_gradients_of_one_process(transport: str, schedule: str) -> None:
     if transport == "nccl" and torch.cuda.device_count() < 2:
         pytest.skip("NCCL needs a GPU for each of two ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "interpreter/run.py"]
     options = ["-p", "D=2", "-p", "N=4", "--model", "gpt-nano", "--iterations", "3", "--transport", transport]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [*command, f"schedules/{schedule}.sched", *options],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "gradients equal one process" in run.stdout
+    assert "gradients equal one process" in run_script("interpreter/run.py", 2, f"schedules/{schedule}.sched", *options)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers_torchrun import run_in_own_loop_project
 
 pytestmark = pytest.mark.distributed
 
@@ -20,20 +15,8 @@ pytestmark = pytest.mark.distributed
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what each rank of group_ranks.py has found."""
-    folder = tmp_path_factory.mktemp("groups") / "project"
-    shutil.copytree(ROOT / "docs/examples/own_loop", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [*command, str(ROOT / "tests/distributed/group_ranks.py")],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+    project = run_in_own_loop_project("group_ranks.py", 4, tmp_path_factory.mktemp("groups"))
+    return [json.loads((project / f"{rank}.json").read_text()) for rank in range(4)]
 
 
 def test_pipelines_in_two_groups_at_the_same_time_have_the_gradients_of_one_process(found: list[dict[str, Any]]) -> None:

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers_torchrun import run_in_own_loop_project
 
 
 @pytest.mark.distributed
 def test_the_example_trains_as_under_torch_distributed_pipelining(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    shutil.copytree(ROOT / "docs/examples/own_loop", project, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [*command, str(ROOT / "tests/distributed/own_loop.py")],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert ran.returncode == 0, ran.stderr
+    project = run_in_own_loop_project("own_loop.py", 2, tmp_path)
     found = json.loads((project / "result.json").read_text())
     chimera, one_f_one_b = found["own"]["chimera"], found["own"]["1f1b"]
     assert len(chimera) == 10 and chimera[0][0] > 2 and chimera[-1][0] < 0.5, "it learns"

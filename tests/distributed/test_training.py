@@ -198,7 +198,7 @@ def test_the_log_says_what_every_rank_measured(run: Any, log_path: Path) -> None
 def test_the_trace_of_real_ranks_has_every_instruction_and_message(run: Any, log_path: Path) -> None:
     events = check_trace(log_path.parent / "trace", compile_schedule("chimera", {"D": 2, "N": 4}).program)
     begins, ends = ({e["id"]: e["ts"] for e in phase(events, ph)} for ph in "sf")
-    assert all(begins[arrow] < ends[arrow] for arrow in begins), "the ranks of a machine have one clock"
+    assert all(begins[arrow] < ends[arrow] for arrow in begins), "the ranks of a host have one clock"
     last = lines_of(log_path)[-1]
     waits = [e for e in phase(events, "X") if e["cat"] == "wait"]
     for rank in range(2):

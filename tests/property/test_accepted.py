@@ -76,14 +76,14 @@ def test_programs_written_by_hand_are_accepted(name: str) -> None:
 
 
 def channel(g: int, i: Instruction) -> tuple[object, ...] | None:
-    """Return the channel of a transfer. All sums count as one channel."""
+    """Return the channel of a transfer. All all-reduces count as one channel; None for a task."""
     match i:
         case Send():
             return ("send", g, i.peer)
         case Recv():
             return ("recv", i.peer, g)
         case AllReduce():
-            return ("sum",)
+            return ("all-reduce",)
         case _:
             return None
 
@@ -109,7 +109,7 @@ def earlier_receives(s: Streams) -> Iterator[Streams]:
 
 
 def exchanged_tasks(s: Streams) -> Iterator[Streams]:
-    """Exchange two consecutive tasks. The transfers after each move with it, or stay after both."""
+    """Exchange two consecutive tasks. Each moves with the transfers after it, or the transfers of both follow both tasks."""
     for g, stream in enumerate(s):
         places = [k for k, i in enumerate(stream) if channel(g, i) is None]
         for a, b, end in zip(places, places[1:], [*places[2:], len(stream)], strict=False):
@@ -121,15 +121,15 @@ def exchanged_tasks(s: Streams) -> Iterator[Streams]:
 def in_order(p: Program, s: Streams) -> bool:
     """Return whether both ends of every channel have the same order, and the collectives their original one."""
     ends: dict[object, list[object]] = {}
-    sums = []
+    groups = []
     for g, stream in enumerate(s):
-        sums.append([i.group for i in stream if isinstance(i, AllReduce)])
+        groups.append([i.group for i in stream if isinstance(i, AllReduce)])
         for i in stream:
             c = channel(g, i)
             if isinstance(i, Send | Recv) and c:
                 ends.setdefault(c, []).append((i.value, i.stage, i.micro_batches))
     original = [[i.group for i in p.stream(g) if isinstance(i, AllReduce)] for g in range(p.world)]
-    return sums == original and all(ends.get(("recv", *c[1:])) == v for c, v in ends.items() if c[0] == "send")  # type: ignore[index]
+    return groups == original and all(ends.get(("recv", *c[1:])) == v for c, v in ends.items() if c[0] == "send")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -93,7 +93,7 @@ def test_the_norm_is_that_of_one_process_before_clipping() -> None:
         ),
         (replace_at(ONE_RANK, 1, *[Fwd(0, 1, (0,))] * 2), "instruction 2: FWD main s1 m0: act of pipe 0, s2, m0 is already"),
         (replace_at(ONE_RANK, 1, Recv("act", 0, 1, (0,), 1)), "instruction 1: RECV act main s1 m0 <- 1: one rank receives"),
-        (replace_at(ONE_RANK, 11), r"rank 0, epilogue: .*left .* and \[\(0, 1, 1\)\] behind"),
+        (replace_at(ONE_RANK, 11), r"rank 0, epilogue: .*left .* and tasks \[\(0, 1, 1\)\] behind"),
     ],
 )
 def test_an_error_names_rank_instruction_text_and_cause(program: Program, message: str) -> None:

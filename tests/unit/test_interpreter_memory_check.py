@@ -1,4 +1,4 @@
-"""The check that the ranks of a machine have the memory that they need: what it counts, and where it applies."""
+"""The check that the ranks of a host have the memory that they need: what it counts, and where it applies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_more_than_there_is_is_refused_with_every_sum(monkeypatch: pytest.Monkey
     (found,) = error.value.diagnostics
     assert found.code == "E818"
     assert found.message == (
-        f"this machine has {sum(NEEDED) - 1:,} bytes available, and its 4 ranks need {sum(NEEDED):,} to train gpt-nano"
+        f"this host has {sum(NEEDED) - 1:,} bytes available, and its 4 ranks need {sum(NEEDED):,} to train gpt-nano"
     )
     weights, gradients = (sum(getattr(r, name) for r in BY_RANK) for name in ("weights", "gradients"))
     rest = sum(NEEDED) - weights - 3 * gradients
@@ -69,7 +69,7 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LOCAL_RANK", "1")  # GPU 1 has ranks 1 and 3
     shared = NEEDED[1] + NEEDED[3]
     check(shared, monkeypatch, "--transport", "staged")
-    with pytest.raises(ChimeraError, match=f"E818: GPU 1 of this machine has .* its 2 ranks need {shared:,}"):
+    with pytest.raises(ChimeraError, match=f"E818: GPU 1 of this host has .* its 2 ranks need {shared:,}"):
         check(shared - 1, monkeypatch, "--transport", "staged")
 
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from chimerac.interpreter import Pipeline
-from chimerac.interpreter.runtime.split import Splitting
 from tests.helpers_pipeline import Decoder, batch, gradients, in_loopback, one_process
-from tests.unit.test_interpreter_split import CASES
+from tests.unit.test_interpreter_split import CASES, gradients_of_both
 
 BF16 = torch.bfloat16
 
@@ -24,25 +23,12 @@ def test_both_halves_are_one_backward_under_autocast(name: str, first: bool, inp
     module, x = make(), draw()
     if x.is_floating_point():
         x = x.to(input_type).requires_grad_(not first)
-    with torch.autocast("cpu", BF16):
-        expected_y = module(x)
-    g = torch.randn_like(expected_y)
-    expected_y.backward(g)
-    expected, expected_x = [p.grad for p in module.parameters()], x.grad
-    module.zero_grad()
-    x = x.detach().clone().requires_grad_(x.requires_grad)
-    split = Splitting()
-    with torch.autocast("cpu", BF16), split:
-        y = module(x)
-    assert torch.equal(y, expected_y)
-    y.backward(g)
-    split.weights()
     tolerance = 2**-8 if name == "rms norm" else 0.0  # one rounding to bfloat16
-    for found, wanted in [(x.grad, expected_x), *zip((p.grad for p in module.parameters()), expected, strict=True)]:
-        assert (found is None) == (wanted is None)
-        if found is not None and wanted is not None:
-            assert found.dtype == wanted.dtype
-            assert float((found - wanted).double().norm()) <= tolerance * float(wanted.double().norm())
+    for found, expected in gradients_of_both(module, x, torch.autocast("cpu", BF16)):
+        assert (found is None) == (expected is None)
+        if found is not None and expected is not None:
+            assert found.dtype == expected.dtype
+            assert float((found - expected).double().norm()) <= tolerance * float(expected.double().norm())
 
 
 # One order of additions, as in one process; or another one, by which float32 sums of the same terms differ.

@@ -315,6 +315,23 @@ def test_a_task_that_does_not_wait_begins_when_the_one_before_was_due(monkeypatc
     assert now[0] == pytest.approx(1.4 + 0.003 + 5.0 + 0.04 + 0.003)
 
 
+def slept_units(text: str, costs: Costs) -> list[list[float]]:
+    """Run two iterations of a schedule for one rank on timed stages; return the units that each slept, task by task."""
+    program = replace(compile_text(text).program, costs=costs)
+    slept: list[list[float]] = []
+
+    class Fast(Sleeper):
+        def sleep(self, units: int) -> None:
+            slept[-1].append(units)
+
+    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
+    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
+    for iteration in range(2):
+        slept.append([])
+        trainer.update(iteration, trainer.gradients(iteration))
+    return slept
+
+
 def test_each_task_takes_its_cost() -> None:
     """One rank with every kind of task. All costs are different."""
     text = """schedule alone
@@ -329,19 +346,8 @@ order ticks {
     W(s, m) when m == 1 at 20 + s
 }
 """
-    program = replace(compile_text(text).program, costs=Costs((1, 10), (100, 1000), (7, 70), (20000, 50000)))
-    slept: list[float] = []
-
-    class Fast(Sleeper):
-        def sleep(self, units: int) -> None:
-            slept.append(units)
-
-    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
-    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
-    for iteration in range(2):
-        slept.clear()
-        trainer.update(iteration, trainer.gradients(iteration))
-        assert slept == [1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]
+    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000))
+    assert slept_units(text, costs) == [[1, 10, 1000, 100, 1, 10, 70, 7, 20000, 50000]] * 2
 
 
 def test_timed_stages_run_a_schedule_that_ties_parameters() -> None:
@@ -373,19 +379,8 @@ order ticks {
     B(s, m) at 29 - 10*m - s
 }
 """
-    program = replace(compile_text(text).program, costs=Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30)))
-    slept: list[float] = []
-
-    class Fast(Sleeper):
-        def sleep(self, units: int) -> None:
-            slept.append(units)
-
-    model, description = timed_model(program, Spec((2, 3), "float32", True), 2, Fast(1.0))
-    trainer = Trainer(program, partitioned(program, model, description), ZeroSamples(), Alone(), Settings(1, 0, 2, 1e-3))
-    for iteration in range(2):
-        slept.clear()
-        trainer.gradients(iteration)
-        assert slept == [1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]
+    costs = Costs((1, 10), (100, 1000), (7, 70), (20000, 50000), RECOMPUTE=(3, 30))
+    assert slept_units(text, costs) == [[1, 10, 1, 10, 3, 1000, 100, 1000, 3, 100]] * 2
 
 
 def test_predicted_and_measured_are_in_one_table() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -94,6 +95,31 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }
 
 
+def gradients_of_both(
+    module: nn.Module, x: Tensor, precision: AbstractContextManager[object] | None = None
+) -> list[tuple[Tensor | None, Tensor | None]]:
+    """Return the gradients of a split backward beside those of autograd: of the input, and of each parameter.
+
+    Both forwards have the same output, bit by bit. precision: what they run in.
+    """
+    precision = precision or nullcontext()
+    with precision:
+        expected_y = module(x)
+    g = torch.randn_like(expected_y)
+    expected_y.backward(g)
+    expected = [x.grad, *(p.grad for p in module.parameters())]
+    module.zero_grad()
+    x = x.detach().clone().requires_grad_(x.requires_grad)
+    split = Splitting()
+    with precision, split:
+        y = module(x)
+    assert torch.equal(y, expected_y)
+    y.backward(g)
+    assert (x.grad is None) == (expected[0] is None), "the first half computes the gradient of the input"
+    split.weights()
+    return list(zip([x.grad, *(p.grad for p in module.parameters())], expected, strict=True))
+
+
 @pytest.mark.parametrize("first", [False, True], ids=["later stage", "first stage"])
 @pytest.mark.parametrize("name", CASES)
 def test_both_halves_are_one_backward(name: str, first: bool) -> None:
@@ -103,24 +129,10 @@ def test_both_halves_are_one_backward(name: str, first: bool) -> None:
     if name == "frozen" and first:
         return  # it has no gradients
     x.requires_grad_(x.is_floating_point() and not first)
-    expected_y = module(x)
-    g = torch.randn_like(expected_y)
-    expected_y.backward(g)
-    expected, expected_x = [p.grad for p in module.parameters()], x.grad
-    module.zero_grad()
-    x = x.detach().clone().requires_grad_(x.requires_grad)
-    split = Splitting()
-    with split:
-        y = module(x)
-    assert torch.equal(y, expected_y)
-    y.backward(g)
-    if expected_x is not None:
-        torch.testing.assert_close(x.grad, expected_x, rtol=1e-12, atol=1e-12)
-    split.weights()
-    for p, gradient in zip(module.parameters(), expected, strict=True):
-        torch.testing.assert_close(p.grad, gradient, rtol=1e-12, atol=1e-12)
+    for found, expected in gradients_of_both(module, x):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
         # The gradient has no graph, which would keep its inputs alive.
-        assert p.grad is None or not p.grad.requires_grad
+        assert found is None or not found.requires_grad
 
 
 def flops(work: Callable[[], object]) -> int:
@@ -146,10 +158,8 @@ def test_each_half_computes_its_own_products_and_nothing_twice(first: bool) -> N
     assert of_inputs == products - (2 * 8 * 4 * 16 * 64 if first else 0)
 
 
-def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None:
-    width, rows = 64, 8 * 4
-    module = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Linear(width, 16))
-    x = torch.randn(8, 4, 16, requires_grad=True)
+def first_half(module: nn.Module, x: Tensor) -> tuple[Splitting, int]:
+    """Run the forward and the first half of a backward; return what is left, and the bytes of all tensors before."""
     for p in module.parameters():
         p.grad = torch.zeros_like(p)
     before = bytes_of_all_tensors()
@@ -157,8 +167,14 @@ def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None
     with split:
         y = module(x)
     y.backward(torch.ones_like(y))
-    y = y.detach()
-    del y
+    return split, before
+
+
+def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None:
+    width, rows = 64, 8 * 4
+    module = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Linear(width, 16))
+    x = torch.randn(8, 4, 16, requires_grad=True)
+    split, before = first_half(module, x)
     # Two linears read their inputs, 16 and `width` wide, and the gradients of their outputs, `width` and 16 wide.
     kept = rows * (16 + width + width + 16) * 4
     assert kept_bytes(split) == kept
@@ -171,14 +187,7 @@ def test_between_the_halves_only_the_operands_of_the_products_are_kept() -> None
 def test_a_norm_keeps_its_input_and_two_numbers_a_row() -> None:
     width, rows = 16, 8 * 4
     module, x = nn.LayerNorm(width), torch.randn(8, 4, width, requires_grad=True)
-    for p in module.parameters():
-        p.grad = torch.zeros_like(p)
-    before = bytes_of_all_tensors()
-    split = Splitting()
-    with split:
-        y = module(x)
-    y.backward(torch.ones_like(y))
-    del y
+    split, before = first_half(module, x)
     mean_and_deviation, gradient = 2 * rows * 4, rows * width * 4
     # The input is that of the stage, which is alive anyway. It now has a gradient.
     assert kept_bytes(split) == rows * width * 4 + mean_and_deviation + gradient

@@ -90,10 +90,10 @@ def test_a_message_is_received_again_in_every_iteration() -> None:
 
 def test_a_free_releases_a_value_instead_of_the_last_task_that_reads_it() -> None:
     (slot,), _, transport = receive([KEY])
-    slot.freed_later = True
+    slot.waits_for_free = True
     slot.release()
     assert slot.read() and not transport.forgotten
-    taken = slot.take()
+    taken = slot.pop()
     assert slot.values is not None and taken[0].data_ptr() != slot.values[0].data_ptr(), "a copy: the FREE is still to come"
     slot.free()
     assert slot.values is None and transport.forgotten
@@ -108,13 +108,13 @@ def test_a_pending_receive_is_waited_for_before_its_buffer_is_freed() -> None:
 def test_the_reader_of_a_single_tensor_takes_the_buffer_itself() -> None:
     (slot,), message, transport = receive([KEY], SPECS[:1])
     buffer = message.buffer
-    assert slot.take() == (buffer,) and slot.values is None and message.buffer is None
+    assert slot.pop() == (buffer,) and slot.values is None and message.buffer is None
     assert transport.posted[0].waits == 1 and not transport.forgotten, "nobody else may write to it"
 
 
 def test_the_reader_of_several_tensors_gets_copies_of_them() -> None:
     (slot,), message, transport = receive([KEY])
-    buffer, taken = message.buffer, slot.take()
+    buffer, taken = message.buffer, slot.pop()
     assert buffer is not None and slot.values is None and len(transport.forgotten) == 1
     assert all(t.untyped_storage().data_ptr() != buffer.untyped_storage().data_ptr() for t in taken)
 
@@ -122,7 +122,7 @@ def test_the_reader_of_several_tensors_gets_copies_of_them() -> None:
 def test_a_taken_value_is_removed() -> None:
     slot, values = Slot(KEY), (torch.zeros(1),)
     slot.set(values)
-    assert slot.take() is values
+    assert slot.pop() is values
     with pytest.raises(KeyError, match="grad of pipe 0, s1, m2 is not there"):
         slot.read()
 

@@ -120,7 +120,7 @@ def test_times_by_another_clock_are_the_same_but_shifted() -> None:
     times = Times(np.array([1, 5]), np.array([5, 9]), np.array([0, 2]), np.array([True, False]), 11, 12)
     again = Times.from_json(times.to_json()).shifted(-100)
     assert (again.start.tolist(), again.end.tolist(), again.sent, again.finish) == ([-99, -95], [-95, -91], -89, -88)
-    assert again.waited.tolist() == [0, 2] and (again.value_wait_ns, again.send_wait_ns, again.sum_wait_ns) == (0, 4, 1)
+    assert again.waited.tolist() == [0, 2] and (again.value_wait_ns, again.send_wait_ns, again.all_reduce_wait_ns) == (0, 4, 1)
 
 
 @pytest.mark.parametrize("offset", [-(10**15), -7_000_000, 7_000_000, 10**12])

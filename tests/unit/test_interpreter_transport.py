@@ -185,7 +185,7 @@ def test_nccl_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         join(1, 0)
     monkeypatch.setattr("chimerac.interpreter.transport.nccl.dist.is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ChimeraError, match="E815: rank 2 of this machine needs a GPU of its own, found 2"):
+    with pytest.raises(ChimeraError, match="E815: rank 2 of this host needs a GPU of its own, found 2"):
         join(1, 2)
 
 

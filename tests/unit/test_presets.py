@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chimerac.chimera_ir.model import model_to_json
-from chimerac.chimera_ir.preset import Preset, preset_from_json, preset_to_json
+from chimerac.chimera_ir.preset import preset_from_json, preset_to_json
 from chimerac.compiler.command.main import main
 from chimerac.compiler.descriptions import find_model, preset, preset_names
 from chimerac.interpreter.runtime.describe import describe
@@ -51,17 +51,28 @@ def test_the_descriptions_have_the_parameters_of_the_presets() -> None:
         assert find_model(name, lambda b: b).parameters == sizes.parameters(128)
 
 
-def test_layers_without_numbers_cannot_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert isinstance(preset("gpt-nano"), Preset)
-    for name, fact in (
-        ("gpt-nano/2000", "1 to 1022 blocks"),
-        ("gpt-nono", "the presets are bert-base"),
-        ("gpt-nano/0", "E801"),
-        ("cnn-digits/9", "has no"),
-    ):
-        assert main(["chimera", "-p", "D=2", "--model", name, "--emit", "report"]) == 1
-        error = capsys.readouterr().err
-        assert fact in error and "E801" in error
+@pytest.mark.parametrize(
+    ("model", "status", "code", "fact"),
+    [
+        ("gpt-nono", 1, "E801", "did you mean 'gpt-nano'? the presets are bert-base"),
+        ("gpt-nono/8", 1, "E801", "did you mean 'gpt-nano'?"),
+        ("gpt-nano/2000", 1, "E801", "1 to 1022 blocks"),
+        ("gpt-nano/0", 1, "E801", "1 to 1022 blocks"),
+        ("gpt-nano/-1", 1, "E801", "1 to 1022 blocks"),
+        ("cnn-digits/9", 1, "E801", "has no blocks"),
+        ("", 1, "E801", "unknown model ''"),
+        ("gpt-nono.json", 2, "E001", "gpt-nono.json cannot be read: no such file"),
+        ("gpt-nono.txt", 2, "E001", "gpt-nono.txt cannot be read: no such file"),
+        ("models/gpt-nano", 2, "E001", "models/gpt-nano cannot be read: no such file"),
+        ("gpt-nano/two", 2, "E001", "gpt-nano/two cannot be read: no such file"),
+    ],
+)
+def test_a_model_that_is_not_there_is_an_unknown_name_or_a_missing_file(
+    model: str, status: int, code: str, fact: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chimera", "-p", "D=2", "--model", model, "--emit", "report"]) == status
+    error = capsys.readouterr().err
+    assert f"error[{code}]" in error and fact in error
 
 
 def test_a_description_file_has_the_sizes_with_which_it_was_measured(

@@ -101,7 +101,7 @@ class Message:
         self._transport, self._peer, self._slots, self._layout = transport, peer, tuple(slots), layout
         self._each = len(layout.types) // len(self._slots)
         self.is_owned = layout.single
-        self._single = (*layout.types[0], transport.device) if layout.single else None
+        self._single = (*layout.types[0], layout.device) if layout.single else None
         self._held = 0
         self.buffer: Tensor | None = None
         self.pending: Pending | None = None
@@ -111,7 +111,7 @@ class Message:
     def receive(self) -> None:
         """Post the receive into a new buffer."""
         if self._single is None:
-            self.buffer = buffer = self._layout.empty(self._transport.device)
+            self.buffer = buffer = self._layout.empty()
             self.pending = self._transport.recv(self._peer, buffer)
             tensors, each = self._layout.unpack(buffer), self._each
             for n, slot in enumerate(self._slots):

@@ -70,6 +70,7 @@ def training_settings(settings: RunSettings) -> Settings:
         accumulate=s.accumulate,
         dtype=s.dtype,
         skip_nonfinite=s.skip_nonfinite,
+        max_skipped=s.max_skipped,
         zero=s.zero,
         compile_stages=s.compile,
     )
@@ -121,7 +122,9 @@ class TrainingJob:
         self.oversubscribed = ranks_here > measure.processors()
         self.size = samples_per_micro_batch(plan.program, settings.micro_batch)
         model = replace(model, autocast=torch.bfloat16) if settings.dtype == "bf16" else model
-        description = describe(model, self.size)
+        # With autocast the dtypes of what is sent and kept depend on the device.
+        on_gpu = model.autocast is not None and settings.transport != "gloo"
+        description = describe(model, self.size, torch.device("cuda") if on_gpu else None)
         self.plan = plan = with_ties(plan, settings, description)
         self.model = partitioned(plan.program, model, description, ties_by_stage=is_own(settings.model))
         # In bfloat16 sums of gradients differ by their rounding, so a difference is no sign of an error.

@@ -41,6 +41,7 @@ from chimerac.interpreter.launch.plan import Plan
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.rendezvous_handler import NonBlockingHandler
 from chimerac.interpreter.launch.startup import INTERRUPTED
+from chimerac.interpreter.launch.stopping import STOPPED
 from chimerac.interpreter.transport.progress import Position, Progress, progress_file, read_position
 
 RUN = Path(__file__).parents[1] / "run.py"
@@ -48,7 +49,10 @@ _programs = Progress()  # those of run.py, for the texts of their instructions; 
 
 
 class Agent(LocalElasticAgent):
-    """torch's agent of one host. It reports a failure when it happens, also if the ranks are then restarted."""
+    """torch's agent of one host. It reports a failure when it happens, also if the ranks are then restarted.
+
+    Ranks that were stopped by SIGTERM are not restarted.
+    """
 
     has_reported = False  # whether ranks have failed; the message of the job has been printed then
 
@@ -62,6 +66,8 @@ class Agent(LocalElasticAgent):
             files = {} if self._pcontext is None else self._pcontext.error_files
             text, limit = message(result.failures, files), worker_group.spec.max_restarts
             Agent.has_reported = True
+            if first_failure(result.failures)[1].exitcode == STOPPED:
+                self._remaining_restarts = 0
             if self._remaining_restarts > 0:
                 text += f"restarting all ranks, restart {limit - self._remaining_restarts + 1} of at most {limit}\n"
             if text:

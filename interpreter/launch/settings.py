@@ -125,6 +125,7 @@ class RunSettings:
         1.0, TRAINING, "largest norm of the whole model's gradient: a longer one is scaled down", "NORM"
     )
     skip_nonfinite: bool = option(False, TRAINING, "skip an update if its loss or gradient is not finite, and go on")
+    max_skipped: Count = option(10, TRAINING, "with --skip-nonfinite: how many updates in a row may be skipped", "K")
     dropout: Share = option(0.0, TRAINING, "share of the activations that are set to zero", "SHARE")
     seed: NumberFromZero = option(0, TRAINING, "seed of the weights, the sample order and dropout", "SEED")
     compile: bool = option(False, TRAINING, "compile the stages with torch.compile")

@@ -1,6 +1,6 @@
 """What a process of a run does first: from then on it ends with the process that started it, and at once at Ctrl-C.
 
-Both must hold before torch is imported. So this module imports nothing that takes time.
+Both must hold before torch is imported. So this module imports nothing that takes time. The process may also open many files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # of prctl (Linux): the signal that this process gets when its parent ends
@@ -23,6 +24,7 @@ INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 def begin_process() -> None:
     """Set up this process: a rank if the environment has RANK, otherwise a process that a user has started."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings of torch about closed connections, with C++ stacks
+    allow_open_files()
     if "RANK" in os.environ:
         # Ctrl-C ends a rank at once and without a message, even while it waits inside gloo.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -31,6 +33,20 @@ def begin_process() -> None:
         signal.signal(signal.SIGINT, _end_interrupted)
         if ENDS_WITH_PARENT in os.environ:
             end_with_parent()
+
+
+def allow_open_files() -> None:
+    """Raise the limit of files that this process may have open at a time, as far as the system allows it.
+
+    The usual limit is 1024. Each file of data that is mapped into memory stays open, and so does each connection.
+    """
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS has a further limit, which getrlimit does not return
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def end_with_parent() -> None:

@@ -181,13 +181,13 @@ class Executor:
                 return self._for_each_micro_batch(i, Work.recompute)
             case Send():
                 slots, specs = self._message(i)
-                layout = Layout(specs * len(slots))
+                layout = Layout(specs * len(slots), self.transport.device)
                 if len(slots) == 1:
                     return partial(_send, self.transport.send, i.peer, slots[0].pop, layout.pack)
                 return partial(_send_group, self.transport.send, i.peer, slots, layout.pack)
             case Recv():
                 slots, specs = self._message(i)
-                return Message(self.transport, i.peer, slots, Layout(specs * len(slots))).receive
+                return Message(self.transport, i.peer, slots, Layout(specs * len(slots), self.transport.device)).receive
             case AllReduce():
                 return _sequence([partial(self._launch, i.ranks, tensor) for tensor in self.gradients[i.group].flat])
             case Free():

@@ -44,22 +44,23 @@ class Layout:
     A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
     memory. The receiver reads them from it without a copy.
 
-    starts: the first byte of each tensor in that block; bytes: of the block.
+    device: where messages are. An empty message is there too: NCCL refuses a tensor on the CPU. starts: the first byte of
+    each tensor in that block; bytes: of the block.
     """
 
-    def __init__(self, specs: Specs) -> None:
-        self.specs = specs
+    def __init__(self, specs: Specs, device: torch.device) -> None:
+        self.specs, self.device = specs, device
         self.shapes_and_dtypes = [(spec.shape, getattr(torch, spec.dtype)) for spec in specs]
         self.starts = [0, *accumulate(map(aligned_bytes, specs))][:-1]
         self.bytes = message_bytes(specs)
         self.is_single_tensor = len(specs) == 1
 
-    def empty(self, device: torch.device) -> Tensor:
+    def empty(self) -> Tensor:
         """Return memory for one message."""
         if self.is_single_tensor:
             shape, dtype = self.shapes_and_dtypes[0]
-            return torch.empty(shape, dtype=dtype, device=device)
-        return torch.empty(self.bytes, dtype=torch.uint8, device=device)
+            return torch.empty(shape, dtype=dtype, device=self.device)
+        return torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
 
     def pack(self, values: Values) -> Tensor:
         """Return the message of these tensors. Raises ValueError if one differs from its description."""
@@ -68,7 +69,7 @@ class Layout:
             if tensor.shape == shape and tensor.dtype is dtype:
                 return tensor if tensor.is_contiguous() else tensor.contiguous()
         self._check(values)
-        message = torch.empty(self.bytes, dtype=torch.uint8, device=values[0].device if values else None)
+        message = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
         for tensor, start, spec in zip(values, self.starts, self.specs, strict=True):
             message[start : start + spec.bytes] = tensor.contiguous().view(-1).view(torch.uint8)
         return message

@@ -112,7 +112,7 @@ class Message:
         self._transport, self._peer, self._slots, self._layout = transport, peer, tuple(slots), layout
         self._tensors_per_value = len(layout.shapes_and_dtypes) // len(self._slots)
         self.is_single_tensor = layout.is_single_tensor
-        self._form_of_single = (*layout.shapes_and_dtypes[0], transport.device) if layout.is_single_tensor else None
+        self._form_of_single = (*layout.shapes_and_dtypes[0], layout.device) if layout.is_single_tensor else None
         self._unreleased = 0  # how many of its values have not been released
         self.buffer: Tensor | None = None
         self.pending: Pending | None = None
@@ -122,7 +122,7 @@ class Message:
     def receive(self) -> None:
         """Post the receive into a new buffer."""
         if self._form_of_single is None:
-            self.buffer = buffer = self._layout.empty(self._transport.device)
+            self.buffer = buffer = self._layout.empty()
             self.pending = self._transport.recv(self._peer, buffer)
             tensors, count = self._layout.unpack(buffer), self._tensors_per_value
             for n, slot in enumerate(self._slots):

@@ -20,8 +20,8 @@ class Settings:
     rate. clip: the largest norm of the gradient. warm_up: iterations in which the rate rises; None: a tenth of all.
     rate_schedule, rate_floor: how the rate falls, and to which share of `rate`. betas, weight_decay: of AdamW. accumulate:
     batches whose gradients are summed before each weight update. dtype: in which layers compute. skip_nonfinite: leave out an
-    update whose loss or gradient is not finite. zero: shard the optimizer's state over the copies of a stage.
-    compile_stages: compile the stages with torch.compile.
+    update whose loss or gradient is not finite; max_skipped: how many in a row. zero: shard the optimizer's state over the
+    copies of a stage. compile_stages: compile the stages with torch.compile.
     """
 
     iterations: int
@@ -37,6 +37,7 @@ class Settings:
     accumulate: int = 1
     dtype: Dtype = "fp32"
     skip_nonfinite: bool = False
+    max_skipped: int = 10
     zero: bool = False
     compile_stages: bool = False
 

@@ -77,6 +77,15 @@ def test_sigterm_stops_all_ranks_after_the_same_iteration() -> None:
     assert re.search(r"^stopped by SIGTERM after iteration \d+ of 1000000$", out, re.MULTILINE)
 
 
+def test_sigterm_to_one_rank_stops_all_of_them_and_none_is_restarted() -> None:
+    with start_process(*LAUNCHER, "--max-restarts", "2", *LONG) as launcher:
+        ranks = wait_for_iteration(launcher)
+        os.kill(ranks[1], signal.SIGTERM)
+        out, message = launcher.communicate(timeout=60)
+        assert (launcher.returncode, message) == (143, "") and have_ended(ranks, within_s=10)
+    assert len(re.findall(r"^stopped by SIGTERM after iteration \d+ of 1000000$", out, re.MULTILINE)) == 1
+
+
 @pytest.mark.parametrize("command", [[sys.executable], TORCHRUN], ids=["launcher", "torchrun"])
 def test_no_rank_outlives_the_process_that_started_it_a_moment_ago(command: list[str]) -> None:
     with start_process(*command, *LONG) as parent:

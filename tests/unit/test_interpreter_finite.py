@@ -217,3 +217,27 @@ def test_the_trainer_stops_or_leaves_the_update_out() -> None:
     for results, skipped, iteration in trained(skip=True):
         assert [is_skipped for is_skipped, _ in results] == [t == iteration for t in range(iteration + 2)] and skipped == 1
         assert len({rate for _, rate in results}) > 1
+
+
+def test_the_trainer_leaves_out_a_limited_number_of_updates_in_a_row() -> None:
+    program = compile_schedule("chimera", {"D": 2, "N": 2}).program
+    model = integer_model(middle=2)
+
+    def rank(transport: Transport) -> Any:
+        given = Settings(iterations=8, seed=3, micro_batch=2, rate=1e-3, skip_nonfinite=True, max_skipped=2)
+        trainer = Trainer(program, partitioned(program, model, describe(model, 2)), IntegerSamples(), transport, given)
+
+        def is_skipped(iteration: int, finite: bool) -> bool:
+            loss = trainer.gradients(iteration)
+            return trainer.update(iteration, loss if finite else float("inf")).is_skipped
+
+        assert [is_skipped(t, finite=t == 2) for t in range(5)] == [True, True, False, True, True]
+        with pytest.raises(ChimeraError) as error:
+            is_skipped(5, finite=False)
+        return error.value.diagnostics[0]
+
+    first, second = run_in_loopback(program, rank, seed=4)
+    assert first == second and first.code == "E812"
+    assert first.message.startswith("iteration 6 has the loss inf ")
+    assert first.message.endswith(", and the 2 updates before it were skipped")
+    assert first.help.endswith("or a larger --max-skipped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import torch
 from chimerac.chimera_ir.diagnostics import ChimeraError
 from chimerac.compiler import compile_schedule
 from chimerac.compiler.analyze.memory import memory
-from chimerac.interpreter.launch import measure
+from chimerac.interpreter.launch import job, measure
 from chimerac.interpreter.launch.job import TrainingJob
 from chimerac.interpreter.launch.memory_check import check_memory
 from chimerac.interpreter.launch.options import parse_options
@@ -93,6 +94,24 @@ def test_a_job_is_refused_before_any_weight_is_built(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(measure, "available_memory_bytes", lambda _: 1000)
     with pytest.raises(ChimeraError, match="E818"):
         make_job(plan, settings, ranks_here=4)
+
+
+def test_activations_are_counted_in_the_type_in_which_the_device_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needed(*words: str) -> int:
+        settings = parse_options([*WORDS, "--loopback", "--no-check-gradients", *words])
+        with pytest.raises(ChimeraError, match="E818") as error:
+            make_job(make_plan(settings), settings, ranks_here=4)
+        (text,) = re.findall(r"activations and messages ([\d,]+)", error.value.diagnostics[0].notes[0])
+        return int(text.replace(",", ""))
+
+    monkeypatch.setattr(measure, "available_memory_bytes", lambda _: 1000)
+    assert needed("--dtype", "bf16") < 0.8 * needed()
+    devices = []
+    monkeypatch.setattr(job, "describe", lambda model, size, device: devices.append(device) or describe(model, size))
+    for words in (["--dtype", "bf16", "--transport", "nccl"], ["--dtype", "bf16"], ["--transport", "nccl"]):
+        settings = parse_options([*WORDS, "--no-memory-check", *words])
+        make_job(make_plan(settings), settings, ranks_here=4)
+    assert devices == [torch.device("cuda"), None, None]
 
 
 def test_what_is_available_is_limited_by_the_machine_and_by_each_cgroup(

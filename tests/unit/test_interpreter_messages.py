@@ -18,8 +18,8 @@ SQUARE = (Spec((4, 4), "float32", True),)
 
 
 def test_a_message_preserves_every_tensor() -> None:
-    layout = Layout(SPECS)
-    message, arrived = layout.pack(VALUES), layout.empty(CPU)
+    layout = Layout(SPECS, CPU)
+    message, arrived = layout.pack(VALUES), layout.empty()
     assert message.shape == arrived.shape and message.numel() == layout.bytes == 32 + 16 + 16 + 32
     found = layout.unpack(arrived)  # before it arrives: the tensors lie in the buffer
     arrived.copy_(message)
@@ -28,17 +28,19 @@ def test_a_message_preserves_every_tensor() -> None:
 
 
 def test_a_single_tensor_is_sent_and_read_without_a_copy() -> None:
-    layout, x = Layout(SQUARE), torch.arange(16.0).view(4, 4)
+    layout, x = Layout(SQUARE, CPU), torch.arange(16.0).view(4, 4)
     assert layout.pack((x,)) is x
-    arrived = layout.empty(CPU)
+    arrived = layout.empty()
     assert layout.unpack(arrived)[0] is arrived and arrived.shape == x.shape and arrived.dtype == x.dtype
     # A transposed tensor is copied, and arrives too.
     assert layout.pack((x.T,)).is_contiguous() and layout.pack((x.T,)).equal(x.T)
 
 
 def test_a_value_without_a_gradient_is_an_empty_message() -> None:
-    layout = Layout(())
-    assert layout.pack(()).numel() == layout.empty(CPU).numel() == 0 and layout.unpack(layout.empty(CPU)) == ()
+    for device in (CPU, torch.device("meta")):  # NCCL needs the message on its GPU
+        layout = Layout((), device)
+        assert layout.pack(()).numel() == layout.empty().numel() == 0 and layout.unpack(layout.empty()) == ()
+        assert layout.pack(()).device == layout.empty().device == device
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_a_value_without_a_gradient_is_an_empty_message() -> None:
 )
 def test_a_value_that_differs_from_its_description_is_not_sent(value: torch.Tensor, words: str) -> None:
     with pytest.raises(ValueError, match=rf"the stage made {words}, its description says float32\[4, 4\]"):
-        Layout(SQUARE).pack((value,))
+        Layout(SQUARE, CPU).pack((value,))
 
 
 def test_only_tensors_with_a_gradient_are_sent_back() -> None:

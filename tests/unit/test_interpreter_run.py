@@ -28,6 +28,7 @@ from chimerac.compiler.command.main import main as chimerac
 from chimerac.compiler.explain.entries import entries
 from chimerac.compiler.library import find
 from chimerac.interpreter import run
+from chimerac.interpreter.data.text import CHECKED_BYTES, MAPPED_BYTES
 from chimerac.interpreter.launch.options import parse_options
 from chimerac.interpreter.launch.planning import make_plan
 from chimerac.interpreter.launch.record import Record, check_folder, check_output
@@ -409,6 +410,18 @@ def test_d_follows_from_the_number_of_processes(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ChimeraError, match="E210") as error:
         plan(world=5, monkeypatch=monkeypatch)
     assert error.value.diagnostics[0].notes == ("D = 5 follows from the 5 processes that were started",)
+
+
+def test_a_folder_of_more_files_than_the_limit_of_open_files_is_read(tmp_path: Path) -> None:
+    """Each mapped file stays open, and the process raises its limit."""
+    for k in range(70):
+        with (tmp_path / f"{k}.txt").open("wb") as file:
+            file.write(b"x" * CHECKED_BYTES)
+            file.truncate(MAPPED_BYTES)  # sparse
+    options = ["--loopback", "--model", "gpt-nano", "--iterations", "1", "--eval-samples", "1", "--data", str(tmp_path)]
+    command = ["bash", "-c", 'ulimit -Sn 64 && exec "$@"', "-", sys.executable, "interpreter/run.py", "-p", "D=2", *options]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "") and "70 files read" in run.stdout
 
 
 def test_a_schedule_without_d_keeps_its_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

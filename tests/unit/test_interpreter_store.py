@@ -43,7 +43,7 @@ def receive(keys: list[Key], specs: tuple[Spec, ...] = SPECS) -> tuple[list[Slot
     """Post a receive of these values, as the executor does."""
     transport, store = Noting(), Store()
     slots = [store.slot(key) for key in keys]
-    message = Message(transport, 1, slots, Layout(specs * len(keys)))
+    message = Message(transport, 1, slots, Layout(specs * len(keys), torch.device("cpu")))
     message.receive()
     return slots, message, transport
 

@@ -1,0 +1,160 @@
+"""Kills ranks of a job again and again, lets the launcher restart them, and compares the losses bit by bit.
+
+    python -m tests.distributed.killed_ranks [--kills 50] [--seed 1] [--folder PATH]
+
+The job is `run.py` on two ranks, started by the launcher with --max-restarts. A drawn rank is killed with SIGKILL: at a random
+moment of the start-up, at a random moment of the training, or while a checkpoint is written. It checks that every attempt goes
+on from the last checkpoint, that every loss and the weights at the end are those of a job that is never killed, that each kill
+has one message, and that no process is left. tests/distributed/killed.py kills one process that runs all ranks, in less time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from safetensors.torch import load_file
+
+from tests.distributed.test_first_run import CHIMERA, RUN, TINY, children, have_ended, start_process
+
+EVERY = 2  # iterations from one checkpoint to the next
+PER_KILL = 12  # iterations of the run for each kill: more than an attempt makes before it is killed
+LAUNCHER = [sys.executable, "-m", "chimerac.interpreter.launch.launcher"]
+LIMIT_S = 120.0  # longer than the start of a job, and than a save
+MESSAGE = re.compile(r"error: rank \d(, .*)?: killed by SIGKILL, as the system does when memory runs out")
+
+
+class WrongError(Exception):
+    """The job did not go on as it should."""
+
+
+def job(folder: Path, kills: int, iterations: int) -> list[str]:
+    """Return the command of a job that may be restarted this often. folder: for its checkpoints, its log and its weights."""
+    save = ["--save-dir", str(folder / "saved"), "--save-every", str(EVERY), "--keep", "2", "--async-save"]
+    files = ["--log-file", str(folder / "log"), "--export", str(folder / "weights.safetensors"), "--work-dir", str(folder)]
+    checks = ["--no-check-gradients", "--eval-samples", "1", "--iterations", str(iterations)]
+    return [*LAUNCHER, "--max-restarts", str(kills), RUN, *CHIMERA, *TINY, "--dropout", "0.1", *save, *files, *checks]
+
+
+def attempts_of(log: Path) -> list[list[dict[str, Any]]]:
+    """Return the iterations of each attempt in a log. The last line may be incomplete."""
+    found: list[list[dict[str, Any]]] = []
+    for line in log.read_text().split("\n")[:-1] if log.exists() else []:
+        if line:
+            try:
+                fields = json.loads(line)
+            except ValueError:  # an attempt was killed while it wrote this line
+                continue
+            if "format" in fields:
+                found.append([])
+            else:
+                found[-1].append(fields)
+    return found
+
+
+def wait_for(happens: Callable[[], object], launcher: Popen[str]) -> None:
+    """Return when something has happened. Raises WrongError if the job ends before, or if it takes too long."""
+    limit = time.monotonic() + LIMIT_S
+    while not happens():
+        if launcher.poll() is not None or time.monotonic() > limit:
+            raise WrongError(f"the job has ended with {launcher.poll()}, or does not go on")
+        time.sleep(0.005)
+
+
+def kill_one(launcher: Popen[str], folder: Path, known: set[int], drawn: random.Random) -> str:
+    """Kill a rank of the current attempt, and return when. known: the ranks of earlier attempts; these are added."""
+    ranks: list[int] = []
+
+    def are_there() -> bool:
+        ranks[:] = sorted(set(children(launcher.pid)) - known)
+        return len(ranks) == 2
+
+    wait_for(are_there, launcher)
+    known.update(ranks)
+    attempts = len(attempts_of(folder / "log"))
+    moment = drawn.choice(["start-up", "training", "training", "save"])
+    if moment == "start-up":
+        time.sleep(drawn.uniform(0.0, 4.0))
+    else:
+        least = drawn.randint(1, PER_KILL // 2)
+        wait_for(lambda: len(found := attempts_of(folder / "log")) > attempts and len(found[-1]) >= least, launcher)
+        time.sleep(drawn.uniform(0.0, 0.1))
+    if moment == "save":
+        wait_for(lambda: list((folder / "saved").glob(".*.partial")), launcher)
+        time.sleep(drawn.uniform(0.0, 0.02))
+    os.kill(drawn.choice(ranks), signal.SIGKILL)
+    return moment
+
+
+def check(attempts: list[list[dict[str, Any]]], expected: list[float]) -> None:
+    """Raise WrongError unless each attempt goes on from a checkpoint that is recent enough, with the right losses."""
+    done = 0
+    for lines in attempts:
+        for line in lines:
+            if line["loss"] != expected[line["iteration"] - 1]:
+                raise WrongError(f"iteration {line['iteration']}: {line['loss']} instead of {expected[line['iteration'] - 1]}")
+        if lines:
+            first, saved = lines[0]["iteration"] - 1, max(0, (done - 1) // EVERY * EVERY - EVERY)
+            if not saved <= first <= done:
+                raise WrongError(f"an attempt went on from iteration {first}; the one before it had done {done}")
+            done = lines[-1]["iteration"]
+
+
+def run(folder: Path, kills: int, iterations: int, drawn: random.Random) -> tuple[list[list[dict[str, Any]]], dict[str, int]]:
+    """Run a job and kill this many of its ranks. Return the iterations of each attempt, and how many ranks died when."""
+    folder.mkdir(parents=True)
+    moments: dict[str, int] = {}
+    known: set[int] = set()
+    with start_process(*job(folder, kills, iterations)) as launcher:
+        for _ in range(kills):
+            moment = kill_one(launcher, folder, known, drawn)
+            moments[moment] = moments.get(moment, 0) + 1
+        message = launcher.communicate(timeout=60 + iterations)[1]
+    if launcher.returncode:
+        raise WrongError(f"the job ended with {launcher.returncode}: {message}")
+    lines = message.splitlines()
+    numbers = [f"restarting all ranks, restart {k} of at most {kills}" for k in range(1, kills + 1)]
+    if lines[1::2] != numbers or not all(map(MESSAGE.fullmatch, lines[::2])):
+        raise WrongError(f"not one message for each kill: {message}")
+    if known and not have_ended(sorted(known), within_s=5):
+        raise WrongError("a rank is left")
+    return attempts_of(folder / "log"), moments
+
+
+def main(kills: int, seed: int, folder: Path) -> int:
+    """Return the exit code."""
+    drawn, iterations = random.Random(seed), 20 + PER_KILL * kills
+    never_killed, _ = run(folder / "whole", 0, iterations, drawn)
+    expected = [line["loss"] for line in never_killed[0]]
+    attempts, moments = run(folder / "killed", kills, iterations, drawn)
+    check(attempts, expected)
+    if [line["iteration"] for line in attempts[-1]][-1] != iterations:
+        raise WrongError("the last attempt has not trained to the end")
+    whole, killed = (load_file(folder / name / "weights.safetensors") for name in ("whole", "killed"))
+    if whole.keys() != killed.keys() or not all(t.equal(killed[name]) for name, t in whole.items()):
+        raise WrongError("the weights differ from those of the job that is never killed")
+    again = sum(map(len, attempts)) - iterations
+    print(f"{kills} ranks killed ({', '.join(f'{n} in {moment}' for moment, n in sorted(moments.items()))}) in a job of")
+    print(f"{iterations} iterations, of which {again} ran more than once: every loss and the weights at the end are equal")
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="an empty folder for the jobs, kept afterwards (default: a temporary one)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        sys.exit(main(given.kills, given.seed, given.folder or Path(temporary)))

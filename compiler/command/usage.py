@@ -32,6 +32,7 @@ examples:
   chimerac chimera --emit timeline                    a drawing in the terminal
   chimerac dapple -p policy=2 --emit report --cost hop=0.5
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
+  chimerac gpipe --recompute all --emit report        every stage recomputes; 0,2..3 are some stages, none is no stage
   chimerac p.json --emit report                       read a program, verify it again, report on it
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
@@ -104,6 +105,9 @@ def _add_schedule(p: argparse.ArgumentParser) -> None:
         "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
     )
     p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+    p.add_argument("--recompute", metavar="STAGES",
+                   help="the stages that keep only their inputs and run their forwards again before their backwards: all, "
+                   "none, or a list such as 0,2..5; default: as the schedule says")  # fmt: skip
 
 
 def _add_model(p: argparse.ArgumentParser) -> None:

@@ -29,8 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _compare(argv: Sequence[str]) -> int:
+    from chimerac.compiler.command.compare import run  # start-up: 4 ms, for this verb only
+
+    return run(argv)
+
+
 VERBS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "partition": partition.run,
+    "compare": _compare,
     "fmt": fmt.run,
     "explain": lambda argv: explain.run(argv, main),
 }

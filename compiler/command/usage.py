@@ -23,6 +23,11 @@ PARTITION = """\
 Find the partition of a model into the stages of a schedule whose slowest stage is fastest, with --memory among those in
 which every rank has enough. Print a table of the stages and of the ranks; with --split print it for that partition."""
 
+COMPARE = """\
+Put schedules side by side, for one setting: makespan, bubble, memory and communication of each, with the same costs for all.
+Without names, all schedules of the library are compared, the fastest first. A schedule that cannot run at this size has the
+reason in its row. Runs that train are compared by another command: python -m chimerac.interpreter.experiments baseline"""
+
 _EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
 
 EXAMPLES = f"""\
@@ -38,11 +43,13 @@ examples:
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
+  chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
 
 other commands (each has --help):
   partition SCHEDULE --model NAME   the best partition of a model into stages, as a table
+  compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
 
@@ -69,6 +76,20 @@ def partition_parser() -> argparse.ArgumentParser:
     return p
 
 
+def compare_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac compare", description=COMPARE, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("schedules", nargs="*", metavar="SCHEDULE", help="a .sched file, or the name of a schedule of the library")
+    _add_sizes(p)
+    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
+                   help="the cost of F, B, I, W or R of the share of one rank, or of a hop; default F=1, I=1, W=1, B=I+W, R=F, "
+                   "hop=0; repeatable")  # fmt: skip
+    _add_model(p)
+    p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.add_argument("--emit", choices=("table", "json", "markdown"), default="table", help="what to print, default table")
+    p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
+    return p
+
+
 def explain_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac explain", description="Explain error codes, each with an example and its correction.")
     p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; without a code, all are listed")
@@ -77,7 +98,7 @@ def explain_parser() -> argparse.ArgumentParser:
 
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.verbs = (partition_parser(), format_parser(), explain_parser())
+    p.verbs = (partition_parser(), compare_parser(), format_parser(), explain_parser())
     _add_schedule(p)
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
@@ -101,6 +122,10 @@ def _add_schedule(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
     )
+    _add_sizes(p)
+
+
+def _add_sizes(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
     )

@@ -157,8 +157,7 @@ def _compared(name: str, source: Source, tree: n.Schedule, setting: Setting, mod
     except ChimeraError as error:
         if any(d.code.startswith(ABOUT_THE_TEXT) for d in error.diagnostics):
             raise
-        # In a schedule that cuts micro-batches, help about N would be about another N than that of the setting.
-        return Compared(name, None, _reason(error.diagnostics[0], with_help=(part, whole) == (1, 1)))
+        return Compared(name, None, _reason(error.diagnostics[0], part == whole))
 
 
 def _other_work(program: Program, setting: Setting) -> str:
@@ -171,8 +170,10 @@ def _other_work(program: Program, setting: Setting) -> str:
     return ""
 
 
-def _reason(d: Diagnostic, with_help: bool) -> str:
-    return f"{d.code}: {d.message}" + (f"; {d.help.splitlines()[0]}" if d.help and with_help else "")
+def _reason(d: Diagnostic, is_n_of_setting: bool) -> str:
+    """Return a finding in one line, with help about sizes unless the schedule's N is another one than that of the setting."""
+    has_help = d.code == "E210" and d.help and is_n_of_setting
+    return f"{d.code}: {d.message}" + (f"; {d.help}" if has_help else "")
 
 
 def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figures:

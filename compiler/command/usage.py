@@ -28,10 +28,23 @@ Put schedules side by side, for one setting: makespan, bubble, memory and commun
 Without names, all schedules of the library are compared, the fastest first. A schedule that cannot run at this size has the
 reason in its row. Runs that train are compared by another command: python -m chimerac.interpreter.experiments baseline"""
 
+TOUR = """\
+A guided tour in five parts, with explanations and choices. It begins with what a pipeline is and what a bubble is.
+Without a terminal, and with --yes, it asks nothing."""
+
+TOUR_PARTS = {
+    "schedule": "what a pipeline is, what a bubble is, drawn so that it can be counted, and what two directions change",
+    "partition": "which layers form which stage, what a rank needs, recomputation",
+    "performance": "schedules compared: more micro-batches, slower messages",
+    "autotune": "the fastest schedule of the library that fits into memory",
+    "train": "a short training on two ranks; needs torch",
+}
+
 _EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
 
 EXAMPLES = f"""\
 examples:
+  chimerac tour                                       a guided tour: what a pipeline is, and what this command does
   chimerac chimera                                    the streams, for the schedule's own parameters
   chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
   chimerac chimera --emit timeline                    a drawing in the terminal
@@ -48,6 +61,7 @@ examples:
   chimerac explain E303                               what an error code means, a wrong example and its correction
 
 other commands (each has --help):
+  tour [PART]        a guided tour, or one of its parts: schedule, partition, performance, autotune, train
   partition SCHEDULE --model NAME   the best partition of a model into stages, as a table
   compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
@@ -90,6 +104,15 @@ def compare_parser() -> argparse.ArgumentParser:
     return p
 
 
+def tour_parser() -> argparse.ArgumentParser:
+    parts = "\n".join(f"  {name:<12} {what}" for name, what in TOUR_PARTS.items())
+    p = Parser("chimerac tour", description=TOUR, epilog=f"parts:\n{parts}",
+               formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    p.add_argument("part", nargs="?", metavar="PART", choices=tuple(TOUR_PARTS), help="one part; without it, all of them")
+    p.add_argument("--yes", action="store_true", help="ask nothing: take the first of all choices")
+    return p
+
+
 def explain_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac explain", description="Explain error codes, each with an example and its correction.")
     p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; without a code, all are listed")
@@ -98,7 +121,7 @@ def explain_parser() -> argparse.ArgumentParser:
 
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.verbs = (partition_parser(), compare_parser(), format_parser(), explain_parser())
+    p.verbs = (tour_parser(), partition_parser(), compare_parser(), format_parser(), explain_parser())
     _add_schedule(p)
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,

@@ -114,3 +114,14 @@ class Header:
         members = tuple(stages)
         local = {pipe.placement[s] for pipe in self.pipes for s in members}
         return tuple(w * self.ranks + r for w in range(self.width) for r in sorted(local))
+
+
+def stages_text(stages: Iterable[int]) -> str:
+    """Return numbers of stages, ascending, as options and schedules write them: '0,2..5'; 'none' if there is none."""
+    runs: list[list[int]] = []
+    for s in stages:
+        if runs and s == runs[-1][-1] + 1:
+            runs[-1].append(s)
+        else:
+            runs.append([s])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs) or "none"

@@ -19,7 +19,7 @@ import numpy as np
 from chimerac.chimera_ir.canonical import json_lines
 from chimerac.chimera_ir.costs import Costs
 from chimerac.chimera_ir.header import FORMAT, LIMITS, VERSION, Header, Pipe, Tied
-from chimerac.chimera_ir.instructions import FORMS, Collective, Instruction, Value
+from chimerac.chimera_ir.instructions import FORMS, Collective, Instruction, Op, Value
 from chimerac.chimera_ir.machines import Machine
 from chimerac.chimera_ir.partition import Partition
 from chimerac.chimera_ir.table import FLAGS, OVERLAP, RECOMPUTE, Ints, Mask, Table
@@ -75,6 +75,12 @@ class Program:
     def rank_of(self) -> Ints:
         """Return the global rank of every row."""
         return np.repeat(np.arange(self.world), np.diff(self.offsets))
+
+    @cached_property
+    def recomputed_stages(self) -> tuple[int, ...]:
+        """Return the stages some of whose forwards keep only their inputs and are run again, ascending."""
+        t = self.table
+        return tuple(np.unique(t.stage[(t.op == Op.FWD) & (t.flags & RECOMPUTE > 0)]).tolist())
 
     @cached_property
     def pipe_names(self) -> tuple[str, ...]:

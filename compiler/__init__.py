@@ -10,14 +10,14 @@ Every function raises chimera_ir.diagnostics.ChimeraError with all findings of a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.forms import is_program, read_program
 from chimerac.chimera_ir.machines import MACHINES, Machine
 from chimerac.chimera_ir.program import Program, Tied
 from chimerac.compiler.analyze.simulate import Simulation, simulate
-from chimerac.compiler.given import one_of, whole_number, whole_numbers
+from chimerac.compiler.given import StageChoice, one_of, stage_choice, whole_number, whole_numbers
 from chimerac.compiler.library import find
 from chimerac.compiler.lower.relower import evaluation
 from chimerac.compiler.pipeline import Compiled, compile_source
@@ -43,14 +43,17 @@ def compile_schedule(
     width: int = 1,
     machine: Machine = "window",
     arrange: bool = False,
+    recompute: str | Iterable[int] | None = None,
 ) -> Compiled:
     """Return the verified program of a schedule file, or of a schedule of the library by name.
 
     parameters: values by name, the others take their defaults; width: data-parallel replicas; machine: on which the
-    program is proved to terminate; arrange: order its transfers and collectives for that machine.
+    program is proved to terminate; arrange: order its transfers and collectives for that machine; recompute: the stages that
+    keep only their inputs and run their forwards again, in the place of those of the text: 'all', 'none', a list such as
+    '0,2..5', or numbers.
     """
     one_of("machine", machine, MACHINES)
-    return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange)
+    return compile_source(find(schedule), *_sizes(parameters, width), machine, arrange, _chosen(recompute))
 
 
 def compile_text(
@@ -59,12 +62,18 @@ def compile_text(
     width: int = 1,
     name: str = "<text>",
     tied: Sequence[Tied] = (),
+    recompute: str | Iterable[int] | None = None,
 ) -> Compiled:
     """Return the verified program of a schedule's text.
 
     name: its name in messages; tied: sets of parameters that a model ties besides those of the text; their names are others.
+    recompute: as in `compile_schedule`.
     """
-    return compile_source(Source(name, text), *_sizes(parameters, width), tied=tied)
+    return compile_source(Source(name, text), *_sizes(parameters, width), recompute=_chosen(recompute), tied=tied)
+
+
+def _chosen(recompute: str | Iterable[int] | None) -> StageChoice | None:
+    return None if recompute is None else stage_choice(recompute)
 
 
 def _sizes(parameters: Mapping[str, int] | None, width: int) -> tuple[dict[str, int], int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Integral, Rational, Real
@@ -16,7 +17,47 @@ COSTS = ("F", "B", "I", "W", "R", "hop")
 SHOWN = 40  # characters of a value in a message
 DIGITS = 40  # digits before or after the point that a cost may have: with more, times could not be added exactly
 _DIGITS = rf"[0-9]{{1,{DIGITS}}}"
+_STAGES = re.compile(r"([0-9]{1,9})(?: *\.\. *([0-9]{1,9}))?")
 _NUMBER = re.compile(rf"({_DIGITS}(\.{_DIGITS})?|\.{_DIGITS})([eE][+-]?[0-9]{{1,2}})?|{_DIGITS}/{_DIGITS}")
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """Some stages of a schedule, chosen by a caller. text: as it was given; ranges: of their numbers; None for all stages."""
+
+    text: str
+    ranges: tuple[range, ...] | None
+
+    def mask(self, stages: int) -> tuple[bool, ...]:
+        """Return for each stage whether it is chosen. Raises ChimeraError E002 for a stage that does not exist."""
+        if self.ranges is None:
+            return (True,) * stages
+        if outside := [r[-1] for r in self.ranges if r[-1] >= stages]:
+            last = f"stages are 0 .. {stages - 1}" if stages > 1 else "stage 0 is the only one"
+            raise refuse("E002", f"recompute {self.text}: there is no stage {outside[0]}", help=last)
+        chosen = {s for r in self.ranges for s in r}
+        return tuple(s in chosen for s in range(stages))
+
+
+def stage_choice(given: str | Iterable[int]) -> StageChoice:
+    """Return the stages that are to recompute: 'all', 'none', a list such as '0,2..5', or numbers. Raises ChimeraError E002."""
+    expected = "give all, none, or a list of stages such as 0,2..5, where 2..5 includes 5"
+    if not isinstance(given, str):
+        if not isinstance(given, Iterable):
+            raise refuse("E002", f"recompute is {shown(given)}: that is no list of stages", help=expected)
+        given = ",".join(str(whole_number("a stage to recompute", s)) for s in given) or "none"
+    if given.strip() in ("all", "none"):
+        return StageChoice(given.strip(), None if given.strip() == "all" else ())
+    ranges = []
+    for part in given.split(","):
+        found = _STAGES.fullmatch(part.strip())
+        if found is None:
+            raise refuse("E002", f"recompute {shown_text(given)}: {shown(part.strip())} is no stage", help=expected)
+        low, high = int(found[1]), int(found[2] or found[1])
+        if low > high:
+            raise refuse("E002", f"recompute {shown_text(given)}: {low}..{high} is empty", help=f"write {high}..{low}")
+        ranges.append(range(low, high + 1))
+    return StageChoice(shown_text(given), tuple(ranges))
 
 
 def whole_numbers(what: str, given: object) -> dict[str, int]:
@@ -90,9 +131,13 @@ def _by_name(what: str, given: object) -> Mapping[str, object]:
     return given
 
 
+def shown_text(text: str) -> str:
+    """Return a text that an option gives for a message, however long it is."""
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
 def shown(value: object) -> str:
     """Return a value for a message, however large it is."""
     if isinstance(value, Integral) and abs(value) >= 10**SHOWN:
         return f"a number of {int(math.log10(abs(value))) + 1} digits"
-    text = str(value) if isinstance(value, int | float) else repr(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    return shown_text(str(value) if isinstance(value, int | float) else repr(value))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.program import Machine, Program, Tied
 from chimerac.compiler.diagnose.pass_results import PassResults
+from chimerac.compiler.given import StageChoice
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.order.ordered import Ordered
@@ -53,24 +54,23 @@ def compile_source(
     width: int = 1,
     machine: Machine = "window",
     arrange: bool = False,
-    recompute: bool = False,
+    recompute: StageChoice | None = None,
     budget: Budget | None = None,
     tied: Sequence[Tied] = (),
 ) -> Compiled:
     """Return the verified program of a schedule's text, with the results of all passes.
 
     machine: the one on which the program is proved to terminate; arrange: order its transfers and collectives for that machine;
-    recompute: run the forwards of every stage again, even where the text does not; budget: the operations that the
-    compilation may take, by default limits.WORK. Trials of changed texts have separate budgets. tied: sets of parameters that
-    a model ties besides those of the text; their names are others.
+    recompute: the stages whose forwards are run again, in the place of those of the text; None: as the text says. budget: the
+    operations that the compilation may take, by default limits.WORK. Trials of changed texts have separate budgets. tied: sets
+    of parameters that a model ties besides those of the text; their names are others.
 
     Raises ChimeraError with the findings of the first pass that has any.
     """
-    results = PassResults(source, width, machine, arrange, budget or Budget())
+    results = PassResults(source, width, machine, arrange, budget or Budget(), recompute)
     try:
         schedule = results.schedule = parse(source)
-        resolved = resolve(schedule, parameters, results.budget)
-        spec = results.spec = (resolved.recomputing() if recompute else resolved).tying(tied)
+        spec = results.spec = resolve(schedule, parameters, results.budget, recompute).tying(tied)
         check_sizes(source.name, spec.header, spec.costs, width)
         ordered = results.ordered = order_tasks(spec, results.budget)
         check_tasks(source.name, ordered.program, width)

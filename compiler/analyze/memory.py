@@ -149,7 +149,7 @@ def check_memory(
     help = f"take smaller micro-batches or more ranks; this program needs {worst.peak:,} bytes"
     recomputed_bytes = None if recomputing is None else _worst_rank_bytes(recomputing, model, state)
     if recomputed_bytes is not None and recomputed_bytes <= limit_bytes:
-        help = f"write 'recompute' after every 'stage ... on rank ...'; tried: it then needs {recomputed_bytes:,} bytes"
+        help = f"let every stage recompute: --recompute all; tried: it then needs {recomputed_bytes:,} bytes"
     raise refuse(
         "E461",
         f"rank {rank} needs {worst.peak:,} bytes of {model.name} at its peak, and has {limit_bytes:,}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+from chimerac.chimera_ir.header import stages_text
 from chimerac.chimera_ir.instructions import FORMS
 from chimerac.chimera_ir.machines import machine_name
 from chimerac.chimera_ir.model import ModelDescription
@@ -45,6 +46,8 @@ def _lines(program: Program, s: Simulation, model: ModelDescription | None, stat
     more = ", ..." if len(s.synced) > 16 else ""
     if h.kind == "training":
         yield f"gradients done  stage {ends}{more}"
+    if program.recomputed_stages:
+        yield f"recomputed      stages {stages_text(program.recomputed_stages)}   (their forwards run again)"
     ends_on = machines(ProgramIndex(program))
     ending, hanging = (", ".join(machine_name(m, h.window) for m, x in ends_on.items() if x == ends) for ends in (True, False))
     yield f"ends on         {ending}"

@@ -15,6 +15,7 @@ from chimerac.compiler.command.emit import EMITTERS, EmitOptions, check_output, 
 from chimerac.compiler.command.files import coloured, columns, print_findings, stdin, write_product
 from chimerac.compiler.command.modelled import check_model_options, model_for, with_partition
 from chimerac.compiler.command.usage import costs_of, integer, make_parser, named_values, number_of_bytes, state_of
+from chimerac.compiler.given import StageChoice, stage_choice
 from chimerac.compiler.library import find, library_table
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.pipeline import compile_source, verify_program
@@ -84,12 +85,13 @@ def program_of(
         machine: Machine = options.arrange or options.machine or "window"
         width = 1 if options.width is None else options.width
 
-        def compiled(recompute: bool) -> Program:
+        def compiled(recompute: StageChoice | None) -> Program:
             return compile_source(source, parameters, width, machine, options.arrange is not None, recompute).program
 
-        return compiled(False), partial(compiled, True)
-    if parameters or options.width is not None:
-        raise refuse("E002", "a compiled program is fixed; -p and --width are for schedules")
+        chosen = None if options.recompute is None else stage_choice(options.recompute)
+        return compiled(chosen), partial(compiled, stage_choice("all"))
+    if parameters or options.width is not None or options.recompute is not None:
+        raise refuse("E002", "a compiled program is fixed; -p, --width and --recompute are for schedules")
     program = read_program(source)
     if options.machine:
         program = program.with_header(machine=options.machine)

@@ -23,25 +23,47 @@ PARTITION = """\
 Find the partition of a model into the stages of a schedule whose slowest stage is fastest, with --memory among those in
 which every rank has enough. Print a table of the stages and of the ranks; with --split print it for that partition."""
 
+COMPARE = """\
+Put schedules side by side, for one setting: makespan, bubble, memory and communication of each, with the same costs for all.
+Without names, all schedules of the library are compared, the fastest first. A schedule that cannot run at this size has the
+reason in its row. Runs that train are compared by another command: python -m chimerac.interpreter.experiments baseline"""
+
+TOUR = """\
+A guided tour in five parts, with explanations and choices. It begins with what a pipeline is and what a bubble is.
+Without a terminal, and with --yes, it asks nothing."""
+
+TOUR_PARTS = {
+    "schedule": "what a pipeline is, what a bubble is, drawn so that it can be counted, and what two directions change",
+    "partition": "which layers form which stage, what a rank needs, recomputation",
+    "performance": "schedules compared: more micro-batches, slower messages",
+    "autotune": "the fastest schedule of the library that fits into memory",
+    "train": "a short training on two ranks; needs torch",
+}
+
 _EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EMITTERS.items())
 
 EXAMPLES = f"""\
 examples:
+  chimerac tour                                       a guided tour: what a pipeline is, and what this command does
   chimerac chimera                                    the streams, for the schedule's own parameters
   chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
   chimerac chimera --emit timeline                    a drawing in the terminal
   chimerac dapple -p policy=2 --emit report --cost hop=0.5
   chimerac chimera --width 2 --emit json -o p.json    a program for 2 replicas; torchrun interpreter/run.py runs it
+  chimerac gpipe --recompute all --emit report        every stage recomputes; 0,2..3 are some stages, none is no stage
   chimerac p.json --emit report                       read a program, verify it again, report on it
   chimerac p.json --for serial                        arrange its transfers for another machine, verify it there
   chimerac chimera -p D=2 --model gpt-small --memory 24GiB   refuse it if a rank would need more memory
   chimerac chimera --emit dag -o chimera.dot          the dependency DAG for Graphviz; GraphML otherwise
   chimerac partition chimera --model gpt-small --memory 24GiB   which layers form which stage, memory of each rank
+  chimerac compare chimera 1f1b gpipe -p D=4 -p N=8   makespan, bubble, memory and communication side by side
   chimerac fmt mine.sched                             format in place; with --check only report whether it is formatted
   chimerac explain E303                               what an error code means, a wrong example and its correction
 
 other commands (each has --help):
+  tour [PART]        a guided tour, or one of its parts: schedule, partition, performance, autotune, train
   partition SCHEDULE --model NAME   the best partition of a model into stages, as a table
+  compare [SCHEDULE ...]            schedules side by side for one setting, by default the whole library
   fmt FILE ...       format schedules in place; with --check only report whether they are formatted
   explain [CODE ...] explain error codes, each with a wrong example and its correction
 
@@ -68,6 +90,29 @@ def partition_parser() -> argparse.ArgumentParser:
     return p
 
 
+def compare_parser() -> argparse.ArgumentParser:
+    p = Parser("chimerac compare", description=COMPARE, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("schedules", nargs="*", metavar="SCHEDULE", help="a .sched file, or the name of a schedule of the library")
+    _add_sizes(p)
+    p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
+                   help="the cost of F, B, I, W or R of the share of one rank, or of a hop; default F=1, I=1, W=1, B=I+W, R=F, "
+                   "hop=0; repeatable")  # fmt: skip
+    _add_model(p)
+    p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
+    p.add_argument("--emit", choices=("table", "json", "markdown"), default="table", help="what to print, default table")
+    p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
+    return p
+
+
+def tour_parser() -> argparse.ArgumentParser:
+    parts = "\n".join(f"  {name:<12} {what}" for name, what in TOUR_PARTS.items())
+    p = Parser("chimerac tour", description=TOUR, epilog=f"parts:\n{parts}",
+               formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    p.add_argument("part", nargs="?", metavar="PART", choices=tuple(TOUR_PARTS), help="one part; without it, all of them")
+    p.add_argument("--yes", action="store_true", help="ask nothing: take the first of all choices")
+    return p
+
+
 def explain_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac explain", description="Explain error codes, each with an example and its correction.")
     p.add_argument("codes", nargs="*", metavar="CODE", help="for instance E303; without a code, all are listed")
@@ -76,7 +121,7 @@ def explain_parser() -> argparse.ArgumentParser:
 
 def make_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.verbs = (partition_parser(), format_parser(), explain_parser())
+    p.verbs = (tour_parser(), partition_parser(), compare_parser(), format_parser(), explain_parser())
     _add_schedule(p)
     machine = p.add_mutually_exclusive_group()
     machine.add_argument("--machine", metavar="M", choices=MACHINES,
@@ -100,10 +145,17 @@ def _add_schedule(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "schedule", nargs="?", help="a .sched file, the name of a schedule of the library, a compiled program; - is stdin"
     )
+    _add_sizes(p)
+
+
+def _add_sizes(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "-p", metavar="NAME=VALUE", dest="parameters", action="append", default=[], help="set a parameter; repeatable"
     )
     p.add_argument("--width", metavar="W", type=int, help="data-parallel replicas, default 1")
+    p.add_argument("--recompute", metavar="STAGES",
+                   help="the stages that keep only their inputs and run their forwards again before their backwards: all, "
+                   "none, or a list such as 0,2..5; default: as the schedule says")  # fmt: skip
 
 
 def _add_model(p: argparse.ArgumentParser) -> None:

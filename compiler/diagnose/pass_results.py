@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from chimerac.chimera_ir.diagnostics import Source
 from chimerac.chimera_ir.program import Machine, Program
+from chimerac.compiler.given import StageChoice
 from chimerac.compiler.order.ordered import Ordered
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.spec import Spec
@@ -21,6 +22,7 @@ class PassResults:
     machine: Machine
     arrange: bool
     budget: Budget
+    recompute: StageChoice | None = None
     schedule: Schedule | None = None
     spec: Spec | None = None
     ordered: Ordered | None = None

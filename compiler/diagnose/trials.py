@@ -16,6 +16,7 @@ from chimerac.chimera_ir.diagnostics import ChimeraError, Source
 from chimerac.chimera_ir.instructions import Op
 from chimerac.chimera_ir.program import Ints, Machine, Program
 from chimerac.compiler.diagnose.edits import Edit, edited
+from chimerac.compiler.given import StageChoice
 from chimerac.compiler.lower.lower import lower
 from chimerac.compiler.order.order import order_tasks
 from chimerac.compiler.resolve.budget import Budget
@@ -61,11 +62,19 @@ class Trials:
     spent: int = 0
 
     @staticmethod
-    def of(name: str, schedule: n.Schedule, spec: Spec, machine: Machine, arrange: bool, budget: Budget) -> Trials:
+    def of(
+        name: str,
+        schedule: n.Schedule,
+        spec: Spec,
+        machine: Machine,
+        arrange: bool,
+        budget: Budget,
+        recompute: StageChoice | None = None,
+    ) -> Trials:
         """Return the trials for a schedule whose order cannot run: with its parameters as given, and at a larger size.
 
         On the machines whose transfers queue, transfers are arranged: without that few orders run there.
-        budget: operations of all trials together.
+        budget: operations of all trials together; recompute: as in `resolve`.
         """
         given = spec.header.parameters
         arranging = arrange or machine in ("paired", "serial")
@@ -75,7 +84,7 @@ class Trials:
             if budget.left <= 0:
                 return None
             try:
-                changed = resolve(parse(Source(name, text)), parameters, budget)
+                changed = resolve(parse(Source(name, text)), parameters, budget, recompute)
                 tasks = order_tasks(changed, budget).program
                 timing = checked_times(tasks)
                 program = lower(tasks, timing, changed.sync, 1, machine, arranging)
@@ -91,7 +100,7 @@ class Trials:
         for parameters in larger if count <= MAX_TASKS_FOR_LARGER_SIZE else ():
             try:
                 if parameters != given:
-                    resolve(schedule, parameters, budget)
+                    resolve(schedule, parameters, budget, recompute)
                     return Trials(attempt, (given, parameters), count, option_text, bool(spec.limits))
             except ChimeraError:
                 pass

@@ -40,5 +40,7 @@ def _check_recomputations(spec: Spec, ordered: Ordered) -> None:
         stage, pipe = int(t.stage[row]), spec.header.pipes[int(t.pipe[row])].name
         message = f"{program.text(row)}: the forwards of stage {stage} of pipe {pipe} keep everything"
         help = "write 'recompute' after the rank of the stage, or leave out its R"
+        if spec.is_recompute_chosen:
+            help = f"choose stage {stage} too (--recompute), or leave out its R"
         found.append(Diagnostic("E307", message, ordered.span(row), help=help))
     raise ChimeraError(found)

@@ -117,7 +117,7 @@ def _nothing_fits(
     if recomputing is not None:
         with suppress(ChimeraError):
             best_partition(recomputing(), model, limit, costs, needs.state)
-            help = f"{enough}; or write 'recompute' after every 'stage ... on rank ...': tried, every rank then fits"
+            help = f"{enough}; or let every stage recompute: --recompute all: tried, every rank then fits"
     return refuse("E709", f"{subject}, and a rank has {limit:,}", notes=tuple(notes), help=help)
 
 

@@ -40,11 +40,21 @@ def _stages(program: Program, model: ModelDescription, state: OptimizerState, co
         local = sorted({p.placement[s] for p in h.pipes})
         layers = str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"
         share = f"{100 * cost[s] / max(1, sum(cost)):.1f} %"
+        again = ["yes" if s in program.recomputed_stages else "no"] if program.recomputed_stages else []
         rows.append(
-            [str(s), layers, f"{its.parameters:,}", share, *(f"{x:,}" for x in sums), str(alive[s]), ",".join(map(str, local))]
+            [
+                str(s),
+                layers,
+                f"{its.parameters:,}",
+                share,
+                *(f"{x:,}" for x in sums),
+                str(alive[s]),
+                *again,
+                ",".join(map(str, local)),
+            ]
         )
-    head = ["stage", "layers", "parameters", "cost", "weights", "gradients", "optimizer", "activations", "alive", "ranks"]
-    yield from table(head, rows)
+    head = ["stage", "layers", "parameters", "cost", "weights", "gradients", "optimizer", "activations", "alive"]
+    yield from table([*head, *(["recompute"] if program.recomputed_stages else []), "ranks"], rows)
     yield "bytes of one copy of the stage; activations: at the peak of the rank that keeps most; alive: micro-batches then"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
 from chimerac.chimera_ir.program import Header
+from chimerac.compiler.given import StageChoice
 from chimerac.compiler.resolve.budget import Budget
 from chimerac.compiler.resolve.findings import Findings
 from chimerac.compiler.resolve.orders import order_of
@@ -17,15 +18,15 @@ from chimerac.compiler.resolve.values import values
 from chimerac.compiler.syntax import nodes as n
 
 
-def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> Spec:
+def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget, recompute: StageChoice | None = None) -> Spec:
     """Return the spec of a schedule under these parameters; those not given take their defaults.
 
-    budget: the operations that it may take.
+    budget: the operations that it may take; recompute: the stages that recompute, in the place of those of the text.
 
-    Raises ChimeraError: E201 unknown name, E202 type, E203 unknown parameter, E204 parameter without value, E205
-    division by zero, E206 number too large, E207 name defined twice, E208 statement missing or twice, E209 unused let,
-    E210 requirement not met, E211 size out of bounds, or too much to compute, E220 placement outside the ranks, E221 stage
-    never placed, E222 stage placed twice.
+    Raises ChimeraError: E002 a chosen stage that does not exist, E201 unknown name, E202 type, E203 unknown parameter, E204
+    parameter without value, E205 division by zero, E206 number too large, E207 name defined twice, E208 statement missing or
+    twice, E209 unused let, E210 requirement not met, E211 size out of bounds, or too much to compute, E220 placement outside
+    the ranks, E221 stage never placed, E222 stage placed twice.
     """
     found = Findings()
     settings = check_settings(schedule, found)
@@ -58,6 +59,6 @@ def resolve(schedule: n.Schedule, given: Mapping[str, int], budget: Budget) -> S
     sync: n.SyncPolicy = next((s.policy for s in schedule.statements if isinstance(s, n.Sync)), "at end")
     limits = {s.what.name: s.span for s in schedule.statements if isinstance(s, n.MemoryLimit)}
     costs = costs_of(schedule, env, stages, budget)
-    return Spec(
-        header, costs, order_of(schedule, declared, env, budget), recompute_of(declared, env, stages, budget), sync, limits
-    )
+    order = order_of(schedule, declared, env, budget)
+    recomputed = recompute_of(declared, env, stages, budget) if recompute is None else (recompute.mask(stages),) * len(pipes)
+    return Spec(header, costs, order, recomputed, sync, limits, recompute is not None)

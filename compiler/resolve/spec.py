@@ -82,8 +82,11 @@ class ListingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A resolved schedule. recompute: whether a forward is run again, per pipe and stage; limits: the spans of the limits in
-    the header."""
+    """A resolved schedule.
+
+    recompute: whether a forward is run again, per pipe and stage; limits: the spans of the limits in the header;
+    is_recompute_chosen: the caller said which stages recompute, in the place of the text.
+    """
 
     header: Header
     costs: Costs
@@ -91,10 +94,7 @@ class Spec:
     recompute: tuple[tuple[bool, ...], ...]
     sync: SyncPolicy
     limits: Mapping[str, Span]
-
-    def recomputing(self) -> Spec:
-        """Return the same schedule with the forwards of all stages run again before their backwards."""
-        return replace(self, recompute=((True,) * self.header.stages,) * len(self.header.pipes))
+    is_recompute_chosen: bool = False
 
     def tying(self, tied: Sequence[Tied]) -> Spec:
         """Return the same schedule with further sets of tied parameters."""

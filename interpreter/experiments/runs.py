@@ -23,7 +23,7 @@ from chimerac.interpreter.pipeline.programs import predicted_times
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
 IN_THE_PROGRAM = ("schedule", "parameters", "width")  # settings that the program's digest stands for
-SHOWN = ("model", "micro_batch", "transport", "dtype", "timed", "seed")  # settings that the table always has
+SHOWN = ("model", "micro_batch", "recompute", "transport", "dtype", "timed", "seed")  # settings that the table always has
 DIGITS = 10  # of the digest in the name of a run's folder
 
 

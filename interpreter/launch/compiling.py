@@ -59,4 +59,4 @@ def _compile(settings: RunSettings, tied: Sequence[Tied]) -> Program:
     """Return the program of a schedule. If the parameter D is not given, it follows from the number of processes."""
     width = settings.width or 1
     world = 0 if settings.loopback else int(os.environ.get("WORLD_SIZE", "0"))
-    return program_for(settings.schedule, dict(settings.parameters), width, world, tied)
+    return program_for(settings.schedule, dict(settings.parameters), width, world, tied, settings.recompute)

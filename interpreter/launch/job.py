@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 
 from chimerac.chimera_ir.files import short_path
+from chimerac.chimera_ir.header import stages_text
 from chimerac.interpreter.data.source import Data
 from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
@@ -168,6 +169,8 @@ class TrainingJob:
         ranks = f"{self.plan.program.world} ranks, {h.stages} stages, {h.micro_batches} micro-batches"
         record.print_text(f"{h.schedule}: {ranks} of {self.size} samples of {self.data.sample}")
         record.print_text(f"{d.name}: {d.parameters:,} parameters; {self.data.summary}")
+        if recomputed := self.plan.program.recomputed_stages:
+            record.print_text(f"stages that recompute: {stages_text(recomputed)}")
 
 
 class Training:
@@ -311,6 +314,8 @@ class Training:
         samples = min(job.settings.eval_samples, data.held_out_count)
         rows += [(name, f"{loss:.3f}", remark) for name, loss, remark in data.baselines(samples)]
         rows.append(("tokens per second", f"{speed:,.0f}", "ranks share processors" if job.oversubscribed else ""))
+        if recomputed := job.plan.program.recomputed_stages:
+            rows.append(("stages that recompute", stages_text(recomputed), "their forwards ran again"))
         if self.difference is not None:
             rows.append(("gradient difference", f"{self.difference:.1e}", "from one process, relative"))
         self.record.table(rows)

@@ -20,7 +20,7 @@ from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.launch.storage import make_work_dir
 from chimerac.interpreter.launch.tensorboard import check_package
 from chimerac.interpreter.launch.workloads import check_depth, check_options, with_partition
-from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
+from chimerac.interpreter.pipeline.world import arrange_command, fixed_recomputation, wrong_machine
 from chimerac.interpreter.training.export_file import check_export
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
@@ -79,6 +79,8 @@ def _plan(settings: RunSettings, notify: Callable[[str], None]) -> Plan:
             f"{settings.schedule} is a compiled program: its parameters and its width are fixed",
             help="leave out -p and --width, or give the schedule instead of its program",
         )
+    if text is not None and settings.recompute is not None:
+        raise fixed_recomputation(str(settings.schedule), "--recompute")
     try:
         # The compiler may not be installed. Its import takes 0.2 s, which --help does not need.
         from chimerac.interpreter.launch.compiling import compiled_plan

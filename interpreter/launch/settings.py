@@ -59,6 +59,10 @@ class RunSettings:
         "n,n,...",
     )  # fmt: skip
     partition: Path | None = option(None, PROGRAM, "the layers of each stage: a file of chimerac partition -o", "PATH")
+    recompute: str | None = option(
+        None, PROGRAM, "the stages that keep only their inputs and run their forwards again before their backwards: all, none, "
+        "or a list such as 0,2..5 (default: as the schedule says)", "STAGES",
+    )  # fmt: skip
     layers: str | None = option(
         None, PROGRAM, "of a model of your own: the paths of its lists of layers, separated by commas, as in encoder.layer; "
         "* stands for one part of a path (default: its outermost lists)", "PATHS",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from chimerac.chimera_ir.partition import split_by_counts
 from chimerac.chimera_ir.program import Program, Tied
-from chimerac.interpreter.pipeline.programs import Schedule, check_machine, path_of, program_for
+from chimerac.interpreter.pipeline.programs import Recompute, Schedule, check_machine, path_of, program_for
 from chimerac.interpreter.pipeline.stages import OwnStage, OwnStages, Ties, own_stages
 from chimerac.interpreter.pipeline.world import check_world
 from chimerac.interpreter.runtime.describe import describe
@@ -23,6 +23,7 @@ def cut_model(
     width: int,
     split: Sequence[int] | None,
     transport: Transport,
+    recompute: Recompute = None,
 ) -> tuple[Program, PartitionedModel]:
     """Return the program of a schedule for these ranks, and the model cut into its stages.
 
@@ -31,7 +32,7 @@ def cut_model(
     """
 
     def compile_with(tied: Sequence[Tied] = ()) -> Program:
-        program = program_on(transport, schedule, parameters, width, tied)
+        program = program_on(transport, schedule, parameters, width, tied, recompute)
         if split is None:
             return program
         return program.with_partition(split_by_counts(model.name, len(model.layer_names), split, program.header.stages))
@@ -53,6 +54,7 @@ def with_own_stages(
     width: int,
     tied: Ties,
     transport: Transport,
+    recompute: Recompute = None,
 ) -> tuple[Program, OwnStages]:
     """Return the program of a schedule for these ranks, and the model of which this rank has its own stages.
 
@@ -61,10 +63,10 @@ def with_own_stages(
     """
     if single := [name for name, paths in tied.items() if len(paths) < 2]:
         raise ValueError(f"tied: leave out {single[0]}, which is on one stage only: autograd adds up its gradients there")
-    program = program_on(transport, schedule, parameters, width)
+    program = program_on(transport, schedule, parameters, width, recompute=recompute)
     names = {tied_set.name for tied_set in program.header.tied}
     if missing := [Tied(name, tuple(paths)) for name, paths in tied.items() if name not in names]:
-        program = program_on(transport, schedule, parameters, width, missing)
+        program = program_on(transport, schedule, parameters, width, missing, recompute)
     in_program = {tied_set.name: tied_set.stages for tied_set in program.header.tied}
     if in_program != {name: tuple(sorted(paths)) for name, paths in tied.items()}:
         raise ValueError(
@@ -80,14 +82,19 @@ def _sets(tied: Mapping[str, Iterable[int]]) -> str:
 
 
 def program_on(
-    transport: Transport, schedule: Schedule, parameters: Mapping[str, int], width: int, tied: Sequence[Tied] = ()
+    transport: Transport,
+    schedule: Schedule,
+    parameters: Mapping[str, int],
+    width: int,
+    tied: Sequence[Tied] = (),
+    recompute: Recompute = None,
 ) -> Program:
     """Return the program of a schedule for the ranks of a transport. It is verified, also for their machine.
 
     Raises ChimeraError for a schedule that does not compile, E800 for another number of ranks, and E816 if the program may hang
     on their machine.
     """
-    program = program_for(schedule, parameters, width, transport.world, tied)
+    program = program_for(schedule, parameters, width, transport.world, tied, recompute)
     check_world(program, transport.world)
     name, ranks = program.header.schedule, "the ranks of this pipeline"
     check_machine(program, transport.machine, name, ranks, path_of(schedule))

@@ -43,7 +43,7 @@ from chimerac.interpreter.transport import Transport
 
 if TYPE_CHECKING:
     from chimerac.chimera_ir.program import Program
-    from chimerac.interpreter.pipeline.programs import Schedule
+    from chimerac.interpreter.pipeline.programs import Recompute, Schedule
 
 
 class Pipeline(BoundPipeline):
@@ -58,10 +58,11 @@ class Pipeline(BoundPipeline):
     data-parallel replicas. loss: called with the output of the last layer and the targets of one micro-batch; it returns one
     loss, or a tuple of several. inputs: of one micro-batch, with the shapes and dtypes of all of them. targets: the same; they
     only show what the loss keeps in memory. fields: the same for tensors that layers read directly from the batch, such as an
-    attention mask, by name; a layer reads those that are parameters of its `forward`. split: how many layers each stage has;
-    by default stages of about equal computation. autocast: with torch.bfloat16, layers compute under torch.autocast; weights,
-    gradients and the optimizer keep their dtypes. compile_stages: compile each stage with torch.compile: True, or its options;
-    not for schedules that split backwards.
+    attention mask, by name; a layer reads those that are parameters of its `forward`. split: how many layers each stage has; by
+    default stages of about equal computation. recompute: the stages that keep only their inputs and run their forwards again
+    before their backwards: 'all', 'none', a list such as '0,2..5', or numbers; by default as the schedule says. autocast: with
+    torch.bfloat16, layers compute under torch.autocast; weights, gradients and the optimizer keep their dtypes. compile_stages:
+    compile each stage with torch.compile: True, or its options; not for schedules that split backwards.
 
     layers may also be the stages of this rank alone, by number: each is a module or (prefix, module). `held_stages` returns
     their numbers. Then `model`, `split` and `targets` are not given. tied: the parameters that stages share. For each set, by
@@ -89,6 +90,7 @@ class Pipeline(BoundPipeline):
         model: nn.Module | None = None,
         width: int = 1,
         split: Sequence[int] | None = None,
+        recompute: Recompute = None,
         tied: Ties | None = None,
         autocast: torch.dtype | None = None,
         compile_stages: bool | Mapping[str, Any] = False,
@@ -114,7 +116,9 @@ class Pipeline(BoundPipeline):
         if isinstance(layers, Mapping):
             check_own_stages_arguments(model=model, split=split, targets=targets)
             objective = objective_of(loss, dtype)
-            program, staged = with_own_stages(layers, objective, self._example, schedule, sizes, width, tied or {}, transport)
+            program, staged = with_own_stages(
+                layers, objective, self._example, schedule, sizes, width, tied or {}, transport, recompute
+            )
         else:
             if tied is not None:
                 raise ValueError("tied is for stages: leave it out, parameters that layers share are found without it")
@@ -122,7 +126,8 @@ class Pipeline(BoundPipeline):
             if not isinstance(full_model, Model):
                 full_model = model_of(full_model, loss, self._example, model, type(model or layers).__name__)
             full_model = replace(full_model, autocast=dtype or full_model.autocast)
-            program, staged = cut_model(full_model, self._example.samples, schedule, sizes, width, split, transport)
+            samples = self._example.samples
+            program, staged = cut_model(full_model, samples, schedule, sizes, width, split, transport, recompute)
         super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -22,12 +22,13 @@ from chimerac.compiler.library import find
 from chimerac.compiler.lower.relower import arranged
 from chimerac.compiler.resolve.values import given_note
 from chimerac.compiler.verify import findings
-from chimerac.interpreter.pipeline.world import arrange_command, wrong_machine
+from chimerac.interpreter.pipeline.world import arrange_command, fixed_recomputation, wrong_machine
 from chimerac.interpreter.runtime.times import IterationTimes
 
 __all__ = ["check_machine", "evaluation_of", "path_of", "predicted_times", "program_for", "schedule_text", "with_depth"]
 
 Schedule = str | os.PathLike[str] | Program  # a name in the library, a path, a text (it has a line break), or a program
+Recompute = str | Iterable[int] | None  # the stages that recompute, as for compile_schedule; None: as the schedule says
 Compile = Callable[[Mapping[str, int]], Program]
 
 
@@ -37,22 +38,28 @@ def program_for(
     width: int,
     world: int | None,
     tied: Sequence[Tied] = (),
+    recompute: Recompute = None,
 ) -> Program:
     """Return the verified program of a schedule.
 
     schedule: a text or a file may also be a compiled program. parameters: if D is not given, it is world / width. width: the
     number of data-parallel replicas. world: the number of ranks; None if it is not known. tied: sets of tied parameters besides
-    those of the schedule; not used for a compiled program.
+    those of the schedule; not used for a compiled program. recompute: the stages that recompute, in the place of those of the
+    schedule.
 
-    Raises ChimeraError for a schedule that does not compile or a program that is not correct, and E808 if parameters or a width
-    are given for a compiled program.
+    Raises ChimeraError for a schedule that does not compile or a program that is not correct, and E808 if parameters, a width
+    or the stages that recompute are given for a compiled program.
     """
     if isinstance(schedule, Program):
-        return _compiled_program(verify(schedule), schedule.header.schedule, parameters, width)
+        return _compiled_program(verify(schedule), schedule.header.schedule, parameters, width, recompute)
     source = Source("<schedule>", schedule) if _is_text(schedule) else find(schedule)
     if is_program(source):
-        return _compiled_program(verify(read_program(source)), source.name, parameters, width)
-    return with_depth(lambda p: compile_text(source.text, p, width, source.name, tied).program, parameters, width, world)
+        return _compiled_program(verify(read_program(source)), source.name, parameters, width, recompute)
+
+    def compile_with(sizes: Mapping[str, int]) -> Program:
+        return compile_text(source.text, sizes, width, source.name, tied, recompute).program
+
+    return with_depth(compile_with, parameters, width, world)
 
 
 def with_depth(compile_with: Compile, parameters: Mapping[str, int], width: int, world: int | None) -> Program:
@@ -135,12 +142,14 @@ def _is_text(schedule: str | os.PathLike[str]) -> TypeGuard[str]:
     return isinstance(schedule, str) and "\n" in schedule
 
 
-def _compiled_program(program: Program, name: str, parameters: Mapping[str, int], width: int) -> Program:
-    """Return a compiled program. Raises ChimeraError E808 if parameters, or another width, are given for it."""
+def _compiled_program(program: Program, name: str, parameters: Mapping[str, int], width: int, recompute: Recompute) -> Program:
+    """Return a compiled program. Raises ChimeraError E808 if anything is given that is fixed in it."""
     if parameters or width not in (1, program.header.width):
         raise refuse(
             "E808",
             f"{name} is a compiled program: its parameters and its width are fixed",
             help="leave out the parameters and the width, or give the schedule instead of its program",
         )
+    if recompute is not None:
+        raise fixed_recomputation(name, "recompute")
     return program

@@ -37,6 +37,12 @@ def wrong_machine(program: Program, name: str, ranks: str, machine: Machine, not
     return refuse("E816", message, notes=(note,), help=help)
 
 
+def fixed_recomputation(name: str, option: str) -> ChimeraError:
+    """Return the error E808: the stages that recompute are fixed in a compiled program. name: of it; option: that was given."""
+    message = f"{name} is a compiled program: which of its stages recompute is fixed"
+    return refuse("E808", message, help=f"leave out {option}, or give the schedule instead of its program")
+
+
 def arrange_command(path: str | os.PathLike[str], machine: Machine = PROCESSES) -> str:
     """Return the command that arranges a program for a machine. path: the path of the program or its schedule."""
     return f"chimerac {path} --for {machine} --emit json -o arranged.json"

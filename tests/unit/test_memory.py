@@ -19,6 +19,7 @@ from chimerac.compiler import compile_text, evaluation_of
 from chimerac.compiler.analyze.memory import RankMemory, check_memory, memory
 from chimerac.compiler.analyze.report import report
 from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.verify import peaks, verify
@@ -277,14 +278,14 @@ def test_recomputation_is_suggested_only_if_the_memory_then_suffices() -> None:
     helps = []
 
     def recomputing() -> Program:
-        return compile_source(find("gpipe"), {"D": 2, "N": 8}, recompute=True).program
+        return compile_source(find("gpipe"), {"D": 2, "N": 8}, recompute=stage_choice("all")).program
 
     for limit, compiled in ((least_peak, recomputing), (least_peak - 1, recomputing), (least_peak, None)):
         with pytest.raises(ChimeraError) as error:
             check_memory(p, TOY, limit, compiled)
         helps.append(error.value.diagnostics[0].help)
-    assert "'recompute'" in helps[0] and f"needs {least_peak:,} bytes" in helps[0]
-    assert "'recompute'" not in helps[1] + helps[2]
+    assert "--recompute all" in helps[0] and f"needs {least_peak:,} bytes" in helps[0]
+    assert "recompute" not in helps[1] + helps[2]
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if " recompute" not in find(name).text])
@@ -293,6 +294,6 @@ def test_recomputing_everywhere_equals_compiling_the_text_with_recompute(name: s
     for machine in ("window", "serial"):
         from_text, from_option = (
             compile_source(Source(name, t), SMALL[name][1], 1, machine, True, recompute).program  # type: ignore[arg-type]
-            for t, recompute in ((text, False), (find(name).text, True))
+            for t, recompute in ((text, None), (find(name).text, stage_choice("all")))
         )
         assert from_text == from_option and (from_text.table.flags & RECOMPUTE).any()

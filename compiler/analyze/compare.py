@@ -1,0 +1,233 @@
+"""Schedules side by side for one setting: times, bubbles, memory and communication of each, or why it cannot run.
+
+All of them do the same work: the same micro-batches, through the same model, on as many ranks. But schedules cut a model into
+different numbers of stages, and some cut a micro-batch. So everything is in two units: the share of one rank, which is the
+model divided by the ranks, and whole micro-batches. A stage of an interleaved schedule with two stages on each rank costs half
+as much as one of 1F1B, and half as many bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Source, did_you_mean, refuse
+from chimerac.chimera_ir.instructions import Op, Value
+from chimerac.chimera_ir.lifetimes import Kind, boundary_of, value_bytes
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.partition import partition_for
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.memory import NO_STATE, OptimizerState, check_memory, memory
+from chimerac.compiler.analyze.simulate import simulate
+from chimerac.compiler.given import StageChoice
+from chimerac.compiler.pipeline import compile_source, parse_source
+from chimerac.compiler.resolve.sizes import micro_batch_size
+from chimerac.compiler.syntax import nodes as n
+from chimerac.compiler.verify import peaks
+
+RANKS = 4  # of a setting that gives no D
+ROUNDS = 2  # micro-batches for each rank, of a setting that gives no N
+COSTS = {"F": Fraction(1), "I": Fraction(1), "W": Fraction(1), "hop": Fraction(0)}
+# Findings that are about the text itself, and not about its sizes: syntax, and names, types and statements.
+ABOUT_THE_TEXT = ("E1", "E20")
+
+Span = tuple[Fraction, Fraction]  # the least and the most over the ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all compared schedules are given.
+
+    parameters: by name; a schedule gets those that it has. D is the number of ranks of a pipeline, N that of whole
+    micro-batches. costs: F, B, I, W and R of one rank's share for one micro-batch, and hop of one message; those that are left
+    out have the values of `COSTS`, B is I + W, and R is F. recompute: in the place of what the schedules say.
+    """
+
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    costs: Mapping[str, Fraction] = field(default_factory=dict)
+    width: int = 1
+    recompute: StageChoice | None = None
+
+    @property
+    def ranks(self) -> int:
+        return self.parameters.get("D", RANKS)
+
+    @property
+    def micro_batches(self) -> int:
+        return self.parameters.get("N", ROUNDS * self.ranks)
+
+    def all_costs(self) -> dict[str, Fraction]:
+        """Return every cost, those that were not given too."""
+        half = {} if "B" not in self.costs else {"I": self.costs["B"] / 2, "W": self.costs["B"] / 2}
+        found = {**COSTS, **half, **self.costs}
+        return {"B": found["I"] + found["W"], "R": found["F"], **found}
+
+
+@dataclass(frozen=True, slots=True)
+class ForModel:
+    """A model, for the figures in bytes.
+
+    describe: returns the program with its partition, and the description for the size of its micro-batches; limit: the most
+    bytes that a rank may need.
+    """
+
+    describe: Callable[[Program], tuple[Program, ModelDescription]]
+    state: OptimizerState = NO_STATE
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """What the rank with most of it needs. memory: at its peak; messages: sent to other ranks in an iteration; sums: the same
+    for sums of gradients.
+    """
+
+    memory: int
+    messages: int
+    sums: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One iteration of a schedule. Activations, weights, messages and sums are of the share of one rank and of whole
+    micro-batches.
+
+    makespan: in the unit of the costs; bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at
+    the peak of a rank; weights: copies; messages: values that the rank with most of them sends; sums: what the rank with most
+    of them sends for sums of gradients, 2 (r - 1) / r times the weights that r ranks hold; recomputed: stages that recompute.
+    """
+
+    makespan: Fraction
+    bubble_ratio: float
+    wall_bubble: Span
+    activations: Span
+    weights: Span
+    messages: Fraction
+    sums: Fraction
+    recomputed: tuple[int, ...]
+    bytes: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A schedule and its figures, or the reason why it cannot run at this setting."""
+
+    schedule: str
+    figures: Figures | None
+    reason: str = ""
+
+
+def compare(schedules: Mapping[str, Source], setting: Setting, model: ForModel | None = None) -> list[Compared]:
+    """Return the schedules, which have names, in their order, each with its figures or with the reason why it cannot run.
+
+    Raises ChimeraError for a text that is wrong at every size, and E203 for a parameter that none of the schedules has.
+    """
+    trees = {name: parse_source(source) for name, source in schedules.items()}
+    _check_names(setting.parameters, {name for tree in trees.values() for name in _parameters(tree)})
+    return [_compared(name, schedules[name], tree, setting, model) for name, tree in trees.items()]
+
+
+def fastest_first(rows: Sequence[Compared]) -> list[Compared]:
+    """Return the schedules by their makespans, then those that cannot run."""
+    return sorted(rows, key=lambda row: (row.figures is None, row.figures.makespan if row.figures else 0))
+
+
+def _parameters(schedule: n.Schedule) -> list[str]:
+    return [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
+
+
+def _check_names(given: Collection[str], known: set[str]) -> None:
+    if unknown := [name for name in given if name not in known]:
+        message = f"none of these schedules has a parameter '{unknown[0]}'"
+        raise refuse("E203", message, help=did_you_mean(unknown[0], known))
+
+
+def _compared(name: str, source: Source, tree: n.Schedule, setting: Setting, model: ForModel | None) -> Compared:
+    part, whole = micro_batch_size(tree)
+    given = {**setting.parameters, "D": setting.ranks, "N": setting.micro_batches * whole // part}
+    sizes = {parameter: value for parameter, value in given.items() if parameter in _parameters(tree)}
+    try:
+        program = compile_source(source, sizes, setting.width, recompute=setting.recompute).program
+        if reason := _other_work(program, setting):
+            return Compared(name, None, reason)
+        return Compared(name, _figures(program, setting, model))
+    except ChimeraError as error:
+        if any(d.code.startswith(ABOUT_THE_TEXT) for d in error.diagnostics):
+            raise
+        return Compared(name, None, _reason(error.diagnostics[0], part == whole))
+
+
+def _other_work(program: Program, setting: Setting) -> str:
+    """Return in words how a program's ranks or micro-batches are not those of the setting; '' if they are."""
+    h = program.header
+    micro_batches = Fraction(h.micro_batches) * Fraction(*h.micro_batch_size)
+    for what, its, wanted in (("ranks", h.ranks, setting.ranks), ("micro-batches", micro_batches, setting.micro_batches)):
+        if its != wanted:
+            return f"it has {its} {what}, and the setting has {wanted}"
+    return ""
+
+
+def _reason(d: Diagnostic, is_n_of_setting: bool) -> str:
+    """Return a finding in one line, with help about sizes unless the schedule's N is another one than that of the setting."""
+    has_help = d.code == "E210" and d.help and is_n_of_setting
+    return f"{d.code}: {d.message}" + (f"; {d.help}" if has_help else "")
+
+
+def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figures:
+    h = program.header
+    share = Fraction(h.ranks, h.stages)  # of a stage, in shares of a rank
+    size = Fraction(*h.micro_batch_size)
+    costs = {name: cost if name == "hop" else cost * share * size for name, cost in setting.all_costs().items()}
+    times, peak = simulate(program, costs), peaks(program)
+    return Figures(
+        makespan=Fraction(times.makespan, times.scale),
+        bubble_ratio=times.bubble_ratio,
+        wall_bubble=_span(times.wall_bubbles, Fraction(1, times.scale)),
+        activations=_span(peak.activations, share * size),
+        weights=_span(peak.weight_copies, share),
+        messages=max(_sent(program, lambda value, stage, count: count), default=0) * size,
+        sums=max(_summed(program, lambda stage: share)),
+        recomputed=program.recomputed_stages,
+        bytes=None if model is None else _bytes(program, model),
+    )
+
+
+def _span(values: Sequence[int], unit: Fraction) -> Span:
+    return min(values) * unit, max(values) * unit
+
+
+def _bytes(program: Program, model: ForModel) -> Bytes:
+    program, description = model.describe(program)
+    if model.limit is not None:
+        check_memory(program, description, model.limit, state=model.state)
+    stages = description.stage_sums(partition_for(program.partition, description, program.header.stages).layers)
+
+    def message(value: Value, stage: int, count: int) -> int:
+        return value_bytes(Kind.SENT, value, stages[boundary_of(value, stage)].boundary, count)
+
+    return Bytes(
+        max(rank.peak for rank in memory(program, description, model.state)),
+        max(_sent(program, message)),
+        round(max(_summed(program, lambda stage: Fraction(stages[stage].gradient_bytes)))),
+    )
+
+
+def _sent(program: Program, amount: Callable[[Value, int, int], int]) -> Iterator[int]:
+    """Yield what each rank sends. amount: of a message, by its value, its stage and the number of its micro-batches."""
+    t = program.table
+    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+        rows = a + np.flatnonzero(t.op[a:b] == Op.SEND)
+        columns = zip(t.value[rows].tolist(), t.stage[rows].tolist(), t.operand[rows].tolist(), strict=True)
+        yield sum(amount(Value(value), stage, len(program.micro_batch_lists[k])) for value, stage, k in columns)
+
+
+def _summed(program: Program, amount: Callable[[int], Fraction]) -> Iterator[Fraction]:
+    """Yield what each rank sends for sums of gradients. amount: of the weights of a stage."""
+    t = program.table
+    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+        rows = a + np.flatnonzero(t.op[a:b] == Op.ALLREDUCE)
+        joined = [program.collectives[k] for k in t.operand[rows].tolist()]
+        yield sum((Fraction(2 * (len(x.ranks) - 1), len(x.ranks)) * amount(x.stage) for x in joined), Fraction(0))

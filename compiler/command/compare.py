@@ -1,0 +1,182 @@
+"""`chimerac compare`: schedules side by side for one setting, as a table, JSON or Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.header import stages_text
+from chimerac.chimera_ir.model import ModelDescription
+from chimerac.chimera_ir.program import Program
+from chimerac.compiler.analyze.compare import Compared, Figures, ForModel, Setting, Span, compare, fastest_first
+from chimerac.compiler.command.files import print_findings, write_product
+from chimerac.compiler.command.modelled import check_model_options, model_for, with_partition
+from chimerac.compiler.command.usage import (
+    compare_parser,
+    costs_of,
+    integer,
+    named_values,
+    number_of_bytes,
+    state_of,
+)
+from chimerac.compiler.descriptions import find_model
+from chimerac.compiler.given import stage_choice
+from chimerac.compiler.library import find, names
+
+HEAD = ("schedule", "makespan", "speed", "bubble", "wall bubble", "activations", "weights", "messages", "sums")
+NOTES = """\
+speed: makespan of the first row that can run, divided by that of this row; bubble: idle share of all ranks; wall bubble:
+idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank holds; messages:
+values that the rank with most of them sends; sums: what it sends for sums of gradients. Activations, weights and sums are
+in shares of the model: a share is the model divided by the ranks."""
+NOTES_BYTES = """\
+memory, messages and sums are bytes of the rank with most of them; memory is at its peak"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print the comparison, and return the exit status: 1 if no schedule can run at the setting."""
+    options = compare_parser().parse_args(argv)
+    try:
+        setting, rows = _rows(options)
+        write_product(EMITTERS[options.emit](setting, rows), options.output)
+    except ChimeraError as error:
+        return print_findings(error)
+    return 0 if any(row.figures for row in rows) else 1
+
+
+def _rows(options: argparse.Namespace) -> tuple[Setting, list[Compared]]:
+    check_model_options(options)
+    schedules = {name: find(name, ("compare",)) for name in options.schedules or names()}
+    parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
+    for name in ("D", "N"):
+        if parameters.get(name, 1) < 1:
+            raise refuse("E002", f"-p {name}={parameters[name]}: expected 1 or more")
+    chosen = None if options.recompute is None else stage_choice(options.recompute)
+    width = 1 if options.width is None else options.width
+    setting = Setting(parameters, costs_of(options.costs), width, chosen)
+    rows = compare(schedules, setting, _for_model(options))
+    return setting, rows if options.schedules else fastest_first(rows)
+
+
+def _for_model(options: argparse.Namespace) -> ForModel | None:
+    state = state_of(options.optimizer, options.zero)
+    if options.model is None:
+        if options.optimizer != "none":
+            raise refuse("E002", "--optimizer counts bytes of a model: give --model NAME, too")
+        return None
+    find_model(options.model, lambda samples: samples, options.micro_batch, options.seq_len)  # one finding, not one in each row
+
+    def describe(program: Program) -> tuple[Program, ModelDescription]:
+        model = model_for(program, options)
+        assert model is not None, "it has a name"
+        return with_partition(program, model, options), model
+
+    return ForModel(describe, state, None if options.memory is None else number_of_bytes(options.memory))
+
+
+def _table(setting: Setting, rows: Sequence[Compared]) -> str:
+    head, cells = _cells(rows)
+    widths = [max([len(head[k]), *(len(row[k]) for row in cells if len(row) == len(head))]) for k in range(len(head))]
+    widths[0] = max(len(row[0]) for row in [head, *cells])
+    lines = [_title(setting), ""]
+    for row in [head, *cells]:
+        name, *others = row
+        # The reason of a schedule that cannot run is as long as it is.
+        padded = others if len(row) < len(head) else [f"{cell:>{w}}" for cell, w in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([f"{name:<{widths[0]}}", *padded]))
+    return "\n".join([*lines, *_notes(rows)]) + "\n"
+
+
+def _markdown(setting: Setting, rows: Sequence[Compared]) -> str:
+    head, cells = _cells(rows)
+    lines = [_title(setting), "", _row(head), _row(["---", *["---:"] * (len(head) - 1)])]
+    lines += [_row([*row, *[""] * (len(head) - len(row))]) for row in cells]
+    return "\n".join([*lines, "", *_notes(rows)]) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _json(setting: Setting, rows: Sequence[Compared]) -> str:
+    """Return the numbers of all rows. Fractions that are no integers become floats."""
+    costs = {name: _number(cost) for name, cost in setting.all_costs().items()}
+    sizes = {**setting.parameters, "D": setting.ranks, "N": setting.micro_batches}
+    found = {"parameters": sizes, "width": setting.width, "costs": costs, "schedules": [_fields(row) for row in rows]}
+    return json.dumps(found, indent=2) + "\n"
+
+
+EMITTERS: Mapping[str, Callable[[Setting, Sequence[Compared]], str]] = {"table": _table, "json": _json, "markdown": _markdown}
+
+
+def _fields(row: Compared) -> dict[str, Any]:
+    f = row.figures
+    if f is None:
+        return {"schedule": row.schedule, "reason": row.reason}
+    found: dict[str, Any] = {
+        "schedule": row.schedule,
+        "makespan": _number(f.makespan),
+        "bubble_ratio": round(f.bubble_ratio, 6),
+    }
+    for name in ("wall_bubble", "activations", "weights"):
+        found[name] = [_number(x) for x in getattr(f, name)]
+    found |= {"messages": _number(f.messages), "sums": _number(f.sums), "recomputed_stages": list(f.recomputed)}
+    if f.bytes is not None:
+        found |= {"memory_bytes": f.bytes.memory, "message_bytes": f.bytes.messages, "sum_bytes": f.bytes.sums}
+    return found
+
+
+def _number(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else round(float(value), 6)
+
+
+def _title(setting: Setting) -> str:
+    own = [f"{name}={value}" for name, value in setting.parameters.items() if name not in ("D", "N")]
+    sizes = ", ".join([f"D={setting.ranks} ranks", f"N={setting.micro_batches} micro-batches", *own, f"width {setting.width}"])
+    costs = setting.all_costs()
+    shown = " ".join(f"{name}={_text(costs[name])}" for name in ("F", "B", "I", "W", "hop"))
+    again = "" if setting.recompute is None else f"; recompute {setting.recompute.text}"
+    return f"{sizes}; {shown}, for the share of one rank{again}"
+
+
+def _cells(rows: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
+    """Return the heads of the columns and the cells of each row; a row that cannot run has its name and the reason."""
+    first = next((row.figures for row in rows if row.figures), None)
+    in_bytes = first is not None and first.bytes is not None
+    recomputes = any(row.figures and row.figures.recomputed for row in rows)
+    head = [*HEAD, *["memory"] * in_bytes, *["recomputed"] * recomputes]
+    cells = []
+    for row in rows:
+        if row.figures is None or first is None:
+            cells.append([row.schedule, row.reason])
+            continue
+        f = row.figures
+        again = [stages_text(f.recomputed)] * recomputes
+        cells.append([row.schedule, *_shown(f, first), *([f"{f.bytes.memory:,}"] if f.bytes else []), *again])
+    return head, cells
+
+
+def _shown(f: Figures, first: Figures) -> Iterator[str]:
+    yield _text(f.makespan)
+    yield f"{float(first.makespan / f.makespan):.2f}" if f.makespan else "-"
+    yield f"{100 * f.bubble_ratio:.1f} %"
+    yield from (_span(x) for x in (f.wall_bubble, f.activations, f.weights))
+    yield from (f"{f.bytes.messages:,}", f"{f.bytes.sums:,}") if f.bytes else (_text(f.messages), _text(f.sums))
+
+
+def _span(span: Span) -> str:
+    low, high = map(_text, span)
+    return low if low == high else f"{low} to {high}"
+
+
+def _text(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.4g}"
+
+
+def _notes(rows: Sequence[Compared]) -> list[str]:
+    shown = [row.figures for row in rows if row.figures]
+    return [*([NOTES] if shown else []), *([NOTES_BYTES] if shown and shown[0].bytes else [])]

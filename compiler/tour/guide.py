@@ -1,0 +1,71 @@
+"""How the tour talks: paragraphs, commands with their output, and questions."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chimerac.chimera_ir.files import write_stdout
+
+MAX_COLUMNS = 100  # of a paragraph
+
+
+class EndedError(Exception):
+    """The reader has ended the tour: with q, or with the end of the input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """The tour's way of writing and asking.
+
+    chimerac: runs the command with these arguments, and returns its exit status. asks: whether the reader is asked; if not,
+    every choice is the default, and nothing is waited for. columns: of the terminal.
+    """
+
+    chimerac: Callable[[Sequence[str]], int]
+    asks: bool
+    columns: int = MAX_COLUMNS
+
+    def title(self, text: str) -> None:
+        """Write a title."""
+        write_stdout(f"\n{text}\n{'=' * len(text)}\n")
+
+    def say(self, text: str) -> None:
+        """Write a paragraph, wrapped. Line breaks of the text are spaces."""
+        width = min(self.columns, MAX_COLUMNS)
+        write_stdout("\n" + textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False) + "\n")
+
+    def show(self, text: str) -> None:
+        """Write a drawing or a table as it is."""
+        write_stdout("\n" + text.rstrip("\n") + "\n")
+
+    def command(self, *words: str) -> int:
+        """Write a command, run it, and return its exit status. The reader can repeat it."""
+        write_stdout(f"\n$ {shlex.join(['chimerac', *words])}\n")
+        return self.chimerac(words)
+
+    def choose(self, question: str, choices: Sequence[str]) -> str:
+        """Return the choice of the reader, by default the first one. Raises EndedError."""
+        if not self.asks:
+            return choices[0]
+        return self._answer(f"\n{question} ({', '.join([f'{choices[0]}: press Enter', *choices[1:]])}; q ends) ", choices)
+
+    def wait(self) -> None:
+        """Wait until the reader wants to go on. Raises EndedError."""
+        if self.asks:
+            self._answer("\n-- press Enter to go on, q to end -- ", [""])
+
+    def _answer(self, prompt: str, choices: Sequence[str]) -> str:
+        while True:
+            try:
+                answer = input(prompt).strip()
+            except EOFError:
+                write_stdout("\n")
+                raise EndedError from None
+            if answer.lower() in ("q", "quit", "exit"):
+                raise EndedError
+            if answer in choices or not answer:
+                return answer or choices[0]
+            prompt = f"one of {', '.join(choices)}, or q: " if any(choices) else "press Enter, or q and Enter: "

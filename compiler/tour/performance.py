@@ -1,0 +1,73 @@
+"""The third part of the tour: what a schedule's speed depends on: micro-batches, and the time of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+from chimerac.compiler.analyze.compare import Figures, Setting, compare
+from chimerac.compiler.analyze.report import table
+from chimerac.compiler.library import find
+from chimerac.compiler.tour.guide import Guide
+
+SCHEDULES = ("chimera", "1f1b", "gpipe", "zb_h1", "chimera_zb")
+HOPS = ("0", "0.1", "0.5")
+
+Found = Mapping[str, Mapping[str, Figures]]  # by the setting of a column, then by the schedule of a row
+
+
+def run(guide: Guide) -> int:
+    """Run this part, and return the exit status."""
+    guide.title("Performance: compare schedules before anything runs")
+    guide.say("""How long an iteration takes is computed from the order of the tasks and their costs: F of a forward, B of a
+        backward. The time from the first task to the last is the makespan. The bubble ratio is the idle share of all ranks.
+        All schedules of this table do the same work.""")
+    depth = int(guide.choose("How many ranks?", ["4", "8"]))
+    guide.command("compare", *SCHEDULES, "-p", f"D={depth}", "-p", f"N={depth}")
+    guide.say("""zb_h1 and chimera_zb split each backward into two tasks: one computes what the previous stage waits for,
+        the other computes the gradients of the weights, for which no other rank waits. The second ones fill idle time.""")
+    guide.wait()
+    by_size = {f"N={depth * k}": _figures({"D": depth, "N": depth * k}, {}) for k in (1, 2, 4, 8)}
+    guide.say("""With more micro-batches the same idle time is a smaller share. But a larger batch is not always wanted: it
+        changes the training. Bubble ratios in percent:""")
+    guide.show(_table(by_size, lambda figures: f"{100 * figures.bubble_ratio:.1f}"))
+    guide.say(_crossing(by_size))
+    guide.wait()
+    by_hop = {f"hop={hop}": _figures({"D": depth, "N": depth}, {"hop": Fraction(hop)}) for hop in HOPS}
+    guide.say("""So far messages took no time. Let each message between two ranks take a part of a forward, called hop.
+        Makespans:""")
+    guide.show(_table(by_hop, lambda figures: f"{float(figures.makespan):g}"))
+    growth = {name: _growth(name, by_hop) for name in SCHEDULES}
+    least, most = min(growth, key=growth.__getitem__), max(growth, key=growth.__getitem__)
+    guide.say(f"""From hop={HOPS[0]} to hop={HOPS[-1]} the makespan of {least} grows by {100 * growth[least]:.0f} %, and
+        that of {most} by {100 * growth[most]:.0f} %. An order in which ranks wait for each other more often loses more. So
+        a bubble without the costs for which it was computed says little.""")
+    guide.say("""These are predictions. To measure, run an experiment: python -m chimerac.interpreter.experiments baseline.
+        It needs torch, starts real ranks, and writes a report. docs/experiments.md describes it.""")
+    return 0
+
+
+def _figures(parameters: Mapping[str, int], costs: Mapping[str, Fraction]) -> dict[str, Figures]:
+    """Return the figures of the schedules at a setting, at which all of them can run."""
+    rows = compare({name: find(name) for name in SCHEDULES}, Setting(parameters, costs))
+    return {row.schedule: row.figures for row in rows if row.figures}
+
+
+def _table(found: Found, cell: Callable[[Figures], str]) -> str:
+    rows = [[name, *(cell(column[name]) for column in found.values())] for name in SCHEDULES]
+    return "\n".join(table(["schedule", *found], rows))
+
+
+def _growth(name: str, by_hop: Found) -> float:
+    """Return by which share a makespan is longer with the slowest messages than with the fastest."""
+    makespans = [found[name].makespan for found in by_hop.values()]
+    return float(makespans[-1] / makespans[0]) - 1
+
+
+def _crossing(by_size: Found) -> str:
+    """Return in words from which number of micro-batches on 1F1B is faster than Chimera, if it is."""
+    slower = [column for column, found in by_size.items() if found["chimera"].makespan > found["1f1b"].makespan]
+    if not slower:
+        return "Chimera is faster than 1F1B at all of these sizes."
+    return f"""Chimera repeats its pattern for every D micro-batches, and each repetition adds idle time. So from {slower[0]} on
+        1F1B is faster here. chimera_zb orders all micro-batches together, and avoids that."""

@@ -1,0 +1,155 @@
+"""`chimerac compare`: every figure against the programs themselves, counted here, and against published numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimerac.chimera_ir.instructions import AllReduce, Send
+from chimerac.compiler import compile_schedule
+from chimerac.compiler.command.main import main
+from chimerac.compiler.library import names
+from tests.helpers_events import makespan
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> dict[str, Any]:
+    """Return the rows by schedule, from the JSON form."""
+    assert main(["compare", *words, "--emit", "json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    return {row["schedule"]: row for row in found["schedules"]}
+
+
+# Makespan, wall bubble and activations at D=4, N=8, F=1, B=2: published, or from an independent simulation. A stage of
+# `interleaved` is a half, and so is a micro-batch of `chimera_halving`.
+KNOWN = {
+    "gpipe": (33, 9, 8),
+    "1f1b": (33, 9, 4),
+    "chimera": (30, 6, 4),
+    "chimera_doubling": (28, 4, 8),
+    "chimera_halving": (26, 2, 4),
+    "interleaved": (28.5, 4.5, 5.5),
+    "zb_h1": (27, 3, 4),
+    "dualpipe": (26, 2, 5),
+}
+
+
+def test_the_figures_are_the_published_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = compared(capsys, "-p", "D=4", "-p", "N=8")
+    assert sorted(rows) == names()
+    for name, (time, bubble, activations) in KNOWN.items():
+        row = rows[name]
+        assert (row["makespan"], row["wall_bubble"][1], row["activations"][1]) == (time, bubble, activations), name
+    assert {name: row["weights"][1] for name, row in rows.items() if row["weights"][1] != 1} == dict.fromkeys(
+        ("bitpipe", "chimera", "chimera_any", "chimera_doubling", "chimera_halving", "chimera_recompute", "chimera_zb",
+         "dualpipe", "gems"), 2,
+    )  # fmt: skip
+    times = [row["makespan"] for row in rows.values()]
+    assert times == sorted(times), "the fastest first"
+
+
+@pytest.mark.parametrize("name", names())
+def test_all_schedules_do_the_same_work(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Busy time is the makespan without the bubble: N micro-batches at F + B on every rank, whatever the stages are."""
+    row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--cost", "F=2", "--cost", "B=3", "--recompute", "none")[name]
+    busy = row["makespan"] * (1 - row["bubble_ratio"])
+    assert busy == pytest.approx(8 * (2 + 3), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "chimera_halving", "gems", "zb_v"])
+def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    row = compared(capsys, name, "-p", "D=4", "-p", "N=8", "--width", "2", "--cost", "hop=1/3")[name]
+    size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)
+    program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
+    share = Fraction(4, program.header.stages)
+    sent, sums = Counter[int](), Counter[int]()
+    for rank in range(program.world):
+        for i in program.stream(rank):
+            if isinstance(i, Send):
+                sent[rank] += len(i.micro_batches)
+            if isinstance(i, AllReduce):
+                sums[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share  # type: ignore[assignment]
+    assert row["messages"] == max(sent.values()) * size
+    assert row["sums"] == pytest.approx(float(max(sums.values())), abs=1e-6)
+
+
+def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", "gpt-small", "--optimizer", "adamw"]
+    row = compared(capsys, "chimera", "-p", "D=2", "-p", "N=4", *model)["chimera"]
+    assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
+    table = capsys.readouterr().out.split("memory of")[1]
+    assert row["memory_bytes"] == max(int(x.replace(",", "")) for x in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE))
+    # A message is 4 samples x 128 tokens x 128 numbers of 4 bytes; each rank sends 2 of both kinds, and sums all its gradients.
+    assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
+    assert row["sum_bytes"] == 869_504 * 4
+
+
+def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = compared(capsys, "chimera", "1f1b", "gems", "-p", "D=4", "-p", "N=5")
+    assert rows["1f1b"]["makespan"] == 24
+    assert rows["chimera"]["reason"] == "E210: this does not hold: N >= 1 and N % D == 0; give -p N=4 or -p N=8"
+    assert "N % 2 == 0" in rows["gems"]["reason"]
+    rows = compared(capsys, "gpipe", "1f1b", "-p", "D=2", "-p", "N=8", "--model", "gpt-nano", "--memory", "6MB")
+    assert rows["gpipe"]["reason"].startswith("E461") and "makespan" in rows["1f1b"]
+    assert "stage 7" in compared(capsys, "1f1b", "--recompute", "7", status=1)["1f1b"]["reason"]
+
+
+def test_a_file_of_the_user_is_compared_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.sched"
+    own.write_text("schedule mine  param N = 2  ranks 2  stages 2  pipe a { stage s on rank s micro_batches N }\n"
+                   "order ticks { F(s, m) at s + m  B(s, m) at 99 - s + m }")  # fmt: skip
+    rows = compared(capsys, str(own), "1f1b", "-p", "D=2", "-p", "N=2")
+    assert rows[str(own)]["makespan"] == rows["1f1b"]["makespan"] == 9
+    assert compared(capsys, str(own), "1f1b")[str(own)]["reason"] == "it has 2 ranks, and the setting has 4"
+    own.write_text(own.read_text().replace("s + m ", "s + x "))
+    assert main(["compare", str(own), "1f1b"]) == 1
+    assert "E201" in capsys.readouterr().err, "a wrong text is a finding, not a row"
+
+
+def test_the_setting_has_costs_recomputation_and_other_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("interleaved", "1f1b", "-p", "D=4", "-p", "N=4", "-p", "v=3", "--cost", "hop=0.5", "--recompute", "0..3")
+    rows = compared(capsys, *words)
+    program = compile_schedule("1f1b", {"D": 4, "N": 4}, recompute="0..3").program
+    costs = replace(
+        program.costs, FWD=(2,) * 4, BWD=(4,) * 4, BWD_INPUT=(2,) * 4, BWD_WEIGHT=(2,) * 4, RECOMPUTE=(2,) * 4, hop=1
+    )
+    assert rows["1f1b"]["makespan"] * 2 == makespan(replace(program, costs=costs))
+    assert rows["interleaved"]["recomputed_stages"] == rows["1f1b"]["recomputed_stages"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (["chimera", "-p", "Q=4"], "none of these schedules has a parameter 'Q'"),
+        (["chimera", "-p", "D=0"], "-p D=0: expected 1 or more"),
+        (["chimra"], "did you mean 'chimera'?"),
+        (["chimera", "--cost", "F=x"], "expected a number"),
+        (["chimera", "--model", "gpt-smal"], "did you mean 'gpt-small'?"),
+        (["chimera", "--optimizer", "adamw"], "give --model"),
+        (["chimera", "--memory", "1GB"], "--memory needs a model"),
+        (["chimera", "--recompute", "x"], "'x' is no stage"),
+    ],
+)
+def test_wrong_options_are_findings(words: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *words]) in (1, 2)
+    out, err = capsys.readouterr()
+    assert fact in err and not out
+
+
+def test_the_three_forms_have_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "chimera", "1f1b", "gpipe", "gems", "-p", "D=4", "-p", "N=7"]
+    forms = {}
+    for emit in ("table", "markdown"):
+        assert main([*words, "--emit", emit, "-o", str(tmp_path / emit)]) == 0
+        forms[emit] = (tmp_path / emit).read_text().splitlines()
+    table = [re.split(r"  +", line) for line in forms["table"][2:7]]
+    markdown = [[c.strip() for c in line.split("|")[1:-1]] for line in forms["markdown"] if line.startswith("|")]
+    del markdown[1]
+    assert [[c for c in row if c] for row in markdown] == table
+    assert table[2][:3] == ["1f1b", "30", "1.00"] and len(table[1]) == 2 and table[3][2] == "1.00"

@@ -1,0 +1,164 @@
+"""`chimerac tour`: each part runs alone, what is drawn can be counted, questions are asked on a terminal only."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimerac.compiler import compile_schedule, simulate
+from chimerac.compiler.command.main import main
+from chimerac.compiler.command.usage import TOUR_PARTS
+from chimerac.compiler.draw.slots import draw_slots
+
+NEED_NO_TORCH = [name for name in TOUR_PARTS if name != "train"]
+Answer = Callable[[str], str]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[str]]:
+    """Return a function that makes stdin and stdout a terminal, with these answers, and returns the list of the questions."""
+
+    def make(answer: Answer) -> list[str]:
+        questions: list[str] = []
+
+        def ask(prompt: str = "") -> str:
+            questions.append(prompt)
+            return answer(prompt)
+
+        monkeypatch.setattr(builtins, "input", ask)
+        for stream in ("stdin", "stdout"):
+            monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+        return questions
+
+    return make
+
+
+@pytest.mark.parametrize("part", NEED_NO_TORCH)
+def test_each_part_runs_alone_without_questions(
+    part: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(prompt: str = "") -> str:
+        raise AssertionError(f"asked: {prompt}")
+
+    monkeypatch.setattr(builtins, "input", fail)
+    assert main(["tour", part, "--yes"]) == 0
+    text = capsys.readouterr().out
+    assert main(["tour", part]) == 0, "stdin is no terminal here"
+    assert capsys.readouterr().out == text
+    assert "$ chimerac " in text and max(len(line) for line in prose(text)) <= 100
+    commands = [line.removeprefix("$ chimerac ").split() for line in text.splitlines() if line.startswith("$ chimerac")]
+    for words in commands:
+        main(words)
+        assert capsys.readouterr().out in text, "what the tour shows is what the command prints"
+
+
+def prose(text: str) -> Iterator[str]:
+    """Yield the lines of the paragraphs: those after an empty line that begin with a capital letter and have no columns."""
+    for block in text.split("\n\n"):
+        if re.match(r"[A-Z][a-z]+ ", block) and "   " not in block:
+            yield from block.splitlines()
+
+
+@pytest.mark.parametrize("depth", [2, 4, 6])
+def test_the_idle_slots_can_be_counted(depth: int, capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+    """2(D - 1) idle slots of GPipe and 1F1B and D - 2 of Chimera, as published, counted in the drawing."""
+    questions = terminal(lambda prompt: str(depth) if "How many ranks" in prompt else "")
+    assert main(["tour", "schedule"]) == 0
+    text = capsys.readouterr().out
+    drawings = re.findall(r"^(\w+), D=\d ranks, N=\d micro-batches\n((?:rank \d.*\n)+)", text, re.MULTILINE)
+    assert [name for name, _ in drawings] == ["gpipe", "1f1b", "chimera"] and len(questions) == 3
+    for name, drawing in drawings:
+        expected = depth - 2 if name == "chimera" else 2 * (depth - 1)
+        rows = drawing.splitlines()
+        assert len(rows) == depth
+        for row in rows:
+            assert [int(k) for k in re.findall(r"\[(\d+)\]", row)] == list(range(1, expected + 1))
+            assert row.endswith(f"  {expected} idle")
+            assert sorted(re.findall(r"[FB]\d", row)) == sorted(f"{kind}{m}" for kind in "FB" for m in range(depth))
+    words = " ".join(text.split())
+    assert f"Every rank has {2 * (depth - 1)} of them. That is 2 x (D - 1) for D = {depth} ranks" in words
+    assert f"Now there are {depth - 2} idle slots on every rank: D - 2" in words
+
+
+def test_slots_are_drawn_of_tasks_of_equal_length_only() -> None:
+    program = compile_schedule("1f1b", {"D": 2, "N": 2}).program
+    assert draw_slots(program, simulate(program, {"F": 1, "B": 1}).timeline) == (
+        "rank 0 |  F0  F1 [1]  B0 [2]  B1 |  2 idle\nrank 1 | [1]  F0  B0  F1  B1 [2] |  2 idle\n"
+    )
+    with pytest.raises(ValueError, match="one unit"):
+        draw_slots(program, simulate(program).timeline)
+
+
+def test_the_schedule_that_is_picked_is_the_fastest_that_fits(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+    """The choice is made again here, from the JSON form of the comparisons."""
+    for size, share in (("8", "medium"), ("16", "small")):
+        terminal(
+            lambda prompt, size=size, share=share: size if "micro-batches" in prompt else share if "memory" in prompt else ""
+        )
+        assert main(["tour", "autotune"]) == 0
+        text = capsys.readouterr().out
+        found = []
+        for line in re.findall(r"^\$ chimerac (compare .*)$", text, re.MULTILINE):
+            assert main([*line.split(), "--emit", "json"]) == 0
+            rows = json.loads(capsys.readouterr().out)["schedules"]
+            found += [(r["makespan"], "--recompute" in line, r["schedule"]) for r in rows if "makespan" in r]
+        _, again, name = min(found, key=lambda x: x[0])
+        command = re.findall(r"^python interpreter/run.py (\S+) .*?( --recompute all)?$", text, re.MULTILINE)
+        assert command == [(name, " --recompute all" if again else "")]
+
+
+def test_questions_have_answers_and_an_end(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+    answers = iter(["nonsense", "performance", "5", "8", "q"])
+    questions = terminal(lambda prompt: next(answers))
+    assert main(["tour"]) == 0
+    text = capsys.readouterr().out
+    assert "Performance" in text and "Partition" not in text
+    assert "-p D=8 -p N=8" in text
+    assert [q for q in questions if q.startswith("one of ")] == [
+        f"one of {', '.join(TOUR_PARTS)}, or q: ",
+        "one of 4, 8, or q: ",
+    ]
+    assert not list(answers)
+
+
+def test_the_end_of_the_input_and_ctrl_c_end_it_quietly(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+    for error, status in ((EOFError, 0), (KeyboardInterrupt, 130)):
+
+        def end(prompt: str, error: type[BaseException] = error) -> str:
+            raise error
+
+        terminal(end)
+        assert main(["tour", "schedule"]) == status
+        assert capsys.readouterr().err == ""
+
+
+def test_without_torch_the_last_part_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["tour", "train", "--yes"]) == 1
+    assert "pip install 'chimerac[train]'" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_last_part_trains_on_two_ranks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "chimerac", "tour", "train", "--yes"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    losses = [float(x) for x in re.findall(r"^iteration .* loss +([\d.]+) ", done.stdout, re.MULTILINE)]
+    assert losses[-1] < losses[0] and "gradients equal one process" in done.stdout
+    assert done.stdout.index("Now the training") < done.stdout.index("iteration     1") < done.stdout.index("measured bubble")
+
+
+def test_a_part_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["tour", "schedul"])
+    assert end.value.code == 2 and "invalid choice: 'schedul'" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The models that the compiler knows: the presets' descriptions, which come with the project, and description files.
 
-A model has one name everywhere: a preset, or NAME/BLOCKS for a preset with another number of blocks.
+A model has one name everywhere: a preset, or NAME/BLOCKS for a preset with another number of blocks. A user's own model has a
+description file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from importlib import resources
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 from chimerac.chimera_ir.files import read, short_path
 from chimerac.chimera_ir.model import ModelDescription, model_from_json
-from chimerac.chimera_ir.preset import Preset, preset_from_json
+from chimerac.chimera_ir.preset import Preset, describe_command, preset_from_json
 
 _FOLDER = resources.files("chimerac").joinpath("models", "descriptions")  # data: the package models is not imported
 _NAME = re.compile(r"(?P<name>[^/]+)/(?P<blocks>[1-9][0-9]{0,8})")
@@ -38,7 +39,7 @@ def find_model(
     micro_batch, seq_len: the sizes of a preset, by default its own.
 
     Raises ChimeraError: E001 no such file, E002 sizes for a file, whose sizes are fixed, E701 to E704 a wrong file, E801 no
-    such preset.
+    such preset, or a model that only its description can stand for, E821 a sequence that is too long for a preset.
     """
     name, blocks = name_or_path, None
     if found := _NAME.fullmatch(name_or_path):
@@ -47,6 +48,9 @@ def find_model(
         its = preset(name)
         size = samples(its.samples if micro_batch is None else micro_batch)
         return its.description(size, its.seq_len if seq_len is None else seq_len, blocks)
+    if name_or_path.startswith("hf:") or ".py:" in name_or_path:
+        message = f"the model '{short_path(name_or_path)}' is known here only by a description, since it needs torch"
+        raise refuse("E801", message, help=f"describe it: {describe_command(name_or_path)}")
     if not os.path.exists(name_or_path) and not name_or_path.endswith(".json"):
         near = did_you_mean(name, preset_names())
         names = f"the presets are {', '.join(preset_names())}; or give the path of a description (*.json)"

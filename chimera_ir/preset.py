@@ -4,7 +4,7 @@ A number of a description is a sum of terms, by their name: `1`, `b`, `l`, `b l`
 fitted to measurements exactly (tools/descriptions.py). Equal layers are listed once, with `times`; `{}` in their name is
 their number. Memory that several layers share is listed with the first of them, which the others are counted from:
 
-    {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128,
+    {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128, "positions": null,
     "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},
       {"name": "block {}", "times": 2, ...},
       ...],
@@ -33,20 +33,28 @@ KEEPS = ("kept", "split_kept", "weight_kept")
 class Preset:
     """The descriptions of a model. layers, tied: as in the file.
 
-    samples, seq_len: the sizes that are used by default; seq_len is None for other data than text.
+    samples, seq_len: the sizes that are used by default; seq_len is None for other data than text. positions: of the longest
+    sequence; None where every length is possible.
     """
 
     name: str
     samples: int
     seq_len: int | None
+    positions: int | None
     layers: Sequence[Mapping[str, Any]]
     tied: Sequence[Mapping[str, Any]]
 
     def description(self, samples: int, seq_len: int | None = None, blocks: int | None = None) -> ModelDescription:
         """Return the description for micro-batches of so many samples. blocks: how many layers with a number there are.
 
-        Raises ChimeraError E801 where the model cannot have so many blocks.
+        Raises ChimeraError: E801 where the model cannot have so many blocks, E821 for a sequence that is too long.
         """
+        if seq_len is not None and self.positions is not None and seq_len > self.positions:
+            raise refuse(
+                "E821",
+                f"samples of {seq_len} tokens do not fit the {self.positions} positions of {self.name}",
+                help=f"give --seq-len {self.positions} or less, or take another model",
+            )
         name = self.name if blocks is None else f"{self.name}/{blocks}"
         entries = self.layers if blocks is None else self.with_blocks(blocks)
         b, l = samples, self.seq_len if seq_len is None else seq_len  # noqa: E741
@@ -74,13 +82,22 @@ class Preset:
         """Return the layers with so many that have a number. Raises ChimeraError E801 where that is not possible."""
         numbered = [n for n, entry in enumerate(self.layers) if "{}" in entry["name"]]
         if not numbered:
-            raise refuse("E801", f"model '{self.name}/{blocks}': {self.name} has no blocks to change the number of")
+            raise refuse(
+                "E801",
+                f"model '{self.name}/{blocks}': the description of {self.name} is for its own number of blocks, which differ",
+                help=f"describe it: {describe_command(f'{self.name}/{blocks}')}",
+            )
         most = max(numbered, key=lambda n: self.layers[n].get("times", 1))
         others = sum(self.layers[n].get("times", 1) for n in numbered if n != most)
         largest = MAX_LAYERS - (len(self.layers) - len(numbered))
         if not others < blocks <= largest:
             raise refuse("E801", f"model '{self.name}/{blocks}': a description has {others + 1} to {largest} blocks")
         return [{**e, "times": blocks - others} if n == most else e for n, e in enumerate(self.layers)]
+
+
+def describe_command(model: str) -> str:
+    """Return the commands that measure a model and use its description, as text."""
+    return f"python -m chimerac.models describe --model {model} -o m.json; then give --model m.json"
 
 
 def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
@@ -98,7 +115,7 @@ def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
 
 def preset_to_json(preset: Preset) -> str:
     """Return the JSON text of a preset: one layer a line."""
-    head = {"format": FORMAT, "version": 1, "name": preset.name, "samples": preset.samples, "seq_len": preset.seq_len}
+    head = {"format": FORMAT, "version": 1, **{k: getattr(preset, k) for k in ("name", "samples", "seq_len", "positions")}}
     lines = ",\n  ".join(map(json.dumps, preset.layers))
     return f'{json.dumps(head)[:-1]},\n"layers": [{lines}],\n"tied": {json.dumps(list(preset.tied))}}}\n'
 
@@ -106,4 +123,4 @@ def preset_to_json(preset: Preset) -> str:
 def preset_from_json(text: str) -> Preset:
     """Return the preset of a shipped file."""
     file = json.loads(text)
-    return Preset(file["name"], file["samples"], file["seq_len"], file["layers"], file["tied"])
+    return Preset(file["name"], file["samples"], file["seq_len"], file["positions"], file["layers"], file["tied"])

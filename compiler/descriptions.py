@@ -1,6 +1,7 @@
 """The models that the compiler knows: the presets' descriptions, which come with the project, and description files.
 
-A model has one name everywhere: a preset, or NAME/BLOCKS for a preset with another number of blocks.
+A model has one name everywhere: a preset, or NAME/BLOCKS for a preset with another number of blocks. A user's own model has a
+description file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from importlib import resources
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 from chimerac.chimera_ir.files import read, short_path
 from chimerac.chimera_ir.model import ModelDescription, model_from_json
-from chimerac.chimera_ir.preset import Preset, preset_from_json
+from chimerac.chimera_ir.preset import Preset, describe_command, preset_from_json
 
 _FOLDER = resources.files("chimerac").joinpath("models", "descriptions")  # data: the package models is not imported
 _WITH_BLOCKS = re.compile(r"(?P<name>[^/]+)/(?P<blocks>-?[0-9]{1,18})")
@@ -39,7 +40,8 @@ def find_model(
     micro_batch, seq_len: the sizes of a preset, by default its own.
 
     Raises ChimeraError: E001 for a file that cannot be read, E002 for sizes with a file, whose sizes are fixed, E701 to E704
-    for a wrong file, E801 for an unknown name.
+    for a wrong file, E801 for an unknown name or a model that is known here only by a description, E821 for a sequence that
+    is too long for a preset.
     """
     name, blocks = name_or_path, None
     if found := _WITH_BLOCKS.fullmatch(name_or_path):
@@ -48,6 +50,9 @@ def find_model(
         its = preset(name)
         size = samples(its.samples if micro_batch is None else micro_batch)
         return its.description(size, its.seq_len if seq_len is None else seq_len, blocks)
+    if name_or_path.startswith("hf:") or ".py:" in name_or_path:
+        message = f"the model '{short_path(name_or_path)}' is known here only by a description, since it needs torch"
+        raise refuse("E801", message, help=f"describe it: {describe_command(name_or_path)}")
     if not os.path.lexists(name_or_path) and os.sep not in name and not os.path.splitext(name)[1]:
         near = did_you_mean(name, preset_names())
         names = f"the presets are {', '.join(preset_names())}; or give the path of a description (*.json)"

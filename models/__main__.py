@@ -1,6 +1,6 @@
 """`python -m chimerac.models describe`: write a model description for the compiler, which has no torch.
 
-The compiler knows the presets by name without it (models/descriptions/).
+The compiler knows the presets by name without it (models/descriptions/), and every other model from such a file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from chimerac.chimera_ir.arguments import Parser
 from chimerac.chimera_ir.diagnostics import ChimeraError, render
 from chimerac.chimera_ir.files import discard_output, write, write_stdout
-from chimerac.chimera_ir.model import model_to_json
+from chimerac.chimera_ir.model import ModelDescription, model_to_json
+from chimerac.interpreter.adapters.own import check_own, is_own, own_model
 from chimerac.models.presets import check_sequence, table
+
+MODEL = "a preset, NAME/BLOCKS, FILE.py:FUNCTION, hf:CONFIG.json or hf:FOLDER, as in run.py (default: %(default)s)"
+LOSSES = ("cross-entropy", "next-token", "squared-error")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=f"models (NAME/BLOCKS chooses another number of blocks):\n{table()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    describe_parser.add_argument("--model", default="gpt-small", help="a preset, or NAME/BLOCKS (default: %(default)s)")
+    describe_parser.add_argument("--model", default="gpt-small", metavar="NAME", help=MODEL)
+    describe_parser.add_argument("--layers", metavar="PATHS", help="of a model of your own: its lists of layers, as in run.py")
+    describe_parser.add_argument("--head", metavar="CLASS", help="of a Hugging Face model: the class, as in run.py")
+    describe_parser.add_argument("--loss", metavar="NAME", choices=LOSSES, help="of a model of your own, as in run.py")
     describe_parser.add_argument("--seq-len", type=int, default=128, help="tokens of a sample of text (default: %(default)s)")
     describe_parser.add_argument("--micro-batch", type=int, default=4, help="samples of a micro-batch (default: %(default)s)")
     describe_parser.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
@@ -34,12 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if min(options.seq_len, options.micro_batch) < 1:
         describe_parser.error("--seq-len and --micro-batch are at least 1")
     try:
-        check_sequence(options.model, options.seq_len)
-        # torch takes 2 s to import. Errors in options are reported before that.
-        from chimerac.interpreter.runtime.describe import describe
-        from chimerac.models.families import preset
-
-        description = describe(preset(options.model, options.seq_len), options.micro_batch)
+        description = _description(options)
         if options.output is None:
             write_stdout(model_to_json(description))
         else:
@@ -53,6 +55,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the process that reads the output, such as head, has closed it
         discard_output(sys.stdout)
     return 0
+
+
+def _description(options: argparse.Namespace) -> ModelDescription:
+    """Return the description of the model that the options name."""
+    name, samples, length = options.model, options.micro_batch, options.seq_len
+    if is_own(name):
+        check_own(name)
+    else:
+        check_sequence(name, length)
+    # torch takes 2 s to import. Errors in options are reported before that.
+    from chimerac.interpreter.runtime.describe import describe
+    from chimerac.models.families import preset
+
+    if not is_own(name):
+        return describe(preset(name, length), samples)
+    return describe(own_model(name, samples, length, loss=options.loss, layers=options.layers, head=options.head), samples)
 
 
 if __name__ == "__main__":

@@ -35,18 +35,20 @@ MEASURED_BLOCKS = 3
 class Measured:
     """How a preset is measured. model: of a name and a sequence length.
 
-    seq_len: the length that is taken by default; None for other data than text. blocks: the preset's number of equal blocks, if
-    NAME/BLOCKS is the model with another number of them. Then it is measured with MEASURED_BLOCKS, and one more confirms it.
-    None: the blocks differ. Then it is measured as it is, and described with no other number of them.
+    seq_len: the length that is taken by default; None for other data than text. positions: as of `Preset`. blocks: the
+    preset's number of equal blocks, if NAME/BLOCKS is the model with another number of them. Then it is measured with
+    MEASURED_BLOCKS, and one more confirms it. None: the blocks differ. Then it is measured as it is, and described with
+    no other number of them.
     """
 
     model: Callable[[str, int], Model]
     seq_len: int | None
     blocks: int | None = None
+    positions: int | None = None
 
 
 PRESETS_MEASURED: Mapping[str, Measured] = {
-    name: Measured(preset, None) if sizes.data == "images" else Measured(preset, SEQ_LEN, sizes.blocks)
+    name: Measured(preset, None) if sizes.data == "images" else Measured(preset, SEQ_LEN, sizes.blocks, sizes.positions)
     for name, sizes in PRESETS.items()
 }
 
@@ -58,7 +60,7 @@ def preset_of(name: str) -> Preset:
     points = [describe(how.model(_with(name, few), n), b, cost_unit=1) for n in LENGTHS for b in (1, 2)]
     fitted = _fit([_tree(point) for point in points])
     layers = fitted["layers"] if how.blocks is None else _compressed(fitted)
-    found = Preset(name, SAMPLES, how.seq_len, layers, fitted["tied"])
+    found = Preset(name, SAMPLES, how.seq_len, how.positions, layers, fitted["tied"])
     for samples, seq_len, blocks in ((SAMPLES, how.seq_len or SEQ_LEN, few), (3, 40, more)):
         if in_order(found.description(samples, seq_len, blocks)) != in_order(
             describe(how.model(_with(name, blocks), seq_len), samples)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
 from chimerac.interpreter.adapters.model import CallModel, Loss, cut, tensors_in
 from chimerac.interpreter.adapters.pretrained import Entry, Folder, Weights
+from chimerac.interpreter.adapters.trace import line_of
 from chimerac.interpreter.runtime.model import Fields, Values
 
 # What a model is trained for if its configuration names no class: the first of these that it has.
@@ -156,8 +157,12 @@ def _builder(model_class: Any, config: Any, options: Mapping[str, Any]) -> Calla
             part.use_cache = False
 
     def build() -> nn.Module:
-        with _quiet():
-            model: nn.Module = model_class._from_config(copy.deepcopy(config), **{**_OPTIONS, **options})
+        try:
+            with _quiet():
+                model: nn.Module = model_class._from_config(copy.deepcopy(config), **{**_OPTIONS, **options})
+        except Exception as error:  # a constructor checks its values in its own way, or not at all
+            message = f"{model_class.__name__} cannot be built from its configuration: {type(error).__name__}: {error}"
+            raise refuse("E854", message, notes=line_of(error), help="correct this value of the configuration") from error
         return model
 
     return build

@@ -58,6 +58,7 @@ class CallModel(Model):
         (seed, parameter) and of nothing else.
         """
         structure, mode = self.structure, _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
+        absent: list[tuple[nn.Module, str]] = []
         if mode is not None:
             intercepted = structure.without_memory(mode)
         else:
@@ -66,10 +67,10 @@ class CallModel(Model):
             structure.free_others(module, layers)
             if self.pretrained is not None:
                 self.pretrained.load(structure.tensors_of(module, layers), structure.names)
-            intercepted = Intercepted(module, structure.units)
+            intercepted, absent = Intercepted(module, structure.units), structure.absent_from(module, layers)
         modules = structure.modules_of(intercepted, layers)
         ties = [structure.ties_of(path, module) for path, module in modules.items()]
-        stage = CallStage(intercepted, structure.trace, layers, modules, ties, structure.fields, self.select)
+        stage = CallStage(intercepted, structure.trace, layers, modules, ties, structure.fields, self.select, absent)
         stage.names = [self.names.get(path, path) for path in modules]
         return stage
 
@@ -97,6 +98,17 @@ class Structure:
     def weights_of(self, calls: range) -> set[str]:
         """Return the first names of the parameters that a stage needs."""
         return set[str]().union(*(self._needed[k] for k in calls))
+
+    def absent_from(self, module: nn.Module, calls: range) -> list[tuple[nn.Module, str]]:
+        """Return, as modules and names, the parameters that are read between calls and that a stage does not need."""
+        read = {
+            s.name for sources in self.trace.readers(range(len(self.trace.calls))) for s in sources if isinstance(s, Weight)
+        }
+        needed = self.weights_of(calls)
+        absent = {self._first_name[name] for name in read} - needed
+        paths = (name.rpartition(".") for first in absent for name in self.names[first])
+        owners = ((module.get_submodule(path), name) for path, _, name in paths)
+        return [(owner, name) for owner, name in owners if name in owner._parameters]
 
     def modules_of(self, intercepted: Intercepted, calls: range) -> dict[str, nn.Module]:
         """Return, by their paths, the modules that have the parameters and buffers of a stage.

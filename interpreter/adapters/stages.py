@@ -41,7 +41,8 @@ class CallStage(Stage):
 
     intercepted: the module, with real parameters where these calls need them. calls: their numbers. modules: by name, what
     has the parameters and buffers of the stage. ties: as in `Stage`. fields: examples of all fields of a micro-batch. select:
-    from what the module returns, the tensors that the loss is computed from.
+    from what the module returns, the tensors that the loss is computed from. absent: modules and names of parameters of other
+    stages that the module reads between calls.
 
     Raises ChimeraError E853, which names the call, where a forward makes other calls than the traced one.
     """
@@ -55,6 +56,7 @@ class CallStage(Stage):
         ties: Sequence[Mapping[str, str]],
         fields: Mapping[str, Tensor],
         select: Select,
+        absent: Sequence[tuple[nn.Module, str]] = (),
     ) -> None:
         super().__init__(list(modules.values()), list(modules), ties)
         self.trace, self.calls = trace, calls
@@ -62,7 +64,8 @@ class CallStage(Stage):
         self._intercepted, self._select = intercepted, select
         read = {source.name for sources in trace.readers(calls) for source in sources if isinstance(source, Field)}
         self.reads = tuple(name for name in fields if name in read)
-        self._unread = {name: Shape(tuple(t.shape), t.dtype, False) for name, t in fields.items() if name not in read}
+        self._unread = {name: _shape_of(t) for name, t in fields.items() if name not in read}
+        self._absent = [(m, name, _shape_of(m.get_parameter(name))) for m, name in absent]
         self._placeholders: dict[tuple[Shape, torch.device], Tensor] = {}
 
     def forward(self, *values: Tensor, **fields: Tensor) -> Values:
@@ -75,6 +78,8 @@ class CallStage(Stage):
         for module in self._intercepted.others.values():
             module.training = self.training
         unread = {name: self.placeholder(shape, device) for name, shape in self._unread.items()}
+        for owner, name, shape in self._absent:
+            vars(owner)["_parameters"][name] = self.placeholder(shape, device)
         with run.drawing(), self._intercepted.running(run) as module:
             run.begin()
             try:
@@ -103,6 +108,10 @@ class CallStage(Stage):
         forwards = self._intercepted.forwards
         for unit in dict.fromkeys(self.trace.calls[k].unit for k in self.calls):
             forwards[unit] = torch.compile(forwards[unit], *args, **kwargs)
+
+
+def _shape_of(t: Tensor) -> Shape:
+    return Shape(tuple(t.shape), t.dtype, False)
 
 
 class _Left(BaseException):

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import short_path
 from chimerac.interpreter.adapters.intercept import Forward, Intercepted
 from chimerac.interpreter.runtime.model import Values
 
@@ -140,16 +143,25 @@ def trace(
             result = sources.of(outputs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         help = "switch off the option of the model that does this; the calls of a forward must be the same for every batch"
-        raise refuse("E852", f"{name} decides by the values of a tensor {run.place}: {error}", help=help) from error
+        message = f"{name} decides by the values of a tensor {run.place}"
+        raise refuse("E852", message, notes=line_of(error), help=help) from error
     except ChimeraError:
         raise
     except Exception as error:  # whatever the model's own code raises
         message = f"the forward of {name} fails {run.place}: {type(error).__name__}: {error}"
-        raise refuse("E852", message, help=f"its arguments were {', '.join(fields)}: give those that it needs") from error
+        help = f"its arguments were {', '.join(fields)}: give those that it needs"
+        raise refuse("E852", message, notes=line_of(error), help=help) from error
     if not run.calls:
         raise refuse("E852", f"the forward of {name} calls none of its layers", help="name other layers")
     run.check(result, "the output of the model")
     return Trace(tuple(run.calls), result, frozenset(sources.written), sources.draws)
+
+
+def line_of(error: Exception) -> tuple[str, ...]:
+    """Return the line of the model's own code where an error was raised, as a note."""
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(own)]
+    return (f"{short_path(lines[-1].filename)}:{lines[-1].lineno}: {lines[-1].line}",) if lines else ()
 
 
 class _TracingRun:

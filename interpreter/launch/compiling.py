@@ -18,12 +18,14 @@ from chimerac.interpreter.launch.workloads import with_partition
 from chimerac.interpreter.pipeline.programs import check_machine, predicted_times, program_for
 
 
-def compiled_plan(settings: RunSettings, is_compiled: bool, tied: Sequence[Tied] = ()) -> Plan:
+def compiled_plan(
+    settings: RunSettings, is_compiled: bool, tied: Sequence[Tied] = (), model: ModelDescription | None = None
+) -> Plan:
     """Return the plan for a schedule, or for a compiled program, which is verified again.
 
-    tied: sets of tied parameters besides those of the schedule.
+    tied: sets of tied parameters besides those of the schedule. model: of a user's own model, when it is known.
     """
-    program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings, tied))
+    program = with_partition(settings, load_program(settings.schedule) if is_compiled else _compile(settings, tied), model)
     check_kind(program)
     if settings.loopback:
         return plan_of(program, timed=False, machine=settings.machine)

@@ -17,13 +17,13 @@ import torch
 
 from chimerac.chimera_ir.files import short_path
 from chimerac.chimera_ir.header import stages_text
+from chimerac.interpreter.adapters.own import is_own
 from chimerac.interpreter.data.source import Data
 from chimerac.interpreter.launch import measure
 from chimerac.interpreter.launch.agreement import Product, compare
 from chimerac.interpreter.launch.memory_check import check_memory
-from chimerac.interpreter.launch.own_models import is_own
 from chimerac.interpreter.launch.plan import Plan
-from chimerac.interpreter.launch.planning import with_ties
+from chimerac.interpreter.launch.planning import fitted
 from chimerac.interpreter.launch.record import Record
 from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.launch.stopping import STOPPED, accepting_stop_requests, stop_requested
@@ -126,7 +126,7 @@ class TrainingJob:
         # With autocast the dtypes of what is sent and kept depend on the device.
         on_gpu = model.autocast is not None and settings.transport != "gloo"
         description = describe(model, self.size, torch.device("cuda") if on_gpu else None)
-        self.plan = plan = with_ties(plan, settings, description)
+        self.plan = plan = fitted(plan, settings, description)
         self.model = partitioned(plan.program, model, description, ties_by_stage=is_own(settings.model))
         # In bfloat16 sums of gradients differ by their rounding, so a difference is no sign of an error.
         default = self.model.description.parameters <= MAX_CHECKED_PARAMETERS and settings.dtype == "fp32"

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.files import read
+from chimerac.interpreter.adapters.own import check_own, is_own, own_model
 from chimerac.interpreter.data.names import SIZES
-from chimerac.interpreter.launch.own_models import check_own, is_own, own_data, own_model
+from chimerac.interpreter.launch.own_data import own_data
 from chimerac.interpreter.launch.settings import RunSettings
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 from chimerac.models.presets import Cnn, check_sequence, default_for, is_known, sizes_of, table
 
 if TYPE_CHECKING:
+    from chimerac.chimera_ir.model import ModelDescription
     from chimerac.chimera_ir.program import Program
     from chimerac.interpreter.data.source import Data
     from chimerac.interpreter.data.sources import Source
@@ -38,7 +40,15 @@ def model_of(settings: RunSettings, program: Program) -> Model:
     fit. A model of the user's own: also E850 to E855.
     """
     if is_own(settings.model):
-        return own_model(settings, samples_per_micro_batch(program, settings.micro_batch), vocabulary_of(settings, "text"))
+        return own_model(
+            str(settings.model),
+            samples_per_micro_batch(program, settings.micro_batch),
+            settings.seq_len,
+            vocabulary_of(settings, "text"),
+            loss=settings.loss,
+            layers=settings.layers,
+            head=settings.head,
+        )
     from chimerac.models.families import preset  # with torch, 2.6 s
 
     name = _name(settings, program)
@@ -156,8 +166,10 @@ def check_depth(settings: RunSettings, program: Program) -> None:
         check_layers(name, sizes_of(name).layers, stages, f"--model {default_for(stages)}")
 
 
-def with_partition(settings: RunSettings, program: Program) -> Program:
+def with_partition(settings: RunSettings, program: Program, model: ModelDescription | None = None) -> Program:
     """Return the program with the partition of --split or --partition, if one is given.
+
+    model: a user's own model. Before it is known, its --split is left out and its --partition is not checked.
 
     Raises ChimeraError: E706 a partition of another model, E707 no partition, E708 a split that does not fit.
     """
@@ -169,10 +181,13 @@ def with_partition(settings: RunSettings, program: Program) -> Program:
     stages = program.header.stages
     if settings.partition is not None:
         given = partition_from_json(read(settings.partition), str(settings.partition))
-        name = settings.model or given.model
+    if not is_own(settings.model):
+        name = given.model if settings.model is None and settings.partition is not None else _name(settings, program)
+        layers = sizes_of(name).layers
+    elif model is not None:
+        name, layers = model.name, len(model.layers)
     else:
-        name = _name(settings, program)
-    layers = sizes_of(name).layers
+        return program if settings.partition is None else program.with_partition(given)
     if settings.split is not None:
         given = split_by_counts(name, layers, settings.split, stages)
     check_fits(given, name, layers, stages)

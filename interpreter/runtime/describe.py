@@ -159,8 +159,8 @@ class _Run:
         weights = [t for stage in stages for t in (*stage.parameters(), *stage.buffers())]
         self.weights = {_storage(t) for t in weights}
         inputs, targets, fields = model.example(samples)
-        values, fields = tuple(t.to(device) for t in inputs), {name: t.to(device) for name, t in fields.items()}
-        targets = None if targets is None else tuple(t.to(device) for t in targets)
+        values, fields = _faked(inputs, device), {name: _faked([t], device)[0] for name, t in fields.items()}
+        targets = None if targets is None else _faked(targets, device)
         self._samples = values, fields  # kept, so that no other tensor gets the same storage
         self._record_maker(values, 0)
         with model.autocasting(device):
@@ -189,6 +189,11 @@ class _Run:
     def _record_maker(self, tensors: Values, layer: int) -> None:
         for t in tensors:
             self.makers.setdefault(_storage(t), layer)
+
+
+def _faked(tensors: Iterable[torch.Tensor], device: torch.device) -> Values:
+    """Return fake tensors like these, in the mode that is on. Modules may compute something else for real ones."""
+    return tuple(torch.empty_like(t, device=device) for t in tensors)
 
 
 @contextmanager

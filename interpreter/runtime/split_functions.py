@@ -46,6 +46,12 @@ def _rows(t: Tensor) -> Tensor:
     return t.reshape(-1, t.shape[-1])
 
 
+def _no_view(t: Tensor) -> Tensor:
+    """Return a result that the module may change in place. Autograd refuses that for a function that returns a view."""
+    result: Tensor = aten._unsafe_view(t, t.shape) if t._is_view() else t
+    return result
+
+
 def _product_operands(*operands: Tensor | None) -> tuple[Any, ...]:
     """Return the operands of a matrix product or a convolution as autocast casts them; without autocast as they are."""
     device = next(t.device.type for t in operands if t is not None)
@@ -62,7 +68,7 @@ class _Linear(torch.autograd.Function):
         ctx.weight, ctx.bias, ctx.products = weight, bias, products
         x, weight, bias = _product_operands(x, weight, bias)
         ctx.save_for_backward(x, weight)
-        return F.linear(x, weight, bias)
+        return _no_view(F.linear(x, weight, bias))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None]:
@@ -91,7 +97,7 @@ class _Matmul(torch.autograd.Function):
         ctx.weight, ctx.products = weight, products
         x, weight = _product_operands(x, weight)
         ctx.save_for_backward(x, weight)
-        return x.matmul(weight)
+        return _no_view(x.matmul(weight))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None]:
@@ -113,7 +119,7 @@ class _Embedding(torch.autograd.Function):
     def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int, by_frequency: bool, products: list[Product]) -> Tensor:
         ctx.save_for_backward(ids, weight)
         ctx.options, ctx.products = (padding_idx, by_frequency), products
-        return torch.embedding(weight, ids, padding_idx, by_frequency)
+        return _no_view(torch.embedding(weight, ids, padding_idx, by_frequency))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, None, None, None, None]:
@@ -196,7 +202,7 @@ class _RMSNorm(torch.autograd.Function):
         rrms = (square + (torch.finfo(square.dtype).eps if eps is None else eps)).rsqrt()  # 1 / (root mean square)
         ctx.save_for_backward(x, rrms, weight)
         ctx.dims, ctx.products = dims, products
-        return F.rms_norm(x, shape, weight, eps)
+        return _no_view(F.rms_norm(x, shape, weight, eps))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
@@ -239,8 +245,7 @@ class _Convolution(torch.autograd.Function):
         ctx.weight, ctx.bias, ctx.options, ctx.products = weight, bias, options, products
         x, weight, bias = _product_operands(x, weight, bias)
         ctx.save_for_backward(x, weight)
-        result: Tensor = aten.convolution(x, weight, bias, *options)
-        return result
+        return _no_view(aten.convolution(x, weight, bias, *options))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:

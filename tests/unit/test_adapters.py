@@ -12,15 +12,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.pipelining import SplitPoint, pipeline
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.chimera_ir.partition import Partition, partition_to_json
 from chimerac.interpreter import Pipeline
 from chimerac.interpreter.adapters.model import CallModel, cut
+from chimerac.interpreter.adapters.own import check_own, own_model
 from chimerac.interpreter.adapters.traced import traced
 from chimerac.interpreter.launch.options import parse_options
-from chimerac.interpreter.launch.own_models import check_own
+from chimerac.interpreter.launch.planning import fitted, make_plan
 from chimerac.interpreter.run import main
+from chimerac.interpreter.runtime.describe import describe
 from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, Batch, train, train_plainly
 
 VOCABULARY, WIDTH, LENGTH = 11, 8, 3
@@ -99,6 +103,29 @@ def test_skip_connections_shared_modules_and_own_parameters_pass_cuts() -> None:
         assert losses == pytest.approx(train_plainly(judge, before, given, module_loss), rel=2e-5), schedule
 
 
+class Marked(nn.Module):
+    """Puts a parameter of its own before the sequence, between two calls: later stages compute that again without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.start = nn.Embedding(VOCABULARY, WIDTH), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = torch.cat([self.start.expand(len(tokens), -1, -1), self.embed(tokens)], 1)
+        for block in self.blocks:
+            x = x + torch.tanh(block(x)).cumsum(1)
+        return self.head(x)[:, 1:]  # type: ignore[no-any-return]
+
+
+def test_a_parameter_that_is_read_between_calls_is_on_the_stages_that_need_it() -> None:
+    fed = batches(3, mask=False)
+    model = cut(Marked, {"tokens": TOKENS}, loss=loss, targets=TOKENS)
+    for before, losses in train(lambda: model, ["chimera", "chimera_zb"], fed).values():
+        assert losses == pytest.approx(train_plainly(Marked(), before, fed, module_loss), rel=1e-5)
+
+
 def test_a_stage_has_the_tensors_that_it_needs_and_no_others() -> None:
     model = skips()
     names = model.layer_names
@@ -152,6 +179,23 @@ def test_layers_that_the_module_does_not_have_are_refused() -> None:
         cut(lambda: nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, loss=loss)
 
 
+class Warns(nn.Module):
+    """Reads values, but of real tensors alone, as models of transformers do to warn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert isinstance(x, FakeTensor) or x.sum() > -1
+        return self.layers[1](self.layers[0](x))  # type: ignore[no-any-return]
+
+
+def test_a_model_is_measured_with_fake_tensors_alone() -> None:
+    model = cut(Warns, {"x": torch.zeros(1, 2)}, loss=loss)
+    assert describe(model, 1).layers[0].parameters == 6
+
+
 class Keeping(nn.Linear):
     """Keeps a tensor that it does not return."""
 
@@ -187,7 +231,10 @@ class Odd(nn.Module):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("values", r"E852: Odd decides by the values of a tensor after the call of layers\.0"),
+        (
+            "values",
+            r"E852: Odd decides by the values of a tensor after the call of layers\.0\n = note: .*py:\d+: if self\.rule",
+        ),
         ("keeps", r"E852: the call of layers\.2 uses a tensor that the call of layers\.3 made or changed and did not return"),
         ("wrong", r"E852: the forward of Odd fails before the first call of a layer: TypeError.*(?s:.)*its arguments were y"),
     ],
@@ -239,3 +286,27 @@ def test_a_run_trains_the_function_of_a_file(
         check_own(parse_options([*words, f"{path}:Nett"]).model or "")
     with pytest.raises(ChimeraError, match=r"E801.*cannot read .*none\.py: No such file"):
         check_own(f"{tmp_path}/none.py:Net")
+
+
+def test_the_partition_of_a_model_of_one_s_own_is_fixed_by_hand(tmp_path: Path) -> None:
+    path, cut_file = tmp_path / "mine.py", tmp_path / "cut.json"
+    path.write_text(MINE)
+    name = f"{path}:Net"
+    description = describe(own_model(name, 4, 8), 4)
+    cut_file.write_text(partition_to_json(Partition(name, ((0, 3), (3, 4)))))
+    words = ["chimera", "-p", "D=2", "-p", "N=2", "--loopback", "--model", name]
+
+    def partition(*more: str) -> object:
+        settings = parse_options([*words, *more])
+        found = fitted(make_plan(settings), settings, description)
+        assert found.evaluation is not None and found.evaluation.partition == found.program.partition
+        return found.program.partition and found.program.partition.stages
+
+    assert partition() is None
+    assert partition("--split", "1,3") == ((0, 1), (1, 4))
+    assert partition("--partition", str(cut_file)) == ((0, 3), (3, 4))
+    with pytest.raises(ChimeraError, match=r"E708: split 2,3 has 5 layers, and .*mine\.py:Net has 4"):
+        partition("--split", "2,3")
+    cut_file.write_text(partition_to_json(Partition("other", ((0, 3), (3, 4)))))
+    with pytest.raises(ChimeraError, match=r"E706.*other"):
+        partition("--partition", str(cut_file))

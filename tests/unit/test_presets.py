@@ -15,7 +15,7 @@ from chimerac.compiler.descriptions import find_model, preset, preset_names
 from chimerac.interpreter.runtime.describe import describe
 from chimerac.models import families
 from chimerac.models.__main__ import main as models
-from chimerac.models.presets import PRESETS
+from chimerac.models.presets import PRESETS, sizes_of
 from tools.descriptions import in_order, preset_of
 
 
@@ -59,7 +59,9 @@ def test_the_descriptions_have_the_parameters_of_the_presets() -> None:
         ("gpt-nano/2000", 1, "E801", "1 to 1022 blocks"),
         ("gpt-nano/0", 1, "E801", "1 to 1022 blocks"),
         ("gpt-nano/-1", 1, "E801", "1 to 1022 blocks"),
-        ("cnn-digits/9", 1, "E801", "has no blocks"),
+        ("cnn-digits/9", 1, "E801", "describe --model cnn-digits/9 -o m.json"),
+        ("hf:config.json", 1, "E801", "describe --model hf:config.json -o m.json"),
+        ("mine.py:build", 1, "E801", "describe --model mine.py:build -o m.json"),
         ("", 1, "E801", "unknown model ''"),
         ("gpt-nono.json", 2, "E001", "gpt-nono.json cannot be read: no such file"),
         ("gpt-nono.txt", 2, "E001", "gpt-nono.txt cannot be read: no such file"),
@@ -73,6 +75,30 @@ def test_a_model_that_is_not_there_is_an_unknown_name_or_a_missing_file(
     assert main(["chimera", "-p", "D=2", "--model", model, "--emit", "report"]) == status
     error = capsys.readouterr().err
     assert f"error[{code}]" in error and fact in error
+
+
+@pytest.mark.parametrize("name", ["gpt2-64", "bert-nano/5"])
+def test_a_sample_longer_than_the_positions_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    positions = sizes_of(name).positions
+    words = ["chimera", "-p", "D=4", "--model", name, "--emit", "report", "--seq-len"]
+    assert positions is not None and main([*words, str(positions)]) == 0
+    assert main([*words, str(positions + 1)]) == 1
+    assert f"E821]: samples of {positions + 1} tokens do not fit the {positions} positions of" in capsys.readouterr().err
+
+
+def test_a_model_of_one_s_own_is_described_for_the_compiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 8), nn.Linear(8, 256))\n"
+    )
+    name, out = f"{path}:build", str(tmp_path / "m.json")
+    assert models(["describe", "--model", name, "--seq-len", "16", "-o", out]) == 0
+    assert main(["partition", "chimera", "-p", "D=2", "--model", out]) == 0
+    assert f"{name}: 3 layers, {256 * 8 + 72 + 256 * 9:,} parameters" in capsys.readouterr().out
+    assert models(["describe", "--model", f"{path}:other"]) == 1
+    assert "has no function other" in capsys.readouterr().err
 
 
 def test_a_description_file_has_the_sizes_with_which_it_was_measured(

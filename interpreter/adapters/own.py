@@ -1,0 +1,142 @@
+"""Models that a user brings by name: a function of a Python file, or a Hugging Face model of this machine.
+
+    FILE.py:function       the function returns a torch.nn.Module that reads tokens (b, L) and returns logits
+    hf:config.json         initial weights
+    hf:FOLDER              with the weights of its safetensors
+
+What needs torch is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+
+if TYPE_CHECKING:
+    from chimerac.interpreter.runtime.model import Model
+
+HUGGING_FACE = "hf:"
+BYTES = 256
+
+
+def is_own(name: str | None) -> bool:
+    """Return whether this is the name of a user's model, not of a preset."""
+    return name is not None and (name.startswith(HUGGING_FACE) or ".py:" in name)
+
+
+def check_own(name: str) -> None:
+    """Check, without torch, that the file of a model is there. Raises ChimeraError: E801, E850, E854."""
+    if name.startswith(HUGGING_FACE):
+        if importlib.util.find_spec("transformers") is None:
+            message = f"--model {name} needs the package transformers, which is not installed"
+            raise refuse("E850", message, help="pip install 'chimerac[huggingface]'")
+        path = Path(name.removeprefix(HUGGING_FACE))
+        if not path.exists():
+            help = "give the config.json of a model, or a folder that save_pretrained wrote; nothing is downloaded"
+            raise refuse("E854", f"--model {name}: {path} does not exist", help=help)
+        return
+    path, function = _file_of(name)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, ValueError, SyntaxError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise refuse("E801", f"--model {name}: cannot read {path}: {reason}") from None
+    known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    known += [t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
+    if function not in known:
+        raise refuse("E801", f"--model {name}: {path} has no function {function}", help=did_you_mean(function, known))
+
+
+def own_model(
+    name: str,
+    samples: int,
+    length: int,
+    tokens: int | None = None,
+    *,
+    loss: str | None = None,
+    layers: str | None = None,
+    head: str | None = None,
+) -> Model:
+    """Return a user's model for micro-batches of so many samples, of so many tokens where it reads text.
+
+    tokens: of the tokenizer; None: texts are bytes. loss: a name of `LOSSES`. layers: paths, with commas or spaces between
+    them. head: the class of a Hugging Face model.
+
+    Raises ChimeraError: E801 for a function that does not return a module, E821 for samples that are longer than a
+    Hugging Face model's positions, E850 to E855 as `huggingface` and `cut`, E861 for a tokenizer with more tokens than it.
+    """
+    import torch  # 2 s
+
+    from chimerac.interpreter.adapters.losses import LOSSES  # with torch, 2.6 s
+
+    chosen, paths = LOSSES[loss or "cross-entropy"], tuple((layers or "").replace(",", " ").split())
+    if not name.startswith(HUGGING_FACE):
+        return _from_file(name, samples, length, chosen, paths)
+    # With torch, 2.6 s, and transformers.
+    from chimerac.interpreter.adapters.huggingface import class_of, configuration, example_fields, huggingface
+
+    source = name.removeprefix(HUGGING_FACE)
+    config = configuration(source)
+    model_class = class_of(config, head)
+    fields = example_fields(config, model_class, samples, length)
+    if "input_ids" in fields:
+        _check_text(source, config.get_text_config(), length, tokens)
+    if "decoder_input_ids" in fields:
+        fields = {name: t[:, : length // 2] for name, t in fields.items()}
+    targets = next(iter(fields.values())) if "input_ids" in fields else torch.zeros(samples, dtype=torch.int64)
+    return huggingface(source, fields, loss=chosen, targets=targets, head=head, layers=paths)
+
+
+def _check_text(source: str, config: Any, length: int, tokens: int | None) -> None:
+    """Check that samples of so many tokens fit a configuration.
+
+    Raises ChimeraError: E821 for fewer positions than a sample has tokens, E854 for a vocabulary of fewer tokens than bytes,
+    E861 for one of fewer tokens than the tokenizer's.
+    """
+    vocabulary, positions = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
+    if positions is not None and length > positions:
+        message = f"samples of {length} tokens do not fit the {positions} positions of {source}"
+        raise refuse("E821", message, help=f"give --seq-len {positions} or less, or set more positions in the configuration")
+    if vocabulary is not None and tokens is not None and vocabulary < tokens:
+        message = f"the tokenizer has {tokens} tokens, and {source} a vocabulary of {vocabulary}"
+        raise refuse("E861", message, help="give --tokenizer one with fewer tokens, or set vocab_size in the configuration")
+    if vocabulary is not None and tokens is None and vocabulary < BYTES:
+        message = f"{source} has a vocabulary of {vocabulary} tokens, and the tokens of a text are its {BYTES} bytes"
+        raise refuse("E854", message, help=f"set vocab_size in the configuration to {BYTES} or more")
+
+
+def _from_file(name: str, samples: int, length: int, loss: Any, layers: Sequence[str]) -> Model:
+    """Return the model that a function of a file builds."""
+    import torch
+    from torch import nn
+
+    # With torch, 2.6 s.
+    from chimerac.interpreter.adapters.model import cut
+    from chimerac.interpreter.runtime.model import Model
+
+    path, function = _file_of(name)
+    spec = importlib.util.spec_from_file_location(f"chimerac_model_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    build = getattr(module, function)
+    built = build()
+    if isinstance(built, Model):
+        return built
+    if not isinstance(built, nn.Module):
+        message = f"--model {name}: {function}() returns a {type(built).__name__}, neither a torch.nn.Module nor a Model"
+        raise refuse("E801", message, help="return the module, or what chimerac.interpreter.adapters.model.cut returns")
+    field = next(iter(inspect.signature(built.forward).parameters))
+    tokens = torch.zeros(samples, length, dtype=torch.int64)
+    return cut(build, {field: tokens}, loss=loss, targets=tokens, layers=layers, name=name)
+
+
+def _file_of(name: str) -> tuple[Path, str]:
+    file, _, function = name.rpartition(":")
+    return Path(file), function

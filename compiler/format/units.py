@@ -16,7 +16,8 @@ _PRODUCT, _SUM = ("*", "//", "%"), ("+", "-")
 
 @dataclass(slots=True)
 class Token:
-    """A token. unit: it begins a statement, clause, rule or action; tight: no spaces around it."""
+    """A token. unit: it begins a statement, clause, rule or action; task: it begins a task of a listing; binary: it is a + or -
+    between two operands; tight: it has no spaces around it."""
 
     text: str
     line: int
@@ -38,7 +39,7 @@ class Token:
 
 @dataclass(slots=True)
 class Block:
-    """From brace to brace: units and comments."""
+    """The units and comments between two braces."""
 
     open: Token
     close: Token

@@ -79,7 +79,7 @@ def best_partition(
         return Found(first, slowest, slowest)
     longest, effort = slowest, _Effort()
     cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
-    while cuts is None and longest < sum(times):  # longer ranges are looked at only if they are needed
+    while cuts is None and longest < sum(times):  # longer ranges are examined only if they are needed
         longest = min(2 * longest, sum(times))
         cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
     if cuts is None:

@@ -38,14 +38,14 @@ MAX_FILE_BYTES = 2**28  # a published file has 31 million bytes
 
 
 class _RefusedError(Exception):
-    """A file is not what it should be."""
+    """A file does not have the form of the published ones."""
 
 
 class _Unpickler(pickle.Unpickler):
     """Builds only what the published files have, and copies of them that a later Python has written."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a name in a pickle. Raises _RefusedError for all other names."""
+        """Return the object that a name in a pickle refers to. Raises _RefusedError for all other names."""
         place = module.replace("numpy._core", "numpy.core")  # its name since numpy 2
         if (place, name) not in _BUILT:
             raise _RefusedError(f"it holds an object of {module}.{name}, which is never built")

@@ -1,4 +1,4 @@
-"""Images with classes: pixels that may be mapped into memory, in one seeded order, normalized, and shifted if wanted."""
+"""Images with classes, in one seeded order: normalized, and with --augment moved and mirrored. They may be mapped to memory."""
 
 from __future__ import annotations
 

@@ -92,16 +92,16 @@ class Compared:
 
     def _baseline(self, figure: str, panel: str, x: Any) -> float | None:
         """Return the figure of the baseline at the same place of the x axis, or wherever the baseline says it is."""
-        wanted = self.compare.baseline
-        if not wanted:
+        baseline = self.compare.baseline
+        if not baseline:
             return None
         values = [
             float(row[figure])
             for row in self.rows
             if row.get(figure) is not None
-            and all(row.get(name) == value for name, value in wanted.items())
-            and (any(name in wanted for name in self.compare.panels) or self._panel(row) == panel)
-            and (self.compare.x in wanted or row.get(self.compare.x) == x)
+            and all(row.get(name) == value for name, value in baseline.items())
+            and (any(name in baseline for name in self.compare.panels) or self._panel(row) == panel)
+            and (self.compare.x in baseline or row.get(self.compare.x) == x)
         ]
         return statistics.median(values) if values else None
 

@@ -240,7 +240,7 @@ class Reader:
         if name not in types():
             near = did_you_mean(name, [*types(), "labels"])
             help = (
-                near if near.startswith("did you mean") else f"a parameter of the schedule stands below parameters: {key}: ..."
+                near if near.startswith("did you mean") else f"a parameter of the schedule belongs below parameters: {key}: ..."
             )
             raise self._wrong(place, f"unknown setting '{key}'; {help}")
         if name in OF_THE_RUNNER:

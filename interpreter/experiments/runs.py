@@ -22,7 +22,7 @@ from chimerac.interpreter.launch.settings import RunSettings, as_mapping
 from chimerac.interpreter.pipeline.programs import predicted_times
 from chimerac.interpreter.training.settings import samples_per_micro_batch
 
-IN_THE_PROGRAM = ("schedule", "parameters", "width")  # settings that the program's digest stands for
+IN_THE_PROGRAM = ("schedule", "parameters", "width")  # settings that the program's digest represents
 SHOWN = ("model", "micro_batch", "recompute", "transport", "dtype", "timed", "seed")  # settings that the table always has
 DIGITS = 10  # of the digest in the name of a run's folder
 
@@ -103,7 +103,7 @@ def plan_runs(experiment: Experiment, folder: Path) -> tuple[list[Run], list[Imp
 
 
 def _varied(runs: Sequence[RunValues]) -> set[str]:
-    """Return the settings in which runs differ, besides those that the program's digest stands for."""
+    """Return the settings in which runs differ, besides those that the program's digest represents."""
     names = {name for run in runs for name in run.settings if name not in IN_THE_PROGRAM}
     return {name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs)}
 

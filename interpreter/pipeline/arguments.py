@@ -22,7 +22,7 @@ def tensors_of(given: Tensors) -> Values:
     for t in tensors:
         if not isinstance(t, Tensor) or not t.dim():
             raise TypeError(
-                f"inputs, targets and fields are tensors whose first dimension is the samples, not {type(t).__name__}"
+                f"inputs, targets and fields are tensors whose first dimension counts the samples, not {type(t).__name__}"
             )
     if not tensors:
         raise ValueError("there is no tensor in the inputs or the targets")

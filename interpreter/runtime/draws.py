@@ -53,7 +53,7 @@ def current_draws() -> Draws:
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (seed, iteration, sample, layer, site).
 
-    site: a number for each dropout of a layer. The first dimension of the input is the samples.
+    site: a number for each dropout of a layer. The first dimension of the input counts the samples.
     """
 
     def __init__(self, probability: float, layer: int, site: int) -> None:

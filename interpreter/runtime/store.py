@@ -73,9 +73,10 @@ class Slot:
                 self.message.release()
 
     def pop(self) -> Values:
-        """Return the value and empty the slot. The caller then owns the tensors: nothing else writes to their memory.
+        """Return the value and empty the slot, unless a FREE empties it.
 
-        The tensors of a message with several tensors share its buffer, so they are copied out of it.
+        The caller then owns the tensors: nothing else writes to their memory. The tensors of a message with several tensors
+        share its buffer, so they are copied out of it.
         """
         values, message = self.read(), self.message
         if message is None or (message.is_single_tensor and not self.waits_for_free):

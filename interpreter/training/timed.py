@@ -144,7 +144,7 @@ def _recomputed(program: Program, stage: int) -> frozenset[int]:
 def timed_model(program: Program, boundary: Spec, size: int, sleeper: Sleeper) -> tuple[Model, ModelDescription]:
     """Return a model of one timed layer per stage, and its description.
 
-    boundary: the output of each layer; its first dimension is the samples. size: samples of a micro-batch.
+    boundary: the output of each layer; its first dimension counts the samples. size: samples of a micro-batch.
     """
     stages = program.header.stages
     builders = [partial(TimedStage, program, s, boundary.shape, size, sleeper) for s in range(stages)]

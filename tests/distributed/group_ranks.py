@@ -47,8 +47,8 @@ def expected(numbers: list[int]) -> dict[str, Tensor]:
     return {name: g / len(numbers) for name, g in gradients(model).items()}
 
 
-def differing(pipe: Pipeline, wanted: dict[str, Tensor]) -> list[str]:
-    return [name for name, g in gradients(pipe).items() if not torch.allclose(g, wanted[name], rtol=1e-4, atol=1e-6)]
+def differing(pipe: Pipeline, expected_tensors: dict[str, Tensor]) -> list[str]:
+    return [name for name, g in gradients(pipe).items() if not torch.allclose(g, expected_tensors[name], rtol=1e-4, atol=1e-6)]
 
 
 def side_by_side(rank: int, columns: list[Any], rows: list[Any]) -> dict[str, Any]:
@@ -122,9 +122,9 @@ def checkpoints(rank: int, columns: list[Any], folder: Path) -> list[str]:
     if rank % 2 == 1:
         pipe = pipeline("gpipe", columns[1], seed=7)
         load_checkpoint(folder / "saved", pipe)
-    wanted = Decoder(blocks=2).state_dict()
+    expected_tensors = Decoder(blocks=2).state_dict()
     pipe.close()
-    return [name for name, t in pipe.state_dict().items() if not t.equal(wanted[name])]
+    return [name for name, t in pipe.state_dict().items() if not t.equal(expected_tensors[name])]
 
 
 def errors(rank: int, columns: list[Any], elsewhere: Any) -> dict[str, str]:

@@ -151,9 +151,9 @@ def merge_groups(d: Draft, at: Place, rng: random.Random) -> bool:
     if not candidates:
         return False
     nearest = min(candidates, key=lambda n: abs(n - at[1]))
-    partner = (at[0], nearest if rng.random() < 0.7 else rng.choice(candidates))
-    pairs = [(at, partner)]
-    ends = other_end(d, at), other_end(d, partner)
+    other = (at[0], nearest if rng.random() < 0.7 else rng.choice(candidates))
+    pairs = [(at, other)]
+    ends = other_end(d, at), other_end(d, other)
     if ends[0] is not None and ends[1] is not None and ends[0] != ends[1] and rng.random() < 0.7:
         pairs.append(ends)  # type: ignore[arg-type]
     keep_first = rng.random() < 0.5

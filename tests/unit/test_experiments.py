@@ -116,7 +116,7 @@ MISTAKES = {
     "title: x\ncompare: {x: N, group: D}": "line 2: compare: group: unknown key; did you mean 'groups'?",
     "title: x\ncompare: {x: N, figures: [bubbel]}": "line 2: compare: figures: entry 1: unknown figure 'bubbel'; did",
     "title: x\ncompare: {x: N}\ngrid:\n  schedul: [a]": "line 4: grid: schedul: entry 1: unknown setting 'schedul'; did",
-    "title: x\ncompare: {x: N}\ngrid:\n  N: [4]": "a parameter of the schedule stands below parameters: N: ...",
+    "title: x\ncompare: {x: N}\ngrid:\n  N: [4]": "a parameter of the schedule belongs below parameters: N: ...",
     "title: x\ncompare: {x: N}\ngrid:\n  lr: [0.1, no]": "line 4: grid: lr: entry 2: expected a number, found 'no'",
     "title: x\ncompare: {x: N}\ngrid: {seed: []}": "expected at least one value, found an empty list",
     "title: x\ncompare: {x: N}\ngrid: {parameters: {D: [2, x]}}": "grid: parameters: D: entry 2: D: expected an integer",

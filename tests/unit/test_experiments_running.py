@@ -1,4 +1,4 @@
-"""Running experiments: resumed after any end, failures, several runners at once, SLURM. A stub stands in for run.py."""
+"""Running experiments: resumed after any end, failures, several runners at once, SLURM. A stub replaces run.py."""
 
 from __future__ import annotations
 

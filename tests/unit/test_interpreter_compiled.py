@@ -30,12 +30,12 @@ def test_compiled_stages_train_and_evaluate(schedule: str, options: bool | dict[
 
     model = Decoder(blocks=0)
     expected = [one_process(model, number, 2) for number in range(2)]
-    wanted = gradients(model)
+    expected_gradients = gradients(model)
     expected.append(one_process(model, 2, 2))
     for losses, found in in_loopback(schedule, {"D": 2, "N": 2}, lambda: Decoder(blocks=0), run, compile_stages=options):
         assert losses == pytest.approx(expected[: len(losses)], rel=1e-5)
         for name, gradient in found.items():
-            torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
 
 

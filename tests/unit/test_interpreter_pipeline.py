@@ -33,7 +33,7 @@ CASES: list[tuple[str, dict[str, int], int]] = [
 
 
 class Net(nn.Module):
-    """A model whose author knows nothing of pipelines."""
+    """A model that has no code for pipelines."""
 
     def __init__(self, depth: int = 6, drop: float = 0.0) -> None:
         super().__init__()
@@ -101,8 +101,8 @@ def test_a_step_leaves_the_gradients_of_one_process(name: str, parameters: dict[
         assert loss == pytest.approx(expected.item(), rel=1e-5)
         named = dict(pipe.named_parameters())
         for full_name, p in named.items():
-            wanted = gradients[full_name]
-            assert p.grad is not None and wanted is not None and close(p.grad, wanted), full_name
+            expected_gradient = gradients[full_name]
+            assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient), full_name
         assert list(named) == list(pipe.state_dict()), "this model has no buffers"
         assert pipe.grad_norm() == pytest.approx(float(nn.utils.get_total_norm(gradients.values())), rel=1e-4)
         return list(named)
@@ -189,8 +189,8 @@ def test_gradients_add_up_over_steps_with_and_without_sync() -> None:
         pipe.step(*first, sync=sync)
         pipe.step(*second)
         for name, p in pipe.named_parameters():
-            wanted = expected[name]
-            assert p.grad is not None and wanted is not None and close(p.grad, wanted), name
+            expected_gradient = expected[name]
+            assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient), name
 
     for sync in (True, False):
         on_all_ranks(program, lambda pipe, sync=sync: run(pipe, sync))
@@ -229,8 +229,8 @@ def test_a_recomputed_forward_drops_the_same_activations(early: str) -> None:
     torch.manual_seed(5)
     assert pipe.step(x, y) == pytest.approx(float(sum(losses)) / 2, rel=1e-6)
     assert torch.rand(1) is not None, "the generator goes on"
-    for p, wanted in zip(pipe.parameters(), expected, strict=True):
-        assert p.grad is not None and wanted is not None and close(p.grad, wanted)
+    for p, expected_gradient in zip(pipe.parameters(), expected, strict=True):
+        assert p.grad is not None and expected_gradient is not None and close(p.grad, expected_gradient)
 
 
 def test_state_is_loaded_by_full_names() -> None:

@@ -145,8 +145,8 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_once_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = Record(0, 2, Path("/dev/full"))
     record.write({"iteration": 1})
-    said = "the log /dev/full can no longer be written: no space left on device; the run goes on\n"
-    assert capsys.readouterr().out == said
+    expected = "the log /dev/full can no longer be written: no space left on device; the run goes on\n"
+    assert capsys.readouterr().out == expected
     record = Record(0, 2, tmp_path / "log")
     record.write({"iteration": 1})
 

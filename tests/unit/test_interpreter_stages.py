@@ -63,8 +63,8 @@ def on_ranks(
     return run_in_loopback(program, rank, seed=2)
 
 
-def close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
-    return all(torch.allclose(t, wanted[name], rtol=1e-4, atol=1e-6) for name, t in found.items())
+def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return all(torch.allclose(t, expected[name], rtol=1e-4, atol=1e-6) for name, t in found.items())
 
 
 @pytest.mark.parametrize(("schedule", "width"), [("chimera", 1), ("zb_v", 1), ("1f1b", 2)])
@@ -73,16 +73,16 @@ def test_own_stages_get_the_gradients_of_one_process(schedule: str, width: int) 
     count = compile_schedule(schedule, sizes).program.header.stages
     model = Decoder(count)
     losses = [one_process(model, number, 4) / width for number in range(width)]
-    wanted = {name: g / width for name, g in gradients(model).items()}
+    expected = {name: g / width for name, g in gradients(model).items()}
 
     def run(pipe: Pipeline) -> set[str]:
         assert pipe.step(*batch(pipe.replica, 4)) == pytest.approx(sum(losses), rel=1e-5)
-        assert close(gradients(pipe), wanted)
+        assert close(gradients(pipe), expected)
         assert pipe.full_state_dict().keys() == model.state_dict().keys()
         assert pipe.evaluate(*batch(pipe.replica, 4)) == pytest.approx(sum(losses), rel=1e-5)
         return set(gradients(pipe))
 
-    assert set().union(*on_ranks(schedule, sizes, part, run, width)) == set(wanted)
+    assert set().union(*on_ranks(schedule, sizes, part, run, width)) == set(expected)
 
 
 def test_parameters_that_stages_share_are_tied_by_their_paths() -> None:

@@ -21,6 +21,7 @@ from chimerac.interpreter.launch.options import option_names
 from chimerac.interpreter.launch.settings import RunSettings
 from tools.claims import table
 from tools.console import ROOT, in_checkout
+from tools.full_size import full_size
 from tools.imports import diagram
 
 PARTS = ("chimera_ir", "schedules", "compiler", "models", "interpreter", "experiments")
@@ -153,6 +154,7 @@ GENERATED: dict[str, Callable[[str], str]] = {
     "imports": diagram,
     "examples": examples,
     "experiments": experiments,
+    "full_size": full_size,
     "run_figures": run_figures,
     "library": library,
     "table": table,

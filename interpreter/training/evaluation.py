@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,8 +36,17 @@ class FirstSamples(Samples):
         return self.source.field(self._repeated(numbers), name)
 
     def valid_targets(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return how many targets of these samples count."""
+        """Return how many targets of these samples count.
+
+        Every batch of an evaluation asks for those of all samples, which may take long to count. They are counted once.
+        """
+        if isinstance(numbers, range) and (numbers.start, numbers.step) == (0, 1) and numbers.stop >= self.count:
+            return self._valid_targets
         return self.source.valid_targets([n for n in numbers if n < self.count])
+
+    @cached_property
+    def _valid_targets(self) -> tuple[int, ...]:
+        return self.source.valid_targets(range(self.count))
 
     def _repeated(self, numbers: Sequence[int]) -> list[int]:
         return [n % self.count for n in numbers]

@@ -94,7 +94,7 @@ def train(whole: Stage, model: Model, source: Samples, settings: Settings, sampl
         for start in range(first, first + samples, size):
             numbers = range(start, start + size)
             inputs, fields = source.inputs(numbers), {name: source.field(numbers, name) for name in whole.reads}
-            with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(inputs[0].device):
+            with drawing(Draws(settings.seed, iteration, tuple(numbers))), model.autocasting(parameters[0].device):
                 loss = combined(model.loss(whole(*inputs, **fields), source.targets(numbers)), divisors)
             torch.autograd.backward(loss)
             total += float(loss.detach())

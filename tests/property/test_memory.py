@@ -45,7 +45,7 @@ from tests.helpers_layers import (
 )
 from tests.helpers_memory import differences
 from tests.proof.drawn import lower_tasks, random_tasks
-from tools.equal_losses import RandomImages
+from tools.shown_models import RandomImages
 
 PARTS = 5  # tests that pytest-xdist can run in parallel
 SAMPLES = 2  # of a micro-batch

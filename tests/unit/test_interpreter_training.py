@@ -121,6 +121,20 @@ def test_first_samples_are_each_counted_once() -> None:
     assert first.valid_targets([1, 2, 3, 4]) == (4,)
 
 
+def test_the_targets_of_an_evaluation_are_counted_once() -> None:
+    counted = []
+
+    class Slow(Counting):
+        def valid_targets(self, numbers):  # type: ignore[no-untyped-def]
+            counted.extend(numbers)
+            return super().valid_targets(numbers)
+
+    trainer = trainer_of()
+    evaluator = Evaluator(trainer, Slow(), 40)
+    evaluator.evaluate()
+    assert trainer.samples_per_iteration < 40 and counted == list(range(40))
+
+
 @pytest.mark.parametrize("samples", [3, 4, 7])
 def test_an_evaluation_is_the_mean_over_these_samples_and_changes_no_state(samples: int) -> None:
     def masked(outputs, targets):  # type: ignore[no-untyped-def]

@@ -1,0 +1,36 @@
+"""The full-size models are built stage by stage without memory, and their stages have the bytes of the description."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chimerac.chimera_ir.partition import balanced
+from chimerac.models.families import preset
+from tools.full_size import DEPTHS, SIZES, description_of, full_size
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_stages_on_the_meta_device_have_the_bytes_of_the_description(name: str, depth: int) -> None:
+    model, description = preset(name, SIZES[name][1]), description_of(name)
+    if depth > len(model.layer_names):
+        pytest.skip(f"{name} has {len(model.layer_names)} layers")
+    total = 0
+    partition = balanced(description, depth)
+    for layers, expected in zip(partition.layers, description.stage_sums(partition.layers), strict=True):
+        with torch.device("meta"):
+            stage = model.build_stage(layers, seed=0)
+        parameters = list(stage.parameters())
+        assert all(p.is_meta for p in parameters)
+        tensors = [*parameters, *stage.buffers()]
+        assert sum(p.numel() for p in parameters) == expected.parameters
+        assert sum(t.nbytes for t in tensors) == expected.weight_bytes
+        assert sum(p.nbytes for p in parameters if p.requires_grad) == expected.gradient_bytes
+        total += expected.parameters
+    assert total == description.parameters
+
+
+def test_the_table_has_every_model_and_depth() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in full_size("").splitlines()[3:] if line]
+    assert rows == [[name, str(depth)] for name in SIZES for depth in DEPTHS if depth <= 50 or name == "gpt2-64"]

@@ -1,0 +1,116 @@
+"""Compares the memory that is estimated for each rank with what torch's profiler sees it allocate.
+
+    python -m tools.memory_measured            print the table
+    python -m tools.memory_measured --write    and record it in docs/partition.md
+
+Real gloo ranks train two iterations with AdamW while torch's profiler records every allocation of a tensor's memory, from
+before the model is built: weights, gradients, the state of the optimizer, activations, values and messages. The estimate is
+that of `chimerac partition --optimizer adamw`. `held` is the most after an instruction; `peak` the most at any time, with what
+an instruction needs only while it runs, which is not estimated. The exit status is 1 if an estimate differs by more than a
+tenth from what is held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+from chimerac.compiler.analyze.memory import OPTIMIZERS, OptimizerState, memory
+from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.training.settings import Settings
+from chimerac.interpreter.training.trainer import Trainer
+from chimerac.interpreter.transport.gloo import Gloo
+from tests.proof.record import record, stamp, table
+from tools.bench_ranks import ROOT, is_rank, on_ranks, progress, run_rank
+from tools.shown_models import SEED, shown
+
+MODELS: Mapping[str, tuple[int, int]] = {  # samples of a micro-batch, tokens of a sample
+    "gpt2-mini": (8, 128),
+    "bert-mini": (8, 128),
+    "cnn-cifar": (16, 0),
+    "hf:gpt2": (4, 128),
+    "hf:llama": (8, 128),
+    "gpt2-small/2": (4, 128),
+}
+SCHEDULES: Mapping[str, Mapping[str, int]] = {"1f1b": {"D": 2, "N": 4}, "chimera": {"D": 2, "N": 4}}
+RANKS, ITERATIONS, TOLERANCE = 2, 2, 0.1
+PAGE = ROOT / "docs" / "partition.md"
+HEAD = ("model", "schedule", "rank", "estimate", "held", "estimate / held", "peak", "estimate / peak")
+Figures = tuple[int, int, int]  # estimate, held, peak
+
+
+def measured(name: str, schedule: str, micro_batch: int, length: int) -> Figures:
+    """Train on this rank, and return its estimated and measured bytes."""
+    torch.set_num_threads(1)
+    case = shown(name, micro_batch, length)
+    description = describe(case.model, micro_batch)
+    program, parted = case.parted(schedule, SCHEDULES[schedule], description)
+    transport = Gloo()
+    estimate = memory(program, parted.description, OptimizerState(Fraction(OPTIMIZERS["adamw"])))[transport.rank].peak
+    times_ns: list[int] = []
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        trainer = Trainer(program, parted, case.samples, transport, Settings(ITERATIONS, SEED, micro_batch, 1e-3))
+        executor = trainer.pipeline.executor
+        executor.calls = [partial(_noting, call, times_ns) for call in executor.calls]
+        for iteration in range(ITERATIONS):
+            trainer.update(iteration, trainer.gradients(iteration))
+    held, peak = bytes_over_time(profiler, times_ns)
+    return estimate, held, peak
+
+
+def bytes_over_time(profiler: Any, times_ns: Sequence[int]) -> tuple[int, int]:
+    """Return the most bytes at these times, and the most at any time, of what was allocated while a profiler ran."""
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda e: e.start_ns())
+    starts = [e.start_ns() for e in events]
+    sums = list(accumulate((e.nbytes() for e in events), initial=0))
+    held = [sums[k] for k in torch.searchsorted(torch.tensor(starts), torch.tensor(times_ns)).tolist()]
+    return max(held), max(sums)
+
+
+def _noting(call: Callable[[], None], times_ns: list[int]) -> None:
+    call()
+    times_ns.append(time.time_ns())
+
+
+def _measure_all() -> list[list[Any]]:
+    found = []
+    for name, (micro_batch, length) in MODELS.items():
+        for schedule in SCHEDULES:
+            progress(f"{name}, {schedule}")
+            gathered: list[Any] = [None] * RANKS
+            dist.all_gather_object(gathered, measured(name, schedule, micro_batch, length))
+            found += [[name, schedule, rank, *figures] for rank, figures in enumerate(gathered)]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="record the table in docs/partition.md")
+    options = parser.parse_args(arguments)
+    start = time.monotonic()
+    found = on_ranks("tools.memory_measured", RANKS)
+    rows = [(*place, e, h, f"{e / h:.3f}", p, f"{e / p:.3f}") for *place, e, h, p in found]
+    text = table(HEAD, rows)
+    print(text)
+    if options.write:
+        record("memory_measured", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + text, PAGE)
+    return 0 if all(abs(e / h - 1) <= TOLERANCE for *_, e, h, _ in found) else 1
+
+
+if __name__ == "__main__":
+    if is_rank():
+        run_rank(_measure_all)
+        sys.exit(0)
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Compares the slowest stage under the partitioner's cuts with that under equal numbers of blocks, from timed layers.
+
+    python -m tools.partition_timed            print the table
+    python -m tools.partition_timed --write    and record it in docs/partition.md
+
+A forward and a backward of GPT-2-64's embedding, of one block and of its head are timed, each as a stage of one layer.
+The time of a stage is the sum of its layers' times. Equal blocks: every stage has as many, the first one the embedding too, and
+the last one the head. The partitioner cuts by the estimated costs of the description, or by the times. The exit status is 1 if
+one of its cuts has a slower stage than equal blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.partition import balanced
+from chimerac.compiler.descriptions import find_model
+from chimerac.interpreter.runtime.model import Model, Values, combined
+from chimerac.models.families import preset
+from tests.proof.record import record, stamp, table
+from tools.console import ROOT
+
+MODEL, LENGTH, SAMPLES, ROUNDS = "gpt2-64", 632, 1, 5
+DEPTHS = (8, 16, 32, 64)
+PAGE = ROOT / "docs" / "partition.md"
+HEAD = ("stages", "equal blocks, ms", "cut by estimate, ms", "equal / cut", "cut by times, ms", "equal / cut")
+
+
+def layer_s(model: Model, layer: int, inputs: Values | None) -> float:
+    """Return the median time of a forward and a backward of a layer, in seconds. inputs: of a layer that is not the first."""
+    stage, example = model.build_stage(range(layer, layer + 1), seed=0), model.example(SAMPLES)
+    taken = []
+    for number in range(ROUNDS + 1):
+        given = example.inputs if inputs is None else tuple(t.detach().requires_grad_() for t in inputs)
+        start = time.perf_counter()
+        outputs = stage(*given)
+        if layer == len(model.layer_names) - 1 and example.targets is not None:
+            torch.autograd.backward(combined(model.loss(outputs, example.targets), [1.0]))
+        else:
+            torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+        if number:  # the first round allocates the gradients
+            taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def layer_times(name: str, length: int) -> list[float]:
+    """Return the seconds of each layer of a preset of GPT-2, whose blocks are equal: one of them is timed."""
+    model = preset(name, length)
+    hidden = model.build_stage(range(1), seed=0)(*model.example(SAMPLES).inputs)
+    values: tuple[Tensor, ...] = tuple(torch.randn_like(t) for t in hidden)
+    last = len(model.layer_names) - 1
+    first_s, block_s, head_s = layer_s(model, 0, None), layer_s(model, 1, values), layer_s(model, last, values)
+    return [first_s, *[block_s] * (last - 1), head_s]
+
+
+def slowest(times: Sequence[float], cuts: Sequence[int]) -> float:
+    """Return the time of the slowest stage. cuts: as of `Partition`."""
+    return max(sum(times[a:b]) for a, b in pairwise(cuts))
+
+
+def equal_blocks(layers: int, stages: int) -> list[int]:
+    """Return the cuts with equal numbers of blocks. layers: those and the two at the ends. Raises ValueError if none are."""
+    blocks, rest = divmod(layers - 2, stages)
+    if rest or not blocks:
+        raise ValueError(f"{layers - 2} blocks are no equal share for {stages} stages")
+    return [0, *(1 + blocks * s for s in range(1, stages)), layers]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="record the table in docs/partition.md")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    start, times = time.monotonic(), layer_times(MODEL, LENGTH)
+    description = find_model(MODEL, lambda samples: samples, SAMPLES, LENGTH)
+    rows, is_faster = [], True
+    for stages in DEPTHS:
+        equal = slowest(times, equal_blocks(len(times), stages))
+        cuts = [balanced(description, stages, costs).cuts for costs in (None, [round(t * 1e6) for t in times])]
+        cells = [f"{1000 * equal:.0f}"]
+        for found in (slowest(times, c) for c in cuts):
+            cells += [f"{1000 * found:.0f}", f"{equal / found:.2f}"]
+            is_faster &= found <= equal
+        rows.append((stages, *cells))
+    embedding, block, head = (f"{1000 * t:.0f} ms" for t in (times[0], times[1], times[-1]))
+    text = f"{MODEL}, one sample of {LENGTH} tokens: embedding {embedding}, one block {block}, head {head}.\n\n" + table(
+        HEAD, rows
+    )
+    print(text)
+    if options.write:
+        record("partition_timed", stamp(time.monotonic() - start, 0, ("torch",)) + text, PAGE)
+    return 0 if is_faster else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

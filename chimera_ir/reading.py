@@ -17,7 +17,7 @@ from chimerac.chimera_ir.scanning import Excerpt, Path, place_in_words
 T = TypeVar("T")
 # The field `version` of a file: the integer 1. Literal[1] would also accept true and 1.0.
 VersionOne = Annotated[int, Field(ge=1, le=1), WithJsonSchema({"const": 1, "title": "Version", "type": "integer"})]
-QUOTE, DOUBLE_QUOTE = "'", '"'  # pydantic's messages quote with the first, ours with the second
+QUOTE, DOUBLE_QUOTE = "'", '"'  # pydantic's messages quote values with the first, ours with the second, as JSON does
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
@@ -77,7 +77,7 @@ def _explain(error: ValidationError, kind: Kind, part: Excerpt, path: Path, know
 
 
 def _suggestion(e: Any, known: set[str]) -> str:
-    """Return a help that names the field or the op that was probably meant."""
+    """Return a suggestion: the field or the op that was probably meant."""
     word, names = "", set[str]()
     if e["type"] in _UNKNOWN:
         word, names = str(e["loc"][-1]), known - {e["loc"][-1]}
@@ -106,7 +106,7 @@ def _reason(e: Any) -> str:
             return str(e["ctx"]["error"])
         case "union_tag_not_found":
             return f"this has no {e['ctx']['discriminator']}"
-        case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:
+        case "string_pattern_mismatch" if "\\p" in e["ctx"]["pattern"]:  # the pattern of a LayerName
             return f"expected a text without control characters{_found(e)}"
         case "string_pattern_mismatch":
             return f"expected a name: at most 64 letters, digits or _, not starting with a digit{_found(e)}"

@@ -10,12 +10,12 @@ import numpy as np
 from chimerac.chimera_ir.program import OVERLAP, Program
 from chimerac.compiler.tasks import TaskIndex, data_edges, earliest, task_costs
 
-MAX_STEPS = 500_000  # tasks examined in the search for a suggestion
+MAX_STEPS = 500_000  # steps of work in the search for a suggestion: tasks and dependencies examined, list entries moved
 MAX_SHOWN = 8  # moves in one suggestion
 
 
 class _SearchLimitError(Exception):
-    """The search has examined MAX_STEPS tasks."""
+    """The search has taken MAX_STEPS steps."""
 
 
 class _Ranks:
@@ -39,7 +39,7 @@ class _Ranks:
         self.order: list[list[int]] = [[] for _ in self.remaining]
         self.steps = 0
 
-    def missing(self, unit: int) -> int | None:
+    def first_unmet(self, unit: int) -> int | None:
         """Return a unit that this one waits for; None if it can run."""
         self.steps += 1 + len(self.needs[unit])
         if self.steps > MAX_STEPS:
@@ -54,7 +54,7 @@ class _Ranks:
             rank = ready.pop()
             while self.remaining[rank]:
                 unit = self.remaining[rank][-1]
-                needed = self.missing(unit)
+                needed = self.first_unmet(unit)
                 if needed is not None:
                     blocked_on.setdefault(needed, []).append(rank)
                     break
@@ -71,18 +71,18 @@ class _Ranks:
         found: list[tuple[bool, int, int]] = []
         for remaining in self.remaining:
             unit, seen = remaining[-1] if remaining else None, set[int]()
-            while unit is not None and (needed := self.missing(unit)) is not None:
+            while unit is not None and (needed := self.first_unmet(unit)) is not None:
                 seen.add(unit)
                 unit = needed if needed not in seen else None
             if unit is not None:
                 own_remaining = self.remaining[self.rank[unit]]
-                self.steps += len(own_remaining) // 8
+                self.steps += len(own_remaining) // 8  # `index` compares about eight entries in the time of a step
                 found.append((self.rank[unit] not in preferred, len(own_remaining) - own_remaining.index(unit), unit))
         return min(found)[2] if found else None
 
 
 def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
-    """Return a program of tasks that runs, and the moves that lead to it: (row that moves earlier, row before which it moves).
+    """Return a program of tasks without the deadlock, and the moves that lead to it: (row that moves earlier, row before which it moves).
 
     tasks: those of one replica, which wait for each other in a cycle. Return None if no such program is found within MAX_STEPS.
     """

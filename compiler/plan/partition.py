@@ -104,7 +104,10 @@ def _nothing_fits(
     single = [s for s in stages if len(partition.layers[s]) == 1]
     held = ", ".join(f"stage {s} has {layers_text(partition.layers[s])}" for s in stages)
     parts = {f.name: getattr(by_rank[rank], f.name) for f in fields(RankMemory) if f.name != "peak"}
-    notes = [f"rank {rank}: {held}", ", ".join(f"{name} {size:,}" for name, size in parts.items() if size)]
+    notes = [
+        f"rank {rank}: {held}",
+        "the most of each, not all at one time: " + ", ".join(f"{name} {size:,}" for name, size in parts.items() if size),
+    ]
     alone = [(needs.alone(s, k), k) for s in single for k in partition.layers[s]]
     if alone and max(alone)[0] > limit:
         need, layer = max(alone)
@@ -117,7 +120,7 @@ def _nothing_fits(
     if recomputing is not None:
         with suppress(ChimeraError):
             best_partition(recomputing(), model, limit, costs, needs.state)
-            help = f"{enough}; or let every stage recompute: --recompute all: tried, every rank then fits"
+            help = f"{enough}; or recompute every stage (--recompute all; tried: every rank then fits)"
     return refuse("E709", f"{subject}, and a rank has {limit:,}", notes=tuple(notes), help=help)
 
 

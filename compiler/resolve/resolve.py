@@ -1,4 +1,4 @@
-"""syntax tree + parameters -> spec (E2xx)."""
+"""The pass that makes a spec from a syntax tree and parameters (E002, E2xx)."""
 
 from __future__ import annotations
 

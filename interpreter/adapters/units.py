@@ -16,9 +16,11 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
     """Return the paths of the layers that the user names, or without names of the elements of the outermost lists.
 
     names: paths of lists of layers, such as encoder.layer, or of single modules; a * stands for one part of a path. The
-    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements.
+    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements. A name with a * matches single modules: what it
+    matches is a layer as it is, also an nn.Sequential.
 
-    Raises ChimeraError E851 for a name that the module does not have, and where there is no list.
+    Raises ChimeraError E851 for a name that the module does not have, for a list without layers, for a layer that is inside
+    another one, and where there is no list.
     """
     modules = dict(module.named_modules())
     if not names:
@@ -30,8 +32,10 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
             lists = [path for path, m in modules.items() if path and isinstance(m, _LISTS) and len(m)]
             message = f"{type(module).__name__} has no module '{name}'"
             raise refuse("E851", message, notes=_shown(lists), help=did_you_mean(name, lists or modules))
-        for path in matching:
-            layers.update(dict.fromkeys(_elements(path, modules[path])))
+        found = matching if "*" in name else [layer for path in matching for layer in _elements(path, modules[path])]
+        if not found:
+            raise refuse("E851", f"'{name}' of {type(module).__name__} is a list without layers")
+        layers.update(dict.fromkeys(found))
     inner = {path for path in layers for other in layers if path.startswith(f"{other}.")}
     if inner:
         path = min(inner)
@@ -40,7 +44,8 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
 
 
 def units_of(module: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
-    """Return the layers, and the largest submodules without a layer that have parameters or persistent buffers, by path."""
+    """Return the layers, and the largest submodules that contain no layer and have parameters or persistent buffers, by path."""
+    # The paths of the modules that contain a layer.
     containers = {path[:k] for path in layers for k, character in enumerate(path) if character == "."} | {""}
     units: dict[str, nn.Module] = {}
     seen: set[int] = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +17,9 @@ from chimerac.interpreter.experiments.report import write_report
 from chimerac.interpreter.experiments.runs import Impossible, check_places, plan_runs
 from chimerac.interpreter.experiments.slurm import Cluster, read_cluster, submit, write_scripts
 from chimerac.interpreter.experiments.table import results, write_table
+from chimerac.interpreter.launch.startup import INTERRUPTED
 
 WORK_DIR = "CHIMERAC_WORK_DIR"  # the environment variable with the folder of results
-INTERRUPTED = 128 + signal.SIGINT
 EPILOG = """\
 An experiment is a YAML file, or one of those that come with the project (--list). The results are in WORK_DIR/runs/NAME:
 a folder for each run, table.csv, report.md and report.html. The same command goes on where it was stopped.

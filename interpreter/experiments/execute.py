@@ -2,7 +2,7 @@
 
     python -m chimerac.interpreter.experiments.execute FOLDER DISCARD MINUTES COMMAND...
 
-A SLURM job is this command. The files of a run's folder:
+A SLURM job runs this command. DISCARD: the iterations at the start that are not counted. The files of a run's folder:
 
     config.yaml   its settings, as `run.py --config` reads them
     log.jsonl     the log of the run
@@ -34,7 +34,7 @@ from chimerac.interpreter.launch.startup import ENDS_WITH_PARENT, INTERRUPTED
 
 FORMAT, VERSION = "chimera-experiment-run", 1
 POLL_S = 0.1
-ATTEMPTS = 3  # to lock a file that is not waited for
+ATTEMPTS = 3  # how often `locked` tries to get a lock if `waiting` is None
 END_S = 10.0  # how long a run may take to end after a signal
 MACHINE_LOCK = Path(tempfile.gettempdir()) / f"chimerac-experiments-{os.getuid()}.lock"  # held while a run is executed here
 
@@ -45,8 +45,8 @@ Waiting = Callable[[], None]  # called again and again while something is waited
 def locked(path: Path, waiting: Waiting | None = None) -> Iterator[int | None]:
     """Lock a file, and yield its descriptor; None if another process has locked it and `waiting` is None.
 
-    The system ends the lock when the last process that has the descriptor ends, however it ends. Some attempts are made, as
-    `is_locked` of another process locks the file for a moment.
+    The system ends the lock when the last process that has the descriptor ends, however it ends. Without `waiting` there are
+    ATTEMPTS, because `is_locked` of another process holds the lock briefly.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
@@ -137,25 +137,29 @@ def _reason(exit_code: int) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a run that has not ended, with all its ranks."""
-    for number in (signal.SIGINT, signal.SIGKILL):
+    # srun only prints its status at one SIGINT; at SIGTERM it ends its tasks.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
+    process.wait()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Execute the command of a SLURM job as the run of a folder, and return its exit status."""
     folder, discard, minutes, *command = arguments
-    signal.signal(signal.SIGTERM, lambda *_: None)  # SLURM sends it to the ranks too, which end after their iteration
+    signal.signal(signal.SIGTERM, lambda *_: None)  # ignored: the ranks get SIGTERM too, and end after their iteration
     with locked(Path(folder) / "lock") as lock:
         if lock is None:
             print(f"another process executes the run of {folder}", file=sys.stderr)
             return 1
         record = execute(Path(folder), command, int(discard), float(minutes), [lock])
     code = int(record["exit_code"])
+    if code == 0 and record["state"] == "failed":  # it was ended after its longest time
+        return 1
     return code if code >= 0 else 128 - code
 
 

@@ -1,7 +1,5 @@
 """Messages: the tensors of one or several values in a fixed order, without a header.
 
-A single tensor is sent as it is. Several tensors are copied into one block of memory.
-
 Both ends know the shapes from the boundary table, whose digest they compare before the first iteration.
 """
 
@@ -34,7 +32,7 @@ def table_digest(table: Sequence[Specs]) -> str:
 
 
 def with_gradient(specs: Specs) -> Specs:
-    """Return the tensors of a value's gradient: those that have one."""
+    """Return the tensors that have a gradient."""
     return tuple(spec for spec in specs if spec.gradient)
 
 
@@ -44,7 +42,7 @@ class Layout:
     A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
     memory. The receiver reads them from it without a copy.
 
-    device: where messages are. An empty message is there too: NCCL refuses a tensor on the CPU. starts: the first byte of
+    device: where messages are. A message without tensors is there too, because NCCL accepts no CPU tensor. starts: the first byte of
     each tensor in that block; bytes: of the block.
     """
 

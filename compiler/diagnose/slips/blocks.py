@@ -1,4 +1,4 @@
-"""Slips about blocks: statements in the wrong block, the heads of pipes and orders, the contents of pipes."""
+"""Common mistakes about blocks: statements in the wrong block, the heads of pipes and orders, the contents of pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slips in statements and in the lines of order greedy."""
+"""Common mistakes in statements and in the lines of order greedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slips in order ticks: the heads of rules, `at` and `when`."""
+"""Common mistakes in order ticks: the heads of rules, `at` and `when`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slips in expressions: choices between two values, symbols of other languages, brackets."""
+"""Common mistakes in expressions: conditional expressions, symbols of other languages, brackets."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ def choices(p: Place) -> Iterator[Answer]:
             end = value_after(p, colon + 1)
             new = f"if {p.text_of(first, question)} then {p.text_of(question + 1, colon)} else {p.text_of(colon + 1, end)}"
             yield Change(first, end, new)
-        if text == "?":
-            yield "a choice is written: if CONDITION then A else B"
     if text in ("if", "else") and (text == "if" or "then" in p.literal or "{" in p.literal):
         test = p.at if text == "if" else last_of(p, ("if",), line_of(p), p.at)
         otherwise = last_of(p, ("else",), p.at, p.rest_of_line(p.at))
@@ -77,12 +75,16 @@ NO_POWERS = "there are no powers; write a product, such as m*m"
 def symbols(p: Place) -> Iterator[Answer]:
     """Symbols and words of other languages."""
     text = p.text()
-    for k in (p.at, p.at - 1, p.at - 2):  # a word like `mod` was read as a name, and the error is at the word after it
+    for k in (
+        p.at,
+        p.at - 1,
+        p.at - 2,
+    ):  # a word like `mod` was read as a name, and the error is at one of the two words after it
         word = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
         if word in _SYMBOLS and (k == p.at or word.isidentifier()):
             yield Change(k, k + 1, _SYMBOLS[word], _REASONS.get(word) or _REASONS.get(_SYMBOLS[word], ""))
         if word.lower() in p.keywords and word != word.lower():
-            yield Change(k, k + 1, word.lower(), "the words of the language are in small letters")
+            yield Change(k, k + 1, word.lower(), "keywords are lower case")
     if text == "&" and "AND" in p.expected:
         yield Change(p.at, p.at + 1, "and", "conditions are joined with 'and'; & joins two tasks of a listing")
     if text == "!":
@@ -104,7 +106,7 @@ def symbols(p: Place) -> Iterator[Answer]:
     if "." in text and text[0].isdigit():
         yield "there are no decimals: all numbers are integers; ranges are written low .. high"
     if text == "?":
-        yield "a choice is written: if CONDITION then A else B"
+        yield "a conditional expression is written: if CONDITION then A else B"
 
 
 def brackets(p: Place) -> Iterator[Answer]:

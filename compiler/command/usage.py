@@ -44,7 +44,7 @@ _EMIT_CHOICES = "\n".join(f"  {name:<10} {emitter.what}" for name, emitter in EM
 
 EXAMPLES = f"""\
 examples:
-  chimerac tour                                       a guided tour: what a pipeline is, and what this command does
+  chimerac tour schedule                              what a bubble is, drawn: one of five parts of a guided tour
   chimerac chimera                                    the streams, for the schedule's own parameters
   chimerac schedules/chimera.sched -p D=8 -p N=16     other sizes
   chimerac chimera --emit timeline                    a drawing in the terminal

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
 
 from chimerac.chimera_ir.files import write_stdout
 
 MAX_COLUMNS = 100  # of a paragraph
+
+
+@cache
+def schedules() -> dict[str, Any]:
+    """Return the names of the schedules that the tour shows, by what it shows with them: schedules.toml."""
+    return tomllib.loads(resources.files(__package__).joinpath("schedules.toml").read_text(encoding="utf-8"))
 
 
 class EndedError(Exception):

@@ -8,7 +8,7 @@ from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
 from chimerac.compiler.plan.partition import best_partition
-from chimerac.compiler.tour.guide import Guide
+from chimerac.compiler.tour.guide import Guide, schedules
 
 RANKS = 4
 
@@ -20,7 +20,7 @@ def run(guide: Guide) -> int:
         how fast the pipeline is. The partition makes the slowest stage as fast as it can be. Here it is for one model and
         for Chimera on {RANKS} ranks. The models that the project brings are known without torch: files have their sizes.""")
     model = guide.choose("Which model?", ["gpt-small", "gpt2-small", "bert-base"])
-    words = ("chimera", "-p", f"D={RANKS}", "--model", model)
+    words = (schedules()["two_directions"], "-p", f"D={RANKS}", "--model", model)
     guide.command("partition", *words)
     guide.say("""The first table has a line for each stage: its layers, its share of the computation, and its bytes. Chimera
         has two copies of each stage, on the ranks of the last column. The second table has a line for each rank.
@@ -48,7 +48,7 @@ def run(guide: Guide) -> int:
 
 def _needs(model: str, recompute: str) -> int:
     """Return the bytes of the rank that needs most, in the best partition without a limit."""
-    program = compile_source(find("chimera"), {"D": RANKS}, recompute=stage_choice(recompute)).program
+    program = compile_source(find(schedules()["two_directions"]), {"D": RANKS}, recompute=stage_choice(recompute)).program
     description = find_model(model, program.header.samples)
     partition = best_partition(program, description).partition
     return max(rank.peak for rank in memory(program.with_partition(partition), description))

@@ -8,9 +8,8 @@ from fractions import Fraction
 from chimerac.compiler.analyze.compare import Figures, Setting, compare
 from chimerac.compiler.analyze.report import table
 from chimerac.compiler.library import find
-from chimerac.compiler.tour.guide import Guide
+from chimerac.compiler.tour.guide import Guide, schedules
 
-SCHEDULES = ("chimera", "1f1b", "gpipe", "zb_h1", "chimera_zb")
 HOPS = ("0", "0.1", "0.5")
 
 Found = Mapping[str, Mapping[str, Figures]]  # by the setting of a column, then by the schedule of a row
@@ -23,7 +22,7 @@ def run(guide: Guide) -> int:
         backward. The time from the first task to the last is the makespan. The bubble ratio is the idle share of all ranks.
         All schedules of this table do the same work.""")
     depth = int(guide.choose("How many ranks?", ["4", "8"]))
-    guide.command("compare", *SCHEDULES, "-p", f"D={depth}", "-p", f"N={depth}")
+    guide.command("compare", *schedules()["compared"], "-p", f"D={depth}", "-p", f"N={depth}")
     guide.say("""zb_h1 and chimera_zb split each backward into two tasks: one computes what the previous stage waits for,
         the other computes the gradients of the weights, for which no other rank waits. The second ones fill idle time.""")
     guide.wait()
@@ -37,7 +36,7 @@ def run(guide: Guide) -> int:
     guide.say("""So far messages took no time. Let each message between two ranks take a part of a forward, called hop.
         Makespans:""")
     guide.show(_table(by_hop, lambda figures: f"{float(figures.makespan):g}"))
-    growth = {name: _growth(name, by_hop) for name in SCHEDULES}
+    growth = {name: _growth(name, by_hop) for name in schedules()["compared"]}
     least, most = min(growth, key=growth.__getitem__), max(growth, key=growth.__getitem__)
     guide.say(f"""From hop={HOPS[0]} to hop={HOPS[-1]} the makespan of {least} grows by {100 * growth[least]:.0f} %, and
         that of {most} by {100 * growth[most]:.0f} %. An order in which ranks wait for each other more often loses more. So
@@ -49,12 +48,12 @@ def run(guide: Guide) -> int:
 
 def _figures(parameters: Mapping[str, int], costs: Mapping[str, Fraction]) -> dict[str, Figures]:
     """Return the figures of the schedules at a setting, at which all of them can run."""
-    rows = compare({name: find(name) for name in SCHEDULES}, Setting(parameters, costs))
+    rows = compare({name: find(name) for name in schedules()["compared"]}, Setting(parameters, costs))
     return {row.schedule: row.figures for row in rows if row.figures}
 
 
 def _table(found: Found, cell: Callable[[Figures], str]) -> str:
-    rows = [[name, *(cell(column[name]) for column in found.values())] for name in SCHEDULES]
+    rows = [[name, *(cell(column[name]) for column in found.values())] for name in schedules()["compared"]]
     return "\n".join(table(["schedule", *found], rows))
 
 
@@ -65,9 +64,10 @@ def _growth(name: str, by_hop: Found) -> float:
 
 
 def _crossing(by_size: Found) -> str:
-    """Return in words from which number of micro-batches on 1F1B is faster than Chimera, if it is."""
-    slower = [column for column, found in by_size.items() if found["chimera"].makespan > found["1f1b"].makespan]
+    """Return in words from which number of micro-batches on one direction is faster than two, if it is."""
+    two, one = schedules()["two_directions"], schedules()["one_direction"][1]
+    slower = [column for column, found in by_size.items() if found[two].makespan > found[one].makespan]
     if not slower:
-        return "Chimera is faster than 1F1B at all of these sizes."
-    return f"""Chimera repeats its pattern for every D micro-batches, and each repetition adds idle time. So from {slower[0]} on
-        1F1B is faster here. chimera_zb orders all micro-batches together, and avoids that."""
+        return f"{two} is faster than {one} at all of these sizes."
+    return f"""{two} repeats its pattern for every D micro-batches, and each repetition adds idle time. So from {slower[0]} on
+        {one} is faster here. The last schedule of the table orders all micro-batches together, and avoids that."""

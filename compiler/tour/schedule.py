@@ -6,7 +6,7 @@ from chimerac.compiler.analyze.simulate import simulate
 from chimerac.compiler.draw.slots import draw_slots, idle_slots
 from chimerac.compiler.library import find
 from chimerac.compiler.pipeline import compile_source
-from chimerac.compiler.tour.guide import Guide
+from chimerac.compiler.tour.guide import Guide, schedules
 
 
 def run(guide: Guide) -> int:
@@ -26,7 +26,7 @@ def run(guide: Guide) -> int:
     guide.wait()
     guide.say("""A real backward takes about twice as long as a forward. Here are the last two schedules with F = 1 and B =
         2, which are the costs of a schedule that gives no others. Dots are idle time.""")
-    for name in ("1f1b", "chimera"):
+    for name in (schedules()["one_direction"][1], schedules()["two_directions"]):
         guide.command(name, "-p", f"D={depth}", "-p", f"N={depth}", "--emit", "timeline")
     guide.say("""A schedule is a short text that says which rank holds which stage, and in which order each rank runs its
         tasks. The compiler makes the instructions of every rank from it, and checks that they cannot block each other.
@@ -38,15 +38,16 @@ def _one_direction(guide: Guide, depth: int) -> None:
     guide.say(f"""Here are {depth} micro-batches in the simplest order, called GPipe: all forwards, then all backwards. Time
         runs to the right. To make counting easy, a forward and a backward take one slot each. The idle slots of a rank are
         numbered.""")
-    gpipe = _draw(guide, "gpipe", depth)
-    guide.say(f"""The numbered slots are the bubble. Every rank has {_number(gpipe)} of them. That is 2 x (D - 1) for D =
+    first, second = schedules()["one_direction"]
+    idle = _draw(guide, first, depth)
+    guide.say(f"""The numbered slots are the bubble. Every rank has {_number(idle)} of them. That is 2 x (D - 1) for D =
         {depth} ranks: a micro-batch needs D - 1 slots before it reaches the last rank, and its gradient needs D - 1 slots
         before it is back on rank 0. Rank 0 waits for both together, in the middle. The last rank waits at the beginning and
         at the end. More micro-batches make the iteration longer, but do not change the number of idle slots.""")
     guide.say("""The next order, 1F1B, begins a backward as soon as it can, and from then on alternates. It needs less
         memory, because a rank frees what it keeps of a micro-batch at its backward.""")
-    flush = _draw(guide, "1f1b", depth)
-    guide.say(f"""But count again: {_number(flush)} idle slots on every rank. This order moves them, and removes none. In
+    idle = _draw(guide, second, depth)
+    guide.say(f"""But count again: {_number(idle)} idle slots on every rank. This order moves them, and removes none. In
         one direction some rank always waits for the way to the last stage, and some rank for the way back.""")
 
 
@@ -54,8 +55,8 @@ def _two_directions(guide: Guide, depth: int) -> None:
     guide.say("""Chimera lets samples enter at both ends. Each rank holds two stages: one of a pipeline that runs down the
         ranks, and one of a pipeline that runs up. Half of the micro-batches take the first way, the other half the second.
         Each pipeline runs in slots in which the other one leaves a rank idle.""")
-    chimera = _draw(guide, "chimera", depth)
-    guide.say(f"""Now there are {_number(chimera)} idle slots on every rank: D - 2, where one direction has {
+    idle = _draw(guide, schedules()["two_directions"], depth)
+    guide.say(f"""Now there are {_number(idle)} idle slots on every rank: D - 2, where one direction has {
         2 * (depth - 1)
     }, which is 2 x (D - 1). These are the numbers of bubbles in the tables of papers. The price is memory and
         communication: each stage is on two ranks, so every rank holds two stages, and the gradients of both copies have to

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from chimerac.chimera_ir.files import write_stdout
-from chimerac.compiler.tour.guide import Guide
+from chimerac.compiler.tour.guide import Guide, schedules
 
 OPTIONS = ("-p", "D=2", "-p", "N=4", "--model", "gpt-nano", "--iterations", "20", "--timeout", "60")
 
@@ -26,7 +26,7 @@ def run(guide: Guide) -> int:
         guide.say("""Training needs torch, which is not installed here. This installs it: pip install 'chimerac[train]'. The
             other parts of the tour need no torch.""")
         return 1
-    schedule = guide.choose("Which schedule?", ["chimera", "1f1b", "chimera_zb"])
+    schedule = guide.choose("Which schedule?", schedules()["trained"])
     guide.say("What the two ranks will do in an iteration, as predicted:")
     guide.command(schedule, "-p", "D=2", "-p", "N=4", "--emit", "timeline")
     guide.say("""Now the training. `gradients equal one process` means that the first gradients were compared with those of

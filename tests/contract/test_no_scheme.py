@@ -38,8 +38,8 @@ def words(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] in (["EXAMPLES"], ["DESCRIPTION"]):
             prose |= {id(child) for child in ast.walk(node)}  # the help of the command
-        # Texts for users: parser.error, and the help of an option or a finding.
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "error":
+        # Texts for users: parser.error, a paragraph of the tour, and the help of an option or a finding.
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".error", "guide.say")):
             prose |= {id(child) for child in ast.walk(node)}
         if isinstance(node, ast.keyword) and node.arg == "help":
             prose |= {id(child) for child in ast.walk(node)}

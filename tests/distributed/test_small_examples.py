@@ -1,0 +1,62 @@
+"""The small example programs of docs/examples.md do what they say, all of them in one start of two ranks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers_torchrun import ROOT, results_of
+
+SMALL = ROOT / "docs/examples/small"
+
+
+def numbers(lines: list[str], name: str) -> list[float]:
+    """Return the number after a word, of every line."""
+    return [float(re.findall(rf"{name} ([\d.]+)", line)[0]) for line in lines]
+
+
+@pytest.mark.distributed
+def test_the_small_examples_run_and_learn(tmp_path: Path) -> None:
+    printed = results_of("small_examples.py", 2, tmp_path / "printed.json")
+    assert sorted(printed) == sorted(path.stem for path in SMALL.glob("*.py"))
+    for name in ("sequential", "any_module", "evaluation"):
+        losses = numbers(printed[name], "loss")
+        assert len(losses) >= 3 and losses[-1] < 0.7 * losses[0], (name, losses)
+    losses = numbers(printed["other_schedule"], "loss")
+    assert len(losses) == 10 and losses == sorted(losses, reverse=True), "1f1b goes on where chimera stopped"
+    assert losses[4] - losses[5] < 2 * (losses[3] - losses[4])
+    none, everything = printed["recomputation"]
+    assert none.split("loss")[1] == everything.split("loss")[1], "the same loss and gradients, to the last digit"
+    assert "recompute none" in none and "recompute all" in everything
+    found = re.fullmatch(
+        r"makespans \{1: (\d+), 2: (\d+), 3: (\d+), 4: (\d+)\}: (\d) forwards first   loss .*", printed["own_schedule"][0]
+    )
+    assert found is not None
+    makespans = [int(x) for x in found.groups()[:4]]
+    assert makespans[0] > min(makespans) and makespans.index(min(makespans)) == int(found[5]) - 1
+
+
+def test_the_program_that_is_inspected_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('torch is imported')\n")
+    script = SMALL / "inspect_program.py"
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(script)!r})",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "rank 3: 8 forwards, 8 backwards" in done.stdout
+    assert "hop 0: makespan 30, bubble ratio 0.200" in done.stdout
+
+
+def test_each_small_example_is_one_idea_and_is_listed() -> None:
+    page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
+    for path in (ROOT / "docs/examples").rglob("*.py"):
+        if path.name != "__init__.py":
+            assert f"](examples/{path.relative_to(ROOT / 'docs/examples')})" in page, path
+        if path.parent == SMALL:
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 40, path

@@ -82,7 +82,9 @@ class _Ranks:
 
 
 def repair_order(tasks: Program) -> tuple[Program, list[tuple[int, int]]] | None:
-    """Return a program of tasks without the deadlock, and the moves that lead to it: (row that moves earlier, row before which it moves).
+    """Return a program of tasks without the deadlock, and the moves that lead to it.
+
+    A move is (row that moves earlier, row before which it moves).
 
     tasks: those of one replica, which wait for each other in a cycle. Return None if no such program is found within MAX_STEPS.
     """

@@ -79,7 +79,7 @@ def symbols(p: Place) -> Iterator[Answer]:
         p.at,
         p.at - 1,
         p.at - 2,
-    ):  # a word like `mod` was read as a name, and the error is at one of the two words after it
+    ):  # `mod` is read as a name: the error is one or two words later
         word = p.tokens[k].text if 0 <= k < len(p.tokens) else ""
         if word in _SYMBOLS and (k == p.at or word.isidentifier()):
             yield Change(k, k + 1, _SYMBOLS[word], _REASONS.get(word) or _REASONS.get(_SYMBOLS[word], ""))

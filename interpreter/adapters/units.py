@@ -44,7 +44,7 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
 
 
 def units_of(module: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
-    """Return the layers, and the largest submodules that contain no layer and have parameters or persistent buffers, by path."""
+    """Return by path the layers, and the largest submodules without layers that have parameters or persistent buffers."""
     # The paths of the modules that contain a layer.
     containers = {path[:k] for path in layers for k, character in enumerate(path) if character == "."} | {""}
     units: dict[str, nn.Module] = {}

@@ -32,6 +32,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, W
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from torch.distributed.launcher import api
 
 from chimerac.chimera_ir.diagnostics import ChimeraError
@@ -147,7 +148,10 @@ def _run(options: Any) -> int:
         return 128 + int(error.sigval)
     except Exception as error:
         what = "the ranks cannot be restarted" if Agent.has_reported else "the launcher cannot start the ranks"
-        write(f"error: {what}: {str(error).split('. ')[0].rstrip('.') or type(error).__name__}\n")
+        reason = str(error).split(". ")[0].rstrip(".") or type(error).__name__
+        if isinstance(error, RendezvousTimeoutError):
+            reason = "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
+        write(f"error: {what}: {reason}\n")
         return 1
     return 0
 

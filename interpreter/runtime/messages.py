@@ -42,8 +42,8 @@ class Layout:
     A single tensor is its own message, sent and received without a copy. Several tensors are copied into one block of
     memory. The receiver reads them from it without a copy.
 
-    device: where messages are. A message without tensors is there too, because NCCL accepts no CPU tensor. starts: the first byte of
-    each tensor in that block; bytes: of the block.
+    device: where messages are. A message without tensors is there too, because NCCL accepts no CPU tensor. starts: the first
+    byte of each tensor in that block; bytes: of the block.
     """
 
     def __init__(self, specs: Specs, device: torch.device) -> None:

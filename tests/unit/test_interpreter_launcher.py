@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from chimerac.compiler import compile_schedule
 from chimerac.interpreter import run
@@ -77,6 +78,19 @@ def test_the_error_file_has_the_form_that_torchrun_reads(job: Any) -> None:
     assert failed[0].message["message"] == "error: rank 0, instruction 2: FWD: no such token"
     assert failed[0].message["extraInfo"]["py_callstack"].startswith("Traceback")
     assert failed[0].timestamp > 0
+
+
+def test_a_machine_that_does_not_join_is_named_with_the_option_that_limits_the_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(options: object) -> None:
+        raise RendezvousTimeoutError
+
+    monkeypatch.setattr(launcher.torchrun, "run", run)
+    monkeypatch.setattr(launcher.Agent, "has_reported", True)
+    assert launcher._run(None) == 1
+    reason = "not all hosts have joined in time (--rdzv-conf join_timeout=SECONDS)"
+    assert capsys.readouterr().err == f"error: the ranks cannot be restarted: {reason}\n"
 
 
 def test_run_py_starts_as_many_ranks_as_its_program_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,18 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from chimerac.chimera_ir.machines import max_incomplete_sends
 from chimerac.chimera_ir.partition import balanced
 from chimerac.chimera_ir.program import Machine
+from chimerac.compiler import compile_schedule
+from chimerac.interpreter.runtime.batch import Batch
 from chimerac.interpreter.runtime.describe import describe
+from chimerac.interpreter.runtime.executor import Executor
 from chimerac.interpreter.runtime.memory import in_own_memory
 from chimerac.interpreter.runtime.model import Model, Values
 from chimerac.interpreter.runtime.parameters import Gradients
+from chimerac.interpreter.runtime.partitioned import partitioned
 from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
+from chimerac.models.gpt import gpt
+from tests.distributed.integers import IntegerSamples
 from tests.distributed.programs import TWO_RANKS
 from tests.helpers_layers import (
     EndsInLinear,
@@ -31,6 +37,7 @@ from tests.helpers_layers import (
     Widening,
     model_of_layers,
 )
+from tests.helpers_memory import Meter, measured
 
 
 def storage(t: Tensor) -> int:
@@ -145,3 +152,26 @@ def test_layers_return_contiguous_tensors_for_every_cut() -> None:
     m = describe(model(TiedFirst, Narrowing, EndsInLinear, Last), 2)
     other = describe(model(TiedFirst, EndsInLinear, EndsInLinear, Last), 2)
     assert m.layers[2].kept_bytes == other.layers[2].kept_bytes
+
+
+def peaks(name: str, depth: int, micro_batches: int) -> list[int]:
+    """Return, by rank, the most bytes that it holds after an instruction, without weights and gradients."""
+    p = compile_schedule(name, {"D": depth, "N": micro_batches}).program
+    model = gpt("gpt-nano", 8)
+    description, seen = describe(model, 2), dict[int, StorageWeakRef]()
+    parts = partitioned(p, model, description)
+
+    def rank(transport: Transport) -> int:
+        transport.connect(p)
+        stages = {s: parts.build(s, 0) for s in range(p.header.stages) if transport.rank in p.header.holders([s])}
+        executor = Executor(p, model, stages, parts.table, transport)
+        with Meter(seen) as meter:
+            return max(measured(executor, Batch(IntegerSamples(8), 0, 0, 0, 1, micro_batches, 2), meter))
+
+    return run_in_loopback(p, rank, seed=2)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera"])
+def test_a_rank_holds_no_more_if_there_are_more_micro_batches(name: str) -> None:
+    assert peaks(name, 4, 8) == peaks(name, 4, 32)
+    assert max(peaks("gpipe", 4, 32)) > 3 * max(peaks("gpipe", 4, 8)), "all of its micro-batches are held"

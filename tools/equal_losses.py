@@ -38,8 +38,8 @@ SCHEDULES: Mapping[str, Mapping[str, int]] = {
     "chimera_zb": {"D": 4, "N": 4},
 }
 ITERATIONS, MICRO_BATCH, LENGTH, RATE = 20, 2, 64, 1e-3
-# The models of the recorded table, and their learning rates. Batch normalization over two images amplifies rounding errors:
-# with a rate of 1e-3 no two orders of a sum agree after 20 iterations of the wide CNN, also without a pipeline.
+# The models of the recorded table, and their learning rates. Batch normalization over two images amplifies rounding errors, the
+# more the larger the rate is. At 1e-3 the training of the wide CNN is chaotic, also without a pipeline.
 SHOWN: Mapping[str, float] = {
     "gpt2-mini": RATE,
     "bert-mini": RATE,

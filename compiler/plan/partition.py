@@ -372,8 +372,8 @@ class _Search:
 
     def _need(self, group: Group, moment: int, stage: int) -> Floats:
         where, only = self.where[stage], slice(moment, moment + 1)
-        (entries,) = self.needs.moments(group, stage, where, only=only)
-        return self.needs.held(stage, where, tied=False) + np.asarray(entries)
+        entries = self.needs.moments(group, stage, where, only=only)
+        return np.asarray(self.needs.held(stage, where, tied=False) + entries[0])
 
     def _weighted(self, active: Sequence[_Constraint], stage: int) -> Floats:
         """Return the needs of a stage's ranges, weighted by the multipliers."""

@@ -1,7 +1,7 @@
 """Trains architectures of transformers that no code of this project names, with only their lists of layers given.
 
-    python -m tools.architectures whisper mamba    these
-    python -m tools.architectures --write          all; the table is recorded in docs/any_model.md (5 to 15 minutes)
+    python -m tools.architectures whisper mamba    these; by default all, which takes 5 to 15 minutes
+    python -m tools.architectures --write mamba    and records them in the table of docs/any_model.md, beside the others there
 
 Each model is built from a tiny configuration and trained for three iterations under Chimera on four ranks, which are threads of
 this process. The difference is the largest relative one of its losses from those of the model of transformers in a plain loop,
@@ -30,6 +30,7 @@ from chimerac.interpreter.adapters.huggingface import class_of, configuration, e
 from chimerac.interpreter.runtime.model import Fields
 from tests.helpers_adapters import MICRO_BATCHES, SAMPLES, train, train_plainly
 from tests.proof.record import record, stamp, table
+from tests.proof.record import rows as recorded_rows
 from tools.console import ROOT
 
 Config = Mapping[str, Any]
@@ -179,22 +180,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="ARCHITECTURE", help=f"of {', '.join(ARCHITECTURES)}; by default all")
-    parser.add_argument("--write", action="store_true", help="record all of them in docs/any_model.md")
+    parser.add_argument("--write", action="store_true", help="record them in docs/any_model.md")
     options = parser.parse_args(arguments)
     if unknown := set(options.kinds) - set(ARCHITECTURES):
         parser.error(f"unknown architecture {min(unknown)}: take one of {', '.join(ARCHITECTURES)}")
-    if options.write and options.kinds:
-        parser.error("--write records all architectures: leave out their names")
     torch.set_num_threads(1)
-    start, rows, is_equal = time.monotonic(), [], True
+    start, rows, is_equal = time.monotonic(), dict[str, tuple[object, ...]](), True
+    if options.write:
+        rows |= {row[HEAD[0]]: tuple(row.values()) for part in recorded_rows("architectures", PAGE) for row in part}
     for kind in options.kinds or ARCHITECTURES:
         found = attempt(kind)
         is_equal &= found.difference is None or found.difference <= TOLERANCE
         layers = " ".join(f"`{name}`" for name in ARCHITECTURES[kind][1].split())
-        rows.append((kind, found.class_name, layers, found.layers or "-", found.cell))
-        print(*(f"{cell!s:<{width}}" for cell, width in zip(rows[-1], (14, 32, 56, 4, 8), strict=True)), flush=True)
-    if options.write:
-        record("architectures", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + table(HEAD, rows), PAGE)
+        rows[kind] = (kind, found.class_name, layers, found.layers or "-", found.cell)
+        print(*(f"{cell!s:<{width}}" for cell, width in zip(rows[kind], (14, 32, 56, 4, 8), strict=True)), flush=True)
+        if options.write:
+            body = table(HEAD, [rows[name] for name in ARCHITECTURES if name in rows])
+            record("architectures", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + body, PAGE)
     return 0 if is_equal else 1
 
 

@@ -271,7 +271,7 @@ def goals(cases: list[Case], fresh: dict[str, dict[str, Any]]) -> Iterator[tuple
 
 
 def machine() -> str:
-    """Return a description of the machine."""
+    """Return a description of the host."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     packages = ", ".join(f"{p} {version(p)}" for p in ("numpy", "torch"))
     return f"{platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}, {packages}"

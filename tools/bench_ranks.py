@@ -31,7 +31,7 @@ OUT = "BENCH_OUT"  # in the environment of a rank: the file for what rank 0 has 
 
 
 def on_ranks(module: str, count: int, *arguments: object) -> Any:
-    """Run a module as `count` ranks of this machine, with one thread each; return what its rank 0 has found.
+    """Run a module as `count` ranks of this host, with one thread each; return what its rank 0 has found.
 
     Raises subprocess.CalledProcessError if a rank fails.
     """

@@ -1,7 +1,7 @@
 """Compares the speed of the runtime with torch.distributed.pipelining and with loops written by hand.
 
 All of them train the same model on the same two gloo ranks with one thread each. Every round runs each of them once, so that
-other load on the machine affects all. A ratio is computed in each round; the table has the median and the quartiles. Of our
+other load on the host affects all. A ratio is computed in each round; the table has the median and the quartiles. Of our
 schedules it also has the exposed communication, which explains the distance to the ideal.
 
     python -m tools.bench_runtime [ROUNDS]      default 7

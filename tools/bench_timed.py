@@ -131,7 +131,7 @@ def compiled(row: Row) -> tuple[Row, Program | None]:
 def measure(unit_ms: int) -> list[dict[str, Any]]:
     """Run as one rank: return all rows for this number of ranks.
 
-    A round runs every program once, so that other load on the machine does not affect all iterations of one program.
+    A round runs every program once, so that other load on the host does not affect all iterations of one program.
     """
     transport = Gloo()
     runs = [(row, Run(row, program, unit_ms, transport) if program else None) for row, program in programs(transport.world)]

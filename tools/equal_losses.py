@@ -1,7 +1,7 @@
 """Whether models train under schedules as they do without a pipeline.
 
-    python -m tools.equal_losses gpt2-mini hf:t5     these models, at sizes that can be given
-    python -m tools.equal_losses --write             those of SHOWN; the table is recorded in docs/models.md (10 to 20 minutes)
+    python -m tools.equal_losses gpt2-mini hf:t5     these models; by default those of SHOWN, which takes 10 to 20 minutes
+    python -m tools.equal_losses --write hf:t5       and records them in the table of docs/models.md, beside the others there
 
 For each model and schedule it prints the largest relative difference of the losses of all iterations. All ranks are threads of
 this process. The training without a pipeline sees the same micro-batches, one after the other. That of hf:KIND is a model of
@@ -28,6 +28,7 @@ from chimerac.interpreter.transport import Transport
 from chimerac.interpreter.transport.loopback import run_in_loopback
 from chimerac.models.presets import PRESETS
 from tests.proof.record import record, stamp, table
+from tests.proof.record import rows as recorded_rows
 from tools.console import ROOT
 from tools.shown_models import NAMES, SEED, shown
 
@@ -37,8 +38,8 @@ SCHEDULES: Mapping[str, Mapping[str, int]] = {
     "chimera_zb": {"D": 4, "N": 4},
 }
 ITERATIONS, MICRO_BATCH, LENGTH, RATE = 20, 2, 64, 1e-3
-# The models of the recorded table, and their learning rates. Batch normalization over two images amplifies rounding errors:
-# with a rate of 1e-3 no two orders of a sum agree after 20 iterations of the wide CNN, also without a pipeline.
+# The models of the recorded table, and their learning rates. Batch normalization over two images amplifies rounding errors, the
+# more the larger the rate is. At 1e-3 the training of the wide CNN is chaotic, also without a pipeline.
 SHOWN: Mapping[str, float] = {
     "gpt2-mini": RATE,
     "bert-mini": RATE,
@@ -112,24 +113,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--micro-batch", type=int, default=MICRO_BATCH)
     parser.add_argument("--seq-len", type=int, default=LENGTH)
     parser.add_argument("--lr", type=float, help=f"default: {RATE}, or that of SHOWN")
-    parser.add_argument("--write", action="store_true", help="record the models of SHOWN in docs/models.md")
+    parser.add_argument("--write", action="store_true", help="record them in docs/models.md")
     given = parser.parse_args(arguments)
     if unknown := set(given.models) - {*PRESETS, *NAMES}:
         parser.error(f"unknown model {min(unknown)}: take one of {', '.join([*PRESETS, *NAMES])}")
-    if given.write and given.models:
-        parser.error("--write records the models of SHOWN: leave out their names")
+    if given.write and set(given.models) - set(SHOWN):
+        parser.error(f"--write records models of SHOWN: {', '.join(SHOWN)}")
     torch.set_num_threads(1)
-    start, rows, is_equal = time.monotonic(), [], True
+    start, rows, is_equal = time.monotonic(), dict[str, list[Sequence[object]]](), True
+    for row in (row for part in recorded_rows("equal_losses", PAGE) for row in part) if given.write else ():
+        rows.setdefault(row[HEAD[0]], []).append(tuple(row.values()))
     print("".join(f"{word:>20}" for word in HEAD))
     for name in given.models or SHOWN:
+        rows[name] = []
         rate = SHOWN.get(name, RATE) if given.lr is None else given.lr
         for c in compare(name, given.iterations, given.micro_batch, given.seq_len, rate):
             figures = f"{c.losses[0]:.4f}", f"{c.losses[-1]:.4f}", f"{c.difference:.1e}", f"{c.rounding:.1e}"
-            rows.append((name, c.parameters, c.schedule, f"{rate:.0e}", *figures))
+            rows[name].append((name, c.parameters, c.schedule, f"{rate:.0e}", *figures))
             is_equal &= c.difference <= TOLERANCE
-            print("".join(f"{cell:>20}" for cell in rows[-1]), flush=True)
-    if given.write:
-        record("equal_losses", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + table(HEAD, rows), PAGE)
+            print("".join(f"{cell:>20}" for cell in rows[name][-1]), flush=True)
+        if given.write:
+            body = table(HEAD, [row for name in SHOWN for row in rows.get(name, ())])
+            record("equal_losses", stamp(time.monotonic() - start, SEED, ("torch", "transformers")) + body, PAGE)
     return 0 if is_equal else 1
 
 

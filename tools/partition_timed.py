@@ -3,10 +3,10 @@
     python -m tools.partition_timed            print the table
     python -m tools.partition_timed --write    and record it in docs/partition.md
 
-A forward and a backward of GPT-2-64's embedding, of one block and of its head are timed, each as a stage of one layer.
-The time of a stage is the sum of its layers' times. Equal blocks: every stage has as many, the first one the embedding too, and
-the last one the head. The partitioner cuts by the estimated costs of the description, or by the times. The exit status is 1 if
-one of its cuts has a slower stage than equal blocks.
+A forward and a backward of GPT-2-64's embedding, of one block and of its head are timed, each as a stage of one layer. Times
+are those of the processor, so other processes do not count. The time of a stage is the sum of its layers' times. Equal blocks:
+every stage has as many, the first one the embedding too, and the last one the head. The partitioner cuts by the estimated costs
+of the description, or by the times. The exit status is 1 if one of its cuts has a slower stage than equal blocks.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ from chimerac.models.families import preset
 from tests.proof.record import record, stamp, table
 from tools.console import ROOT
 
-MODEL, LENGTH, SAMPLES, ROUNDS = "gpt2-64", 632, 1, 5
+MODEL, LENGTH, SAMPLES, ROUNDS = "gpt2-64", 632, 1, 2
 DEPTHS = (8, 16, 32, 64)
 PAGE = ROOT / "docs" / "partition.md"
 HEAD = ("stages", "equal blocks, ms", "cut by estimate, ms", "equal / cut", "cut by times, ms", "equal / cut")
 
 
 def layer_s(model: Model, layer: int, inputs: Values | None) -> float:
-    """Return the median time of a forward and a backward of a layer, in seconds. inputs: of a layer that is not the first."""
+    """Return the median processor time of a forward and a backward of a layer, in seconds.
+
+    inputs: of a layer that is not the first.
+    """
     stage, example = model.build_stage(range(layer, layer + 1), seed=0), model.example(SAMPLES)
     taken = []
     for number in range(ROUNDS + 1):
         given = example.inputs if inputs is None else tuple(t.detach().requires_grad_() for t in inputs)
-        start = time.perf_counter()
+        start = time.process_time()
         outputs = stage(*given)
         if layer == len(model.layer_names) - 1 and example.targets is not None:
             torch.autograd.backward(combined(model.loss(outputs, example.targets), [1.0]))
         else:
             torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
         if number:  # the first round allocates the gradients
-            taken.append(time.perf_counter() - start)
+            taken.append(time.process_time() - start)
     return statistics.median(taken)
 
 

@@ -52,29 +52,27 @@ class Needs:
             return np.asarray(weights[where])
         return np.asarray(weights[where] + gradients[where] + self._state(gradients[where], stage))
 
-    def moment(self, group: Group, moment: int, stage: int, where: Where, values: bool = True) -> Floats:
-        """Return the bytes of the entries of a stage at a moment. All stages of the group together have every entry.
+    def moments(self, group: Group, stage: int, where: Where, values: bool = True, only: slice = slice(None)) -> Floats:
+        """Return the bytes of the entries of a stage, by moment and range. All stages of the group together have every entry.
 
-        values: with the values and messages at its boundaries. Without them, a longer range never needs less.
+        values: with the values and messages at its boundaries. Without them, a longer range never needs less. only: of these
+        moments.
         """
         begins, ends = where
-        total = np.zeros(np.shape(begins))
-        for entry, number in zip(group.entries, group.moments[moment].tolist(), strict=True):
-            kind, value, of, count = entry
-            if not number:
-                continue
+        columns, tables = [], []
+        for column, (kind, value, of, count) in enumerate(group.entries):
             if kind in ACTIVATIONS:
                 if of == stage:
-                    total = total + number * self.ranges.activations[kind][where]
-                continue
-            if not values:
+                    columns.append(column)
+                    tables.append(self.ranges.activations[kind][where])
                 continue
             cut = boundary_of(value, of) + 1  # the first stage after the boundary
-            if cut == stage:
-                total = total + number * self._values(kind, value, count)[begins]
-            elif cut == stage + 1 and cut not in group.stages:
-                total = total + number * self._values(kind, value, count)[ends]
-        return total
+            if values and (cut == stage or (cut == stage + 1 and cut not in group.stages)):
+                columns.append(column)
+                tables.append(self._values(kind, value, count)[begins if cut == stage else ends])
+        if not columns:
+            return np.zeros((len(group.moments[only]), *np.shape(begins)))
+        return np.asarray(np.tensordot(group.moments[only][:, columns], np.stack(tables), 1))
 
     def peaks(self, cuts: Sequence[int]) -> list[tuple[int, int]]:
         """Return, for each group, the most that one of its ranks needs, and at which moment.
@@ -98,8 +96,7 @@ class Needs:
         needs, where = [], (np.array(layer), np.array(layer + 1))
         for group in self.groups:
             if stage in group.stages:
-                moments = (float(self.moment(group, n, stage, where)) for n in range(len(group.moments)))
-                needs.append(int(self.held(stage, where, tied=True) + max(moments)))
+                needs.append(int(self.held(stage, where, tied=True) + self.moments(group, stage, where).max()))
         return min(needs)
 
     def _held_by(self, group: Group, cuts: Sequence[int]) -> int:

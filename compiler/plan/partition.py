@@ -32,6 +32,8 @@ from chimerac.compiler.plan.ranges import Floats, sums_of
 Cuts = list[int]  # the first layer of each stage, and the number of layers
 Mask = npt.NDArray[np.bool_]
 ROUNDS = 60  # of changes of the multipliers, for one bound
+CELLS = 1_000_000  # of tables of moments that are computed at once
+SIZE = 64 * 256  # stages x layers, up to which the effort does not depend on it
 
 
 @dataclass(slots=True)
@@ -40,6 +42,12 @@ class _Effort:
 
     rounds: int = 300
     ranges: int = 50_000
+
+    @staticmethod
+    def of(stages: int, layers: int) -> _Effort:
+        """Return the effort for a problem of this size, so that the time does not grow with it."""
+        share = min(1.0, SIZE / (stages * layers))
+        return _Effort(round(300 * share), round(50_000 * share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +85,17 @@ def best_partition(
     needs = Needs(program, model, state)
     if needs.most(first.cuts) <= limit_bytes:
         return Found(first, slowest, slowest)
-    longest, effort = slowest, _Effort()
+    longest, effort = slowest, _Effort.of(program.header.stages, len(times))
     cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
     while cuts is None and longest < sum(times):  # longer ranges are examined only if they are needed
         longest = min(2 * longest, sum(times))
         cuts, bound = _Search(needs, times, limit_bytes, effort, longest).best()
     if cuts is None:
-        raise _nothing_fits(needs, times, limit_bytes, first.cuts, recomputing)
+        # Cuts that need little, whatever they cost: what the search above has left open, or the reason of the finding.
+        cuts, is_least = _least_need(needs, times, limit_bytes, first.cuts)
+        bound = slowest
+        if needs.most(cuts) > limit_bytes:
+            raise _nothing_fits(needs, times, limit_bytes, cuts, is_least, recomputing)
     return Found(Partition.of_cuts(model.name, cuts), _slowest(times, cuts), bound)
 
 
@@ -92,11 +104,10 @@ def _slowest(costs: Sequence[int], cuts: Sequence[int]) -> int:
 
 
 def _nothing_fits(
-    needs: Needs, costs: Sequence[int], limit: int, balanced_cuts: Cuts, recomputing: Callable[[], Program] | None
+    needs: Needs, costs: Sequence[int], limit: int, best: Cuts, is_least: bool, recomputing: Callable[[], Program] | None
 ) -> ChimeraError:
-    """Return the finding E709: the layer or the rank that cannot fit, and what would."""
+    """Return the finding E709: the layer or the rank that cannot fit, and what would. best: as `_least_need` returns them."""
     model, header = needs.model, needs.program.header
-    best, is_least = _least_need(needs, costs, limit, balanced_cuts)
     least, partition = needs.most(best), Partition.of_cuts(model.name, best)
     by_rank = memory(replace(needs.program, partition=partition), model, needs.state)
     rank = max(range(len(by_rank)), key=lambda r: by_rank[r].peak)
@@ -126,7 +137,8 @@ def _nothing_fits(
 
 def _least_need(needs: Needs, costs: Sequence[int], limit: int, cuts: Cuts) -> tuple[Cuts, bool]:
     """Return the cuts in which the rank that needs most needs least, and whether that is proved. cuts: some cuts."""
-    low, high, is_proved, effort = limit + 1, needs.most(cuts), True, _Effort()
+    low, high, is_proved = limit + 1, needs.most(cuts), True
+    effort = _Effort.of(needs.program.header.stages, len(costs))
     while low < high and is_proved:
         tried = (low + high) // 2
         found, is_proof = _Search(needs, costs, tried, effort).within(np.inf)
@@ -272,8 +284,7 @@ class _Search:
             possible = self.costs[where] <= slowest
             for group in (g for g in self.needs.groups if stage in g.stages):
                 held = self.needs.held(stage, where, tied=False)
-                for n in range(len(group.moments)):
-                    possible &= held + self.needs.moment(group, n, stage, where, values=False) <= self.limit
+                possible &= held + self.needs.moments(group, stage, where, values=False).max(axis=0) <= self.limit
             if not possible.any():
                 break
             length = min(2 * length, most)
@@ -296,15 +307,16 @@ class _Search:
         """Leave out the ranges with which a rank of the group does not fit, whatever its other stages have."""
         tied = len(group.stages) == 1
         held = {s: self.needs.held(s, self.where[s], tied) for s in group.stages}
-        for moment in range(len(group.moments)):
-            parts = {s: held[s] + self.needs.moment(group, moment, s, self.where[s]) for s in group.stages}
-            least = {s: float(parts[s][self.allowed[s]].min(initial=np.inf)) for s in group.stages}
-            others = sum(least.values())
+        step = max(1, CELLS // self.where[group.stages[0]][1].size)
+        for begin in range(0, len(group.moments), step):
+            only = slice(begin, begin + step)
+            parts = {s: held[s] + self.needs.moments(group, s, self.where[s], only=only) for s in group.stages}
+            least = {s: parts[s].min(axis=(1, 2), where=self.allowed[s], initial=np.inf) for s in group.stages}
+            others = np.sum(list(least.values()), axis=0)
             for s in group.stages:
-                if others < np.inf:
-                    self.allowed[s] = self.allowed[s] & (parts[s] + others - least[s] <= self.limit)
-                else:
-                    self.allowed[s] = np.zeros_like(self.allowed[s])
+                with np.errstate(invalid="ignore"):  # a stage without any range has an infinite need
+                    needed = parts[s] + (others - least[s])[:, None, None]
+                self.allowed[s] = self.allowed[s] & (needed <= self.limit).all(axis=0)
 
     def _path(self, weights: Callable[[int], Floats], join: np.ufunc) -> Cuts | None:
         return self._walk(self._togo(weights, join, self.allowed)[1])
@@ -362,8 +374,9 @@ class _Search:
         return found
 
     def _need(self, group: Group, moment: int, stage: int) -> Floats:
-        where = self.where[stage]
-        return self.needs.held(stage, where, tied=False) + self.needs.moment(group, moment, stage, where)
+        where, only = self.where[stage], slice(moment, moment + 1)
+        entries = self.needs.moments(group, stage, where, only=only)
+        return np.asarray(self.needs.held(stage, where, tied=False) + entries[0])
 
     def _weighted(self, active: Sequence[_Constraint], stage: int) -> Floats:
         """Return the needs of a stage's ranges, weighted by the multipliers."""

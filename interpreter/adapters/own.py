@@ -1,4 +1,4 @@
-"""Models that a user brings by name: a function of a Python file, or a Hugging Face model of this machine.
+"""Models that a user brings by name: a function of a Python file, or a Hugging Face model of this host.
 
     FILE.py:function       the function returns a torch.nn.Module that reads tokens (b, L) and returns logits
     hf:config.json         initial weights

@@ -1,0 +1,90 @@
+"""The data of models that a user brings: tokens and masks of a tokenizer, and images, under the names of the model's fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter.data.__main__ import main
+from chimerac.interpreter.data.digits import digits
+from chimerac.interpreter.data.documents import text_documents, tokenized
+from chimerac.interpreter.data.text import Text, load_text
+from chimerac.interpreter.data.tokenizer import load_tokenizer
+from chimerac.interpreter.launch.own_data import own_data
+from chimerac.interpreter.launch.settings import RunSettings
+from chimerac.interpreter.runtime.model import IGNORED, Example
+
+LENGTH = 16
+SETTINGS = RunSettings(seq_len=LENGTH, seed=3)
+
+
+def model(name: str, **fields: Tensor) -> Any:
+    return SimpleNamespace(name=f"config.json:{name}", example=lambda samples: Example((), None, fields))
+
+
+def text_of(folder: Path, kind: str) -> Text:
+    """Return a text in the tokens of a tokenizer that was trained on it."""
+    source, path = folder / "texts", folder / f"{kind}.json"
+    source.mkdir()
+    (source / "a.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
+    assert main(["train-tokenizer", str(source), "-o", str(path), "--kind", kind, "--vocabulary", "280"]) == 0
+    return tokenized(text_documents(source), load_tokenizer(path), folder, 5)
+
+
+def unused(*_: object) -> Any:
+    raise AssertionError("other data is read")
+
+
+def test_a_masked_language_model_gets_the_mask_of_its_tokenizer(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    text = text_of(tmp_path, "wordpiece")
+    data = own_data(
+        SETTINGS, model("BertForMaskedLM", input_ids=torch.zeros(1, LENGTH, dtype=torch.int64)), lambda: text, unused
+    )
+    numbers = range(40)
+    tokens, (targets,) = data.train.field(numbers, "input_ids"), data.train.targets(numbers)
+    plain = own_data(SETTINGS, model("AnyForCausalLM", ids=torch.zeros(1, LENGTH, dtype=torch.int64)), lambda: text, unused)
+    original = plain.train.field(numbers, "ids")
+    is_target = targets != IGNORED
+    (mask,) = set(tokens[is_target].tolist())
+    assert mask not in original.unique() and tokens[~is_target].equal(original[~is_target])
+    assert targets[is_target].equal(original[is_target]) and 0.1 < is_target.float().mean() < 0.2
+    assert data.train.valid_targets(numbers) == (int(is_target.sum()),)
+
+
+def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    text = text_of(tmp_path, "bpe")
+    with pytest.raises(ChimeraError, match="E861"):
+        own_data(SETTINGS, model("BertForMaskedLM", input_ids=torch.zeros(1, LENGTH, dtype=torch.int64)), lambda: text, unused)
+
+
+def test_an_encoder_and_its_decoder_get_the_halves_of_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the quick brown fox " * 300)
+    half = torch.zeros(1, LENGTH // 2, dtype=torch.int64)
+    from_text = model("T5ForConditionalGeneration", input_ids=half, decoder_input_ids=half)
+    data = own_data(SETTINGS, from_text, lambda: load_text(tmp_path), unused)
+    encoder, decoder = (data.train.field(range(3), name) for name in ("input_ids", "decoder_input_ids"))
+    (targets,) = data.train.targets(range(3))
+    assert encoder.shape == decoder.shape == targets.shape == (3, LENGTH // 2)
+    assert targets[:, :-1].equal(decoder[:, 1:]) and data.train.valid_targets(range(3)) == (3 * LENGTH // 2,)
+
+
+def test_a_model_of_images_gets_the_set_of_its_size() -> None:
+    pytest.importorskip("sklearn")
+    asked = []
+
+    def images(size: tuple[int, int]) -> Any:
+        asked.append(size)
+        return digits()
+
+    data = own_data(SETTINGS, model("ViTForImageClassification", pixel_values=torch.zeros(1, 1, 8, 8)), unused, images)
+    found, (classes,) = data.train.field(range(5), "pixel_values"), data.train.targets(range(5))
+    assert asked == [(8, 1)] and found.shape == (5, 1, 8, 8) and found.dtype == torch.float32
+    assert classes.shape == (5,) and set(classes.tolist()) <= set(range(10)) and data.train.inputs(range(5)) == ()

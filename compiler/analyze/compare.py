@@ -2,8 +2,8 @@
 
 All of them do the same work: the same micro-batches, through the same model, on as many ranks. But schedules cut a model into
 different numbers of stages, and some cut a micro-batch. So everything is in two units: the share of one rank, which is the
-model divided by the ranks, and whole micro-batches. A stage of an interleaved schedule with two stages on each rank costs half
-as much as one of 1F1B, and half as many bytes.
+model divided by the ranks, and whole micro-batches. A stage of an interleaved schedule with two stages on each rank takes half
+the time and half the bytes of one of 1F1B.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,8 +32,8 @@ from chimerac.compiler.verify import peaks
 RANKS = 4  # of a setting that gives no D
 ROUNDS = 2  # micro-batches for each rank, of a setting that gives no N
 COSTS = {"F": Fraction(1), "I": Fraction(1), "W": Fraction(1), "hop": Fraction(0)}
-# Findings that are about the text itself, and not about its sizes: syntax, and names, types and statements.
-ABOUT_THE_TEXT = ("E1", "E20")
+# Findings about the text itself: syntax, names, types and statements. E205 and E206 are about values, which sizes decide.
+ABOUT_THE_TEXT = ("E1", "E201", "E202", "E203", "E204", "E207", "E208", "E209")
 
 Span = tuple[Fraction, Fraction]  # the least and the most over the ranks
 
@@ -43,7 +44,8 @@ class Setting:
 
     parameters: by name; a schedule gets those that it has. D is the number of ranks of a pipeline, N that of whole
     micro-batches. costs: F, B, I, W and R of one rank's share for one micro-batch, and hop of one message; those that are left
-    out have the values of `COSTS`, B is I + W, and R is F. recompute: in the place of what the schedules say.
+    out follow from the others: B is I + W, which halve a B that is given alone; R is F; the rest are those of `COSTS`.
+    recompute: replaces the schedules' own choice.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -61,8 +63,12 @@ class Setting:
 
     def all_costs(self) -> dict[str, Fraction]:
         """Return every cost, those that were not given too."""
-        half = {} if "B" not in self.costs else {"I": self.costs["B"] / 2, "W": self.costs["B"] / 2}
-        found = {**COSTS, **half, **self.costs}
+        given = dict(self.costs)
+        if "B" in given:
+            backward = given["B"]
+            known = given.get("I", backward - given["W"] if "W" in given else backward / 2)
+            given = {"I": known, "W": backward - known, **given}
+        found = {**COSTS, **given}
         return {"B": found["I"] + found["W"], "R": found["F"], **found}
 
 
@@ -81,23 +87,24 @@ class ForModel:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """What the rank with most of it needs. memory: at its peak; messages: sent to other ranks in an iteration; sums: the same
-    for sums of gradients.
+    """What the rank with most of it needs. memory: at its peak; messages: sent to other ranks in an iteration; all_reduced:
+    sent in its all-reduces.
     """
 
     memory: int
     messages: int
-    sums: int
+    all_reduced: int
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One iteration of a schedule. Activations, weights, messages and sums are of the share of one rank and of whole
-    micro-batches.
+    """One iteration of a schedule. Activations, weights, messages and all_reduced are of the share of one rank and of
+    whole micro-batches.
 
-    makespan: in the unit of the costs; bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive at
-    the peak of a rank; weights: copies; messages: values that the rank with most of them sends; sums: what the rank with most
-    of them sends for sums of gradients, 2 (r - 1) / r times the weights that r ranks hold; recomputed: stages that recompute.
+    makespan: in the unit of the costs; bubble_ratio: idle over total; wall_bubble: idle time of a rank; activations: alive
+    at the peak of a rank; weights: copies; messages: values that the rank with most of them sends; all_reduced: what the
+    rank with most of it sends in all-reduces of gradients; a ring of r ranks sends 2 (r - 1) / r times their size;
+    recomputed: stages that recompute.
     """
 
     makespan: Fraction
@@ -106,7 +113,7 @@ class Figures:
     activations: Span
     weights: Span
     messages: Fraction
-    sums: Fraction
+    all_reduced: Fraction
     recomputed: tuple[int, ...]
     bytes: Bytes | None = None
 
@@ -123,8 +130,10 @@ class Compared:
 def compare(schedules: Mapping[str, Source], setting: Setting, model: ForModel | None = None) -> list[Compared]:
     """Return the schedules, which have names, in their order, each with its figures or with the reason why it cannot run.
 
-    Raises ChimeraError for a text that is wrong at every size, and E203 for a parameter that none of the schedules has.
+    Raises ChimeraError for a text that is wrong at every size, E002 for costs that contradict each other, and E203 for a
+    parameter that none of the schedules has.
     """
+    _check_costs(setting.all_costs())
     trees = {name: parse_source(source) for name, source in schedules.items()}
     _check_names(setting.parameters, {name for tree in trees.values() for name in _parameters(tree)})
     return [_compared(name, schedules[name], tree, setting, model) for name, tree in trees.items()]
@@ -143,6 +152,14 @@ def _check_names(given: Collection[str], known: set[str]) -> None:
     if unknown := [name for name in given if name not in known]:
         message = f"none of these schedules has a parameter '{unknown[0]}'"
         raise refuse("E203", message, help=did_you_mean(unknown[0], known))
+
+
+def _check_costs(costs: Mapping[str, Fraction]) -> None:
+    halves = costs["I"] + costs["W"]
+    if costs["B"] != halves or min(costs["I"], costs["W"]) < 0:
+        shown = ", ".join(f"{name}={float(costs[name]):g}" for name in "BIW")
+        message = f"a backward costs as much as its halves, and the costs are {shown}"
+        raise refuse("E002", message, help="give two of B, I and W, or all three with B = I + W")
 
 
 def _compared(name: str, source: Source, tree: n.Schedule, setting: Setting, model: ForModel | None) -> Compared:
@@ -171,7 +188,7 @@ def _other_work(program: Program, setting: Setting) -> str:
 
 
 def _reason(d: Diagnostic, is_n_of_setting: bool) -> str:
-    """Return a finding in one line, with help about sizes unless the schedule's N is another one than that of the setting."""
+    """Return a finding in one line. The help is added only for E210, and only if the schedule's N means that of the setting."""
     has_help = d.code == "E210" and d.help and is_n_of_setting
     return f"{d.code}: {d.message}" + (f"; {d.help}" if has_help else "")
 
@@ -188,8 +205,8 @@ def _figures(program: Program, setting: Setting, model: ForModel | None) -> Figu
         wall_bubble=_span(times.wall_bubbles, Fraction(1, times.scale)),
         activations=_span(peak.activations, share * size),
         weights=_span(peak.weight_copies, share),
-        messages=max(_sent(program, lambda value, stage, count: count), default=0) * size,
-        sums=max(_summed(program, lambda stage: share)),
+        messages=max(_sent(program, lambda value, stage, count: count)) * size,
+        all_reduced=max(_all_reduced(program, lambda stage: share)),
         recomputed=program.recomputed_stages,
         bytes=None if model is None else _bytes(program, model),
     )
@@ -211,23 +228,23 @@ def _bytes(program: Program, model: ForModel) -> Bytes:
     return Bytes(
         max(rank.peak for rank in memory(program, description, model.state)),
         max(_sent(program, message)),
-        round(max(_summed(program, lambda stage: Fraction(stages[stage].gradient_bytes)))),
+        round(max(_all_reduced(program, lambda stage: Fraction(stages[stage].gradient_bytes)))),
     )
 
 
 def _sent(program: Program, amount: Callable[[Value, int, int], int]) -> Iterator[int]:
     """Yield what each rank sends. amount: of a message, by its value, its stage and the number of its micro-batches."""
     t = program.table
-    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+    for a, b in pairwise(program.offsets.tolist()):
         rows = a + np.flatnonzero(t.op[a:b] == Op.SEND)
         columns = zip(t.value[rows].tolist(), t.stage[rows].tolist(), t.operand[rows].tolist(), strict=True)
         yield sum(amount(Value(value), stage, len(program.micro_batch_lists[k])) for value, stage, k in columns)
 
 
-def _summed(program: Program, amount: Callable[[int], Fraction]) -> Iterator[Fraction]:
-    """Yield what each rank sends for sums of gradients. amount: of the weights of a stage."""
+def _all_reduced(program: Program, amount: Callable[[int], Fraction]) -> Iterator[Fraction]:
+    """Yield what each rank sends in all-reduces, each over a ring. amount: of the weights of a stage."""
     t = program.table
-    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+    for a, b in pairwise(program.offsets.tolist()):
         rows = a + np.flatnonzero(t.op[a:b] == Op.ALLREDUCE)
         joined = [program.collectives[k] for k in t.operand[rows].tolist()]
         yield sum((Fraction(2 * (len(x.ranks) - 1), len(x.ranks)) * amount(x.stage) for x in joined), Fraction(0))

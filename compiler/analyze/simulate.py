@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from math import lcm
 
 import numpy as np
@@ -79,7 +80,7 @@ def simulate(program: Program, costs: Mapping[str, Fraction | Decimal | float] |
     makespan = int(timeline.end[is_task].max(initial=0))
     length = np.where(is_task, timeline.end - timeline.start, 0)
     busy, own_bubbles = [], []
-    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+    for a, b in pairwise(program.offsets.tolist()):
         rows = np.arange(a, b)[length[a:b] > 0]
         busy.append(int(length[a:b].sum()))
         own_bubbles.append(int(timeline.end[rows].max() - timeline.start[rows].min()) - busy[-1] if len(rows) else 0)

@@ -27,14 +27,14 @@ from chimerac.compiler.descriptions import find_model
 from chimerac.compiler.given import stage_choice
 from chimerac.compiler.library import find, names
 
-HEAD = ("schedule", "makespan", "speed", "bubble", "wall bubble", "activations", "weights", "messages", "sums")
+HEAD = ("schedule", "makespan", "speed", "bubble", "wall bubble", "activations", "weights", "messages", "all-reduce")
 NOTES = """\
 speed: makespan of the first row that can run, divided by that of this row; bubble: idle share of all ranks; wall bubble:
 idle time of a rank; activations: micro-batches alive on a rank at its peak; weights: copies that a rank holds; messages:
-values that the rank with most of them sends; sums: what it sends for sums of gradients. Activations, weights and sums are
-in shares of the model: a share is the model divided by the ranks."""
+values that the rank with most of them sends; all-reduce: what the rank with most of it sends for them, over a ring.
+Activations, weights and all-reduce are in shares of the model: a share is the model divided by the ranks."""
 NOTES_BYTES = """\
-memory, messages and sums are bytes of the rank with most of them; memory is at its peak"""
+memory, messages and all-reduce are bytes of the rank with most of them; memory is at its peak"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -124,9 +124,9 @@ def _fields(row: Compared) -> dict[str, Any]:
     }
     for name in ("wall_bubble", "activations", "weights"):
         found[name] = [_number(x) for x in getattr(f, name)]
-    found |= {"messages": _number(f.messages), "sums": _number(f.sums), "recomputed_stages": list(f.recomputed)}
+    found |= {"messages": _number(f.messages), "all_reduced": _number(f.all_reduced), "recomputed_stages": list(f.recomputed)}
     if f.bytes is not None:
-        found |= {"memory_bytes": f.bytes.memory, "message_bytes": f.bytes.messages, "sum_bytes": f.bytes.sums}
+        found |= {"memory_bytes": f.bytes.memory, "message_bytes": f.bytes.messages, "all_reduced_bytes": f.bytes.all_reduced}
     return found
 
 
@@ -165,7 +165,7 @@ def _shown(f: Figures, first: Figures) -> Iterator[str]:
     yield f"{float(first.makespan / f.makespan):.2f}" if f.makespan else "-"
     yield f"{100 * f.bubble_ratio:.1f} %"
     yield from (_span(x) for x in (f.wall_bubble, f.activations, f.weights))
-    yield from (f"{f.bytes.messages:,}", f"{f.bytes.sums:,}") if f.bytes else (_text(f.messages), _text(f.sums))
+    yield from (f"{f.bytes.messages:,}", f"{f.bytes.all_reduced:,}") if f.bytes else (_text(f.messages), _text(f.all_reduced))
 
 
 def _span(span: Span) -> str:

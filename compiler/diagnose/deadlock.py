@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _waits(program: Program, timing: Timing) -> tuple[Ints, Ints, int | None]:
 
 def _stops(program: Program, timing: Timing) -> Iterator[int]:
     """Yield the first row that each rank cannot start; its last row if it can start all of them."""
-    for a, b in zip(program.offsets.tolist(), program.offsets[1:].tolist(), strict=False):
+    for a, b in pairwise(program.offsets.tolist()):
         yield min(a + int(np.count_nonzero(timing.end[a:b] >= 0)), b - 1)
 
 

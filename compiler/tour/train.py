@@ -20,8 +20,8 @@ def run(guide: Guide) -> int:
     """Run this part, and return the exit status: that of the training, or 1 without torch."""
     guide.title("Train: the same program on real ranks")
     guide.say("""Each rank is a process that executes its instructions one after the other: forwards, backwards, messages,
-        sums of gradients. Here two ranks train a small GPT on the texts of Python's standard library, on this machine's
-        processors. It takes some seconds.""")
+        all-reduces of gradients. Here two ranks train a small GPT on the texts of Python's standard library, on the
+        processors of this host. It takes some seconds.""")
     if importlib.util.find_spec("torch") is None:
         guide.say("""Training needs torch, which is not installed here. This installs it: pip install 'chimerac[train]'. The
             other parts of the tour need no torch.""")

@@ -68,15 +68,15 @@ def test_communication_is_counted_in_the_streams(name: str, capsys: pytest.Captu
     size = Fraction(1, 2) if name == "chimera_halving" else Fraction(1)
     program = compile_schedule(name, {"D": 4, "N": int(8 / size)}, width=2).program
     share = Fraction(4, program.header.stages)
-    sent, sums = Counter[int](), Counter[int]()
+    sent, all_reduced = Counter[int](), Counter[int]()
     for rank in range(program.world):
         for i in program.stream(rank):
             if isinstance(i, Send):
                 sent[rank] += len(i.micro_batches)
             if isinstance(i, AllReduce):
-                sums[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share  # type: ignore[assignment]
+                all_reduced[rank] += 2 * Fraction(len(i.ranks) - 1, len(i.ranks)) * share  # type: ignore[assignment]
     assert row["messages"] == max(sent.values()) * size
-    assert row["sums"] == pytest.approx(float(max(sums.values())), abs=1e-6)
+    assert row["all_reduced"] == pytest.approx(float(max(all_reduced.values())), abs=1e-6)
 
 
 def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,9 +85,9 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
     table = capsys.readouterr().out.split("memory of")[1]
     assert row["memory_bytes"] == max(int(x.replace(",", "")) for x in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE))
-    # A message is 4 samples x 128 tokens x 128 numbers of 4 bytes; each rank sends 2 of both kinds, and sums all its gradients.
+    # A message is 4 samples x 128 tokens x 128 numbers of 4 bytes; each rank sends 2 of both kinds and all-reduces all gradients.
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
-    assert row["sum_bytes"] == 869_504 * 4
+    assert row["all_reduced_bytes"] == 869_504 * 4
 
 
 def test_a_schedule_that_cannot_run_has_the_reason_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +107,8 @@ def test_a_file_of_the_user_is_compared_by_its_path(tmp_path: Path, capsys: pyte
     rows = compared(capsys, str(own), "1f1b", "-p", "D=2", "-p", "N=2")
     assert rows[str(own)]["makespan"] == rows["1f1b"]["makespan"] == 9
     assert compared(capsys, str(own), "1f1b")[str(own)]["reason"] == "it has 2 ranks, and the setting has 4"
+    own.write_text(own.read_text().replace("ranks 2 ", "param D = 4  let q = 12 // (D - 3)  require q > 0  ranks 2 "))
+    assert compared(capsys, str(own), "1f1b", "-p", "D=3")[str(own)]["reason"].startswith("E205"), "a value follows from sizes"
     own.write_text(own.read_text().replace("s + m ", "s + x "))
     assert main(["compare", str(own), "1f1b"]) == 1
     assert "E201" in capsys.readouterr().err, "a wrong text is a finding, not a row"
@@ -153,3 +155,10 @@ def test_the_three_forms_have_the_same_rows(tmp_path: Path, capsys: pytest.Captu
     del markdown[1]
     assert [[c for c in row if c] for row in markdown] == table
     assert table[2][:3] == ["1f1b", "30", "1.00"] and len(table[1]) == 2 and table[3][2] == "1.00"
+
+
+def test_a_backward_costs_as_much_as_its_halves(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("zb_h1", "1f1b", "-p", "D=4", "-p", "N=8", "--cost", "B=3")
+    assert compared(capsys, *words, "--cost", "I=1") == compared(capsys, *words, "--cost", "I=1", "--cost", "W=2")
+    assert main(["compare", *words, "--cost", "I=4"]) == main(["compare", *words, "--cost", "I=1", "--cost", "W=1"]) == 2
+    assert "B=3, I=1, W=1" in capsys.readouterr().err

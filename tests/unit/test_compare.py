@@ -85,7 +85,7 @@ def test_bytes_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["chimera", "-p", "D=2", "-p", "N=4", *model, "--emit", "report"]) == 0
     table = capsys.readouterr().out.split("memory of")[1]
     assert row["memory_bytes"] == max(int(x.replace(",", "")) for x in re.findall(r"^ +\d .* ([\d,]+)$", table, re.MULTILINE))
-    # A message is 4 samples x 128 tokens x 128 numbers of 4 bytes; each rank sends 2 of both kinds and all-reduces all gradients.
+    # A message: 4 samples x 128 tokens x 128 numbers of 4 bytes; each rank sends 2 of both kinds, and all-reduces all gradients
     assert row["message_bytes"] == 4 * 4 * 128 * 128 * 4
     assert row["all_reduced_bytes"] == 869_504 * 4
 

@@ -16,8 +16,7 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
     """Return the paths of the layers that the user names, or without names of the elements of the outermost lists.
 
     names: paths of lists of layers, such as encoder.layer, or of single modules; a * stands for one part of a path. The
-    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements. A name with a * matches single modules: what it
-    matches is a layer as it is, also an nn.Sequential.
+    layers of an nn.ModuleList, nn.ModuleDict or nn.Sequential are its elements.
 
     Raises ChimeraError E851 for a name that the module does not have, for a list without layers, for a layer that is inside
     another one, and where there is no list.
@@ -32,7 +31,7 @@ def layers_of(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
             lists = [path for path, m in modules.items() if path and isinstance(m, _LISTS) and len(m)]
             message = f"{type(module).__name__} has no module '{name}'"
             raise refuse("E851", message, notes=_shown(lists), help=did_you_mean(name, lists or modules))
-        found = matching if "*" in name else [layer for path in matching for layer in _elements(path, modules[path])]
+        found = [layer for path in matching for layer in _elements(path, modules[path])]
         if not found:
             raise refuse("E851", f"'{name}' of {type(module).__name__} is a list without layers")
         layers.update(dict.fromkeys(found))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,10 @@ class Folder:
         """Start a runner."""
         command = [sys.executable, str(ROOT / "tests/stub_experiments.py"), str(self.file), *options]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.path, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+        default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell in the background has it ignored
+        return subprocess.Popen(
+            command, cwd=self.path, env=self.environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=default
+        )
 
     def run(self, *options: str, code: int = 0) -> str:
         """Run a runner until its end, check its exit status, and return what it printed."""

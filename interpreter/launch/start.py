@@ -44,6 +44,8 @@ def run_rank(plan: Plan, settings: RunSettings) -> int:
     """Run as one of the ranks that torchrun has started; return the exit code."""
     ranks_here, local_rank = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(max(1, processors() // ranks_here))
+    if settings.transport == "nccl":  # before the first call of CUDA
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(nccl.connections(plan.program, int(os.environ["RANK"]))))
     if settings.transport != "gloo" and not torch.cuda.is_available():
         raise refuse(
             "E815", f"--transport {settings.transport} needs a GPU, and torch finds none", help="omit it to run on CPUs"

@@ -13,13 +13,32 @@ This transport has not run on several GPUs yet. The order of its calls is tested
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from chimerac.chimera_ir.diagnostics import refuse
+from chimerac.chimera_ir.instructions import Op
+from chimerac.chimera_ir.program import Program
 from chimerac.interpreter.transport.gloo import join as join_gloo
 from chimerac.interpreter.transport.processes import Processes
 from chimerac.interpreter.transport.rendezvous import Rendezvous
+
+MAX_CONNECTIONS = 32  # CUDA's own limit
+
+
+def connections(program: Program, rank: int) -> int:
+    """Return how many hardware queues a rank's streams need, 1 to 32.
+
+    Each channel, each group of ranks that all-reduce together, and the computation have a stream of their own. If two
+    streams share a queue of the GPU, the work of one waits for that of the other. CUDA reads the number from
+    CUDA_DEVICE_MAX_CONNECTIONS when a process first uses a GPU; without it there are 8.
+    """
+    a, b = program.offsets[rank : rank + 2].tolist()
+    op, peer = program.table.op[a:b], program.table.peer[a:b]
+    channels = sum(len(np.unique(peer[op == kind])) for kind in (Op.SEND, Op.RECV))
+    groups = {c.ranks for c in program.collectives if rank in c.ranks}
+    return min(1 + channels + len(groups), MAX_CONNECTIONS)
 
 
 def join(timeout_s: float, local_rank: int) -> None:

@@ -19,7 +19,7 @@ from chimerac.interpreter.transport import loopback, processes
 from chimerac.interpreter.transport.gloo import Gloo
 from chimerac.interpreter.transport.liveness import LivenessCheck
 from chimerac.interpreter.transport.loopback import run_in_loopback
-from chimerac.interpreter.transport.nccl import Nccl, join
+from chimerac.interpreter.transport.nccl import Nccl, connections, join
 from chimerac.interpreter.transport.processes import Processes
 from chimerac.interpreter.transport.progress import Progress
 from chimerac.interpreter.transport.rendezvous import Rendezvous
@@ -101,6 +101,7 @@ def test_every_channel_and_collective_has_a_group_made_and_used_once_in_one_orde
     for rank, order in enumerate(orders):  # each rank makes its own ones, in one global order
         own = [ranks for ranks in [*sorted(channels), *sorted(sums)] if rank in ranks]
         assert order == [("new", ranks, backend) for ranks in own]
+        assert connections(p, rank) == 1 + len(order), "a hardware queue for each of them, and one for the computation"
     assert len(channels) == 12
     for rank, log in enumerate(logs):
         after = log[len(orders[rank]) :]

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -32,6 +33,8 @@ def main() -> None:
 
     def die(transport: Transport, done: int, loss: float) -> None:
         if (restarts, transport.rank, done) == (0, 2, DEATH):
+            while not (out.parent / "run" / "iteration_00000006").exists():  # saved in the background, and renamed at the end
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
 
     save = CheckpointSettings(out.parent / "run", every=3, asynchronous=True)

@@ -145,7 +145,7 @@ def main(kills: int, seed: int, folder: Path) -> int:
     if whole.keys() != killed.keys() or not all(t.equal(killed[name]) for name, t in whole.items()):
         raise WrongError("the weights differ from those of the job that is never killed")
     again = sum(map(len, attempts)) - iterations
-    print(f"{kills} ranks killed ({', '.join(f'{n} in {moment}' for moment, n in sorted(moments.items()))}) in a job of")
+    print(f"kills of ranks: {kills} ({', '.join(f'{n} in {moment}' for moment, n in sorted(moments.items()))}) in a job of")
     print(f"{iterations} iterations, of which {again} ran more than once: every loss and the weights at the end are equal")
     return 0
 

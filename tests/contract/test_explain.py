@@ -102,8 +102,8 @@ def test_codes_without_an_example_have_a_test(code: str) -> None:
 
 def test_a_transport_that_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    for name, value in {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0", "RANK": "0"}.items():  # as torchrun sets them
+        monkeypatch.setenv(name, value)
     words = shlex.split(entries()["E815"].run)[4:]
     options = parse_options(words)
     with pytest.raises(ChimeraError, match="E815"):

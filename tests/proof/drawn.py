@@ -142,11 +142,14 @@ def pair_up(r: random.Random, order: list[tuple[int, Task]], stages: int) -> Non
         at += 1
 
 
-def lower_tasks(tasks: Program, r: random.Random, width: int = 2) -> Program:
-    """Return the verified program of these tasks, lowered as in the compiler, sometimes for machines with queues."""
+def lower_tasks(tasks: Program, r: random.Random, width: int = 2, queued: bool | None = None) -> Program:
+    """Return the verified program of these tasks, lowered as in the compiler.
+
+    queued: whether for machines with queues; drawn if it is left out.
+    """
     timing = earliest(tasks, task_costs(tasks), data_edges(tasks, TaskIndex.of(tasks), 0))
     assert not timing.stuck
-    queued = r.random() < 0.3
+    queued = r.random() < 0.3 if queued is None else queued
     insertions = []
     if tasks.header.kind == "training":
         sync, collectives = gradient_sync(tasks, timing, r.choice(["at end", "eager", "eager where idle"]), queued)  # type: ignore[arg-type]
@@ -209,6 +212,17 @@ def with_moved_receives(r: random.Random, p: Program) -> Program:
             stream[:] = with_move(stream, n, max(0, min(len(stream) - 1, n + r.randint(-3, 3))))
     moved_program = with_streams(p, changed)
     return moved_program.with_header(window=r.randint(0, 1)) if delayed else moved_program
+
+
+def with_late_receives(p: Program) -> Program:
+    """Return the program with its RECVs as far back as possible and window 0. Each pair of ranks keeps its order of transfers.
+
+    A rank then waits at each SEND until the peer has posted its RECV, just before it reads the value.
+    """
+    changed = streams(p)
+    for stream in changed:
+        delay_receives(stream, ())
+    return with_streams(p, changed).with_header(window=0)
 
 
 MACHINES: tuple[Machine, ...] = get_args(Machine)

@@ -24,7 +24,7 @@ from chimerac.compiler.verify.progress import executed, machines, waits_on
 from chimerac.compiler.verify.waits import END, POST, QUEUE, READ, WINDOW, Waits
 from tests.proof import model, scheduler
 from tests.proof.disorder import with_own_orders
-from tests.proof.drawn import MACHINES, Sizes, lower_tasks, random_tasks, with_moved_receives
+from tests.proof.drawn import MACHINES, Sizes, lower_tasks, random_tasks, with_late_receives, with_moved_receives
 from tests.proof.mutations import INSTRUCTIONS, codes, mutants
 from tests.proof.record import record, stamp, table
 
@@ -39,6 +39,7 @@ ORDER = {"E440", "E453"}  # findings about the order of transfers and collective
 KINDS = {
     "as lowered": "valid, as the compiler lowers them, some with FREE",
     "receives moved": "the same with RECVs posted elsewhere",
+    "receives late": "lowered for machines with queues, then every RECV posted as late as possible, window 0",
     "mutants": "the same with one instruction changed, after which every value still reaches its readers",
     "own orders": "every rank in its own random order",
 }
@@ -67,7 +68,10 @@ def candidates(seed: int) -> Iterator[tuple[str, Program]]:
     while True:
         kind = r.choice([*KINDS, "own orders"])
         tasks = random_tasks(r, SIZES)
-        p = with_own_orders(r, tasks) if kind == "own orders" else lower_tasks(tasks, r)
+        late = kind == "receives late"
+        p = with_own_orders(r, tasks) if kind == "own orders" else lower_tasks(tasks, r, queued=True if late else None)
+        if late:
+            p = with_late_receives(p)
         if kind == "receives moved":
             p = with_moved_receives(r, p)
         if kind == "mutants":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import signal
 import stat
@@ -10,11 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from chimerac.interpreter.experiments import __main__ as command
+from chimerac.interpreter.experiments import local
 from chimerac.interpreter.launch.startup import INTERRUPTED
 
 ROOT = Path(__file__).parents[2]
@@ -51,11 +56,19 @@ class Folder:
         )
 
     def run(self, *options: str, code: int = 0) -> str:
-        """Run a runner until its end, check its exit status, and return what it printed."""
-        process = self.start(*options)
-        out, err = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == code, err
-        return out + err
+        """Run a runner in this process until its end, check its exit status, and return what it printed.
+
+        A process of its own would take seconds to import what writes the report.
+        """
+        stub, printed = ROOT / "tests/stub_run.py", io.StringIO()
+        with patch.object(local, "SCRIPT", stub), patch.dict(os.environ, self.environment, clear=True), chdir(self.path):
+            with redirect_stdout(printed), redirect_stderr(printed):
+                try:
+                    status = command.main([str(self.file), *options])
+                except SystemExit as end:  # a wrong command line
+                    status = end.code
+        assert status == code, printed.getvalue()
+        return printed.getvalue()
 
     def events(self) -> list[tuple[float, str, str, int]]:
         """Return what the stub noted: time, start or end, folder of the run, process."""

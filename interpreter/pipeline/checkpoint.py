@@ -201,7 +201,7 @@ class OpenedCheckpoint:
             reason = str(error)
         reasons = [text for text in transport.all_gather(reason) if text]
         if reasons or restore is None:
-            raise mismatch(self.path, reasons[0])
+            raise files.mismatch(self.path, reasons[0])
         restore()
         if (info["program"], info["depth"] * info["width"]) == (program.digest, program.world):
             restore_generators(values, pipeline)
@@ -220,7 +220,7 @@ class OpenedCheckpoint:
         notes += [f"it has no {name}" for name in expected if name not in saved]
         notes += [f"this model has no {name}" for name in saved if name not in expected]
         own = f"{pipeline.name} with {_parameter_count(pipeline):,} parameters"
-        raise mismatch(
+        raise files.mismatch(
             self.path,
             f"it has the model {self.info['model']} with {self.info['parameters']:,} parameters, and this run {own}",
             notes=(*notes[:3], *([f"{len(notes) - 3} names more differ"] if len(notes) > 3 else [])),
@@ -243,12 +243,6 @@ def open_checkpoint(path: PathLike, pipeline: BoundPipeline) -> OpenedCheckpoint
 
     _wait_for_readers(folder, BackgroundThread(read), pipeline.transport)
     return opened[0]
-
-
-def mismatch(path: Path, reason: str, code: str = "E831", notes: tuple[str, ...] = (), help: str = "") -> ChimeraError:
-    """Return the finding that a checkpoint belongs to another run."""
-    help = help or "start with the options with which the checkpoint was written, or give another checkpoint"
-    return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {reason}", notes=notes, help=help)
 
 
 def _wait_for_readers(path: Path, thread: BackgroundThread, transport: Transport) -> None:

@@ -19,12 +19,21 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from chimerac.chimera_ir.diagnostics import ChimeraError, refuse
+from chimerac.chimera_ir.files import short_path
+
 FORMAT = 1  # version of this layout
 INFO, STATE = "checkpoint.json", "state.pt"
 
 
 class UnreadableError(Exception):
     """A checkpoint is incomplete or damaged. The message says what is wrong with it."""
+
+
+def mismatch(path: Path, reason: str, code: str = "E831", notes: tuple[str, ...] = (), help: str = "") -> ChimeraError:
+    """Return the finding that a checkpoint belongs to another run."""
+    help = help or "start with the options with which the checkpoint was written, or give another checkpoint"
+    return refuse(code, f"the checkpoint {short_path(path)} does not fit this run: {reason}", notes=notes, help=help)
 
 
 def partial_folder(path: Path) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from chimerac.interpreter.pipeline.checkpoint import mismatch
+from chimerac.interpreter.pipeline.checkpoint_files import mismatch
 from chimerac.interpreter.training.trainer import Trainer
 
 SHOWN = 3  # combinations of options that a finding suggests

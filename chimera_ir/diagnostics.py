@@ -25,13 +25,21 @@ class Source:
 
     def line(self, number: int) -> str:
         """Return line `number` (from 1) without its newline, or an empty string past the end."""
+        return self.lines(number, number)[0]
+
+    def lines(self, first: int, last: int) -> list[str]:
+        """Return the lines `first` .. `last` (from 1) without their newlines, with empty strings past the end."""
         start = 0
-        for _ in range(number - 1):
+        for _ in range(first - 1):
             start = self.text.find("\n", start) + 1
             if not start:
-                return ""
-        end = self.text.find("\n", start)
-        return self.text[start : end if end >= 0 else None].rstrip("\r") if number > 0 else ""
+                return [""] * (last - first + 1)
+        found = []
+        for _ in range(first, last + 1):
+            end = self.text.find("\n", start)
+            found.append(self.text[start : end if end >= 0 else None].rstrip("\r"))
+            start = end + 1 if end >= 0 else len(self.text)
+        return found
 
     def span(self, start: int, end: int) -> Span:
         """Return the span of the characters start .. end - 1, which are on one line."""
@@ -55,11 +63,13 @@ class Span:
 
     @property
     def text(self) -> str:
-        """Return the text of the span; several lines are joined by spaces."""
-        lines = [self.source.line(number) for number in range(self.line, self.end_line + 1)]
+        """Return the text of the span; several lines are joined by spaces, without their comments."""
+        lines = self.source.lines(self.line, self.end_line)
         lines[-1] = lines[-1][: self.end_column - 1]
         lines[0] = lines[0][self.column - 1 :]
-        return " ".join(line.strip() for line in lines) if len(lines) > 1 else lines[0]
+        if len(lines) == 1:
+            return lines[0]
+        return " ".join(part for line in lines if (part := line.partition("#")[0].strip()))
 
     def __str__(self) -> str:
         return f"{self.source.name}:{self.line}:{self.column}"

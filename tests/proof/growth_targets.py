@@ -94,6 +94,9 @@ def _schedules() -> Iterator[Recipe]:
         "# x\n",
     ):
         yield _recipe(HEAD + TICKS, "order", piece)
+    outside = HEAD.replace("on rank s", "on rank s + 1")
+    assert outside != HEAD
+    yield _recipe(outside + TICKS, " + 1", " # x\n", description="a remark in an expression that a help quotes")
     for piece in ("F ", "F & B ", "F(r, 1) ", "let y{k} = 1 ", "if r == 7 { F } ", "repeat 0 { } ", "F # x\n"):
         yield _recipe(HEAD + LISTING, "F F", piece)
     yield _recipe(HEAD + LISTING, "F F", "let y{k} = 1 ", "repeat 0 { } ")

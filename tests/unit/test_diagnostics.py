@@ -115,3 +115,10 @@ def test_help_names_the_nearest_word_or_lists_all() -> None:
     assert did_you_mean("chimara", ["gpipe", "chimera"]) == "did you mean 'chimera'?"
     assert did_you_mean("zzz", ["b", "a"]) == "known: a, b"
     assert did_you_mean("zzz", []) == ""
+
+
+def test_the_text_of_a_span_over_several_lines_has_no_comments() -> None:
+    source = Source("a.sched", "let x = 1 # one\n  # two\n  + 2   # three\n")
+    assert Span(source, 1, 9, 3, 6).text == "1 + 2"
+    assert Span(source, 1, 9, 1, 10).text == "1"
+    assert source.lines(2, 5) == ["  # two", "  + 2   # three", "", ""] and source.line(9) == ""

@@ -1,8 +1,8 @@
-"""Presets: the descriptions of a model for every size of a micro-batch and every sequence length, as JSON.
+"""The description of a preset for every size of a micro-batch and every sequence length, as JSON.
 
 A number of a description is a sum of terms, by their name: `1`, `b`, `l`, `b l` and `b l l`, for b samples of l tokens. Each is
 fitted to measurements exactly (tools/descriptions.py). Equal layers are listed once, with `times`; `{}` in their name is
-their number. Memory that several layers share is listed with the first of them, which the others are counted from:
+their number. Memory that several layers share is listed with the first of them; the others are offsets from it:
 
     {"format": "chimera-preset", "version": 1, "name": "gpt-nano", "samples": 4, "seq_len": 128, "positions": null,
     "layers": [{"name": "embedding", "parameters": {"1": 8192, "l": 32}, ...},
@@ -25,16 +25,16 @@ from chimerac.chimera_ir.model import MAX_LAYERS, Layer, ModelDescription, Share
 
 FORMAT = "chimera-preset"
 TERMS = ("1", "b", "l", "b l", "b l l")
-COST_UNIT = 1000  # operations: costs of a description are rounded up to it
+COST_UNIT = 1000  # operations in one unit of a description's costs, which are rounded up
 KEEPS = ("kept", "split_kept", "weight_kept")
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The descriptions of a model. layers, tied: as in the file.
+    """The description of a preset for every size. layers, tied: as in the file.
 
-    samples, seq_len: the sizes that are used by default; seq_len is None for other data than text. positions: of the longest
-    sequence; None where every length is possible.
+    samples, seq_len: the sizes that are used by default; seq_len is None for other data than text. positions: the length of
+    the longest sequence; None where every length is possible.
     """
 
     name: str
@@ -49,12 +49,8 @@ class Preset:
 
         Raises ChimeraError: E801 where the model cannot have so many blocks, E821 for a sequence that is too long.
         """
-        if seq_len is not None and self.positions is not None and seq_len > self.positions:
-            raise refuse(
-                "E821",
-                f"samples of {seq_len} tokens do not fit the {self.positions} positions of {self.name}",
-                help=f"give --seq-len {self.positions} or less, or take another model",
-            )
+        if seq_len is not None:
+            check_positions(self.name, seq_len, self.positions)
         name = self.name if blocks is None else f"{self.name}/{blocks}"
         entries = self.layers if blocks is None else self.with_blocks(blocks)
         b, l = samples, self.seq_len if seq_len is None else seq_len  # noqa: E741
@@ -79,12 +75,12 @@ class Preset:
         return ModelDescription(name, samples, tuple(layers), tuple(tied), tuple(shared))
 
     def with_blocks(self, blocks: int) -> list[Mapping[str, Any]]:
-        """Return the layers with so many that have a number. Raises ChimeraError E801 where that is not possible."""
+        """Return the layers for a model with `blocks` numbered layers. Raises ChimeraError E801 where that is not possible."""
         numbered = [n for n, entry in enumerate(self.layers) if "{}" in entry["name"]]
         if not numbered:
             raise refuse(
                 "E801",
-                f"model '{self.name}/{blocks}': the description of {self.name} is for its own number of blocks, which differ",
+                f"model '{self.name}/{blocks}': its blocks differ from each other, so their number is fixed",
                 help=f"describe it: {describe_command(f'{self.name}/{blocks}')}",
             )
         most = max(numbered, key=lambda n: self.layers[n].get("times", 1))
@@ -93,6 +89,16 @@ class Preset:
         if not others < blocks <= largest:
             raise refuse("E801", f"model '{self.name}/{blocks}': a description has {others + 1} to {largest} blocks")
         return [{**e, "times": blocks - others} if n == most else e for n, e in enumerate(self.layers)]
+
+
+def check_positions(name: str, seq_len: int, positions: int | None, otherwise: str = "take another model") -> None:
+    """Raise ChimeraError E821 if a sample has more tokens than a model has positions.
+
+    positions: None: every length is possible. otherwise: what else helps, for the finding.
+    """
+    if positions is not None and seq_len > positions:
+        message = f"samples of {seq_len} tokens do not fit the {positions} positions of {name}"
+        raise refuse("E821", message, help=f"give --seq-len {positions} or less, or {otherwise}")
 
 
 def describe_command(model: str) -> str:

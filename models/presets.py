@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
+from chimerac.chimera_ir.preset import check_positions
 
 BYTES = 256  # tokens of models on bytes
 BYTES_AND_MARKS = 260  # with four more tokens: padding, start, separator, mask
@@ -205,13 +206,7 @@ def is_known(name: str) -> bool:
 
 def check_sequence(name: str, sequence_length: int) -> None:
     """Raise ChimeraError E801 for an unknown model, E821 for one that has fewer positions than a sample."""
-    positions = sizes_of(name).positions
-    if positions is not None and sequence_length > positions:
-        raise refuse(
-            "E821",
-            f"samples of {sequence_length} tokens do not fit the {positions} positions of {name}",
-            help=f"give --seq-len {positions} or less, or take another model",
-        )
+    check_positions(name, sequence_length, sizes_of(name).positions)
 
 
 def default_for(stages: int) -> str:

@@ -20,12 +20,13 @@ from chimerac.compiler.verify import peaks
 
 HOPS = (Fraction(0), Fraction(1, 10), Fraction(1, 2))  # in F
 RELATIONS = {"==": "=", "<=": "≤", "about": "≈"}
-MEASURED = ("wall", "own", "least", "most", "activations")  # bubbles; activations: least, most, if equal on all ranks
+# wall, own: the largest bubble of a rank; least, most: activations over the ranks; activations: of every rank, if equal
+SIMULATED = ("wall", "own", "least", "most", "activations")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published formula for a measured number, `wall == EXPR when CONDITION`. `about` allows 10 % off."""
+    """A published formula for a simulated number, `wall == EXPR when CONDITION`. `about` allows 10 % off."""
 
     what: str
     relation: str
@@ -36,16 +37,16 @@ class Claim:
     def of(line: str) -> Claim:
         rest, _, condition = line.partition(" when ")
         what, relation, formula = rest.split(maxsplit=2)
-        assert what in MEASURED and relation in RELATIONS, line
+        assert what in SIMULATED and relation in RELATIONS, line
         return Claim(what, relation, formula, condition or "0 == 0")
 
     def value(self, env: Mapping[str, int]) -> int:
         return int(evaluate(expression(self.formula), env, Budget()))
 
-    def holds(self, measured: int, value: int) -> bool:
+    def holds(self, simulated: int, value: int) -> bool:
         if self.relation == "about":
-            return abs(measured - value) * 10 <= value
-        return measured == value if self.relation == "==" else measured <= value
+            return abs(simulated - value) * 10 <= value
+        return simulated == value if self.relation == "==" else simulated <= value
 
 
 def expression(text: str) -> Expr:
@@ -79,10 +80,10 @@ def table(rest: str) -> str:
             rows.append(_row(program, lets, claims, f"{name} at D = {d}, N = {n}"))
     costs = _costs_of(program)
     shown = " ".join([name, *options])
-    closed_form = "; ".join(map(_claim_text, claims))
+    formulas = "; ".join(map(_claim_text, claims))
     with_lets = "".join(f", {k} = `{v}`" for k, v in lets)
-    heading = textwrap.fill(f"**{shown}**, {costs}. Closed form: {closed_form}{with_lets}.", 120, break_on_hyphens=False)
-    head = "| D | N | makespan | wall bubble | own bubble | activations | closed form |\n|---|---|---|---|---|---|---|"
+    heading = textwrap.fill(f"**{shown}**, {costs}. Published: {formulas}{with_lets}.", 120, break_on_hyphens=False)
+    head = "| D | N | makespan | wall bubble | own bubble | activations | published |\n|---|---|---|---|---|---|---|"
     return "\n".join(["", heading, "", head, *rows, "", ""])
 
 
@@ -98,13 +99,13 @@ def _costs_of(program: Program) -> str:
 
 def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim], where: str) -> str:
     """Return a row: makespan and bubbles for each hop cost, activations, and the values of the claims."""
-    h, c, peak = program.header, program.costs, peaks(program)
-    simulations = [simulate(program, {"hop": hop * c.FWD[0]}) for hop in HOPS]
+    h, costs, peak = program.header, program.costs, peaks(program)
+    simulations = [simulate(program, {"hop": hop * costs.FWD[0]}) for hop in HOPS]
     without_hops = simulations[0]
-    measured = {"wall": max(without_hops.wall_bubbles), "own": max(without_hops.own_bubbles)}
-    measured |= {"least": min(peak.activations), "most": max(peak.activations)}
-    measured["activations"] = measured["most"] if len(set(peak.activations)) == 1 else -1
-    env = {**h.parameters} | {form.letter: c.of(form.op)[0] for form in FORMS if form.letter}
+    simulated = {"wall": max(without_hops.wall_bubbles), "own": max(without_hops.own_bubbles)}
+    simulated |= {"least": min(peak.activations), "most": max(peak.activations)}
+    simulated["activations"] = simulated["most"] if len(set(peak.activations)) == 1 else -1
+    env = {**h.parameters} | {form.letter: costs.of(form.op)[0] for form in FORMS if form.letter}
     env["makespan"] = without_hops.makespan
     for name, value in lets:
         env[name] = int(evaluate(expression(value), env, Budget()))
@@ -113,7 +114,9 @@ def _row(program: Program, lets: Sequence[Sequence[str]], claims: Sequence[Claim
         if not evaluate(expression(c.condition), env, Budget()):
             continue
         value = c.value(env)
-        assert without_hops.scale == 1 and c.holds(measured[c.what], value), f"{where}: {c} is {measured[c.what]}, not {value}"
+        assert without_hops.scale == 1 and c.holds(simulated[c.what], value), (
+            f"{where}: {c} is {simulated[c.what]}, not {value}"
+        )
         cells.append(f"{c.what} {RELATIONS[c.relation]} {value}")
     columns = [
         " / ".join(s.time(s.makespan) for s in simulations),

@@ -19,10 +19,10 @@ def stdin() -> Source:
 
 
 def write_product(product: str, path: str | None) -> None:
-    """Write a product to a file, or to stdout for no path and for '-'. Raises ChimeraError E002, E003."""
+    """Write a product to a file, or to stdout for no path. Raises ChimeraError E002, E003."""
     if path == "":
         raise refuse("E002", "-o: the path is empty")
-    if path is None or path == "-":
+    if path is None:
         write_stdout(product)
     else:
         write(product, path)

@@ -35,6 +35,9 @@ def _run(options: argparse.Namespace) -> None:
     from chimerac.compiler.plan.table import partition_table
 
     check_model_options(options)
+    if options.output in ("", "-"):
+        message = "-o: the path is empty" if not options.output else "-o -: stdout gets the table"
+        raise refuse("E002", message, help="give the path of a file for the partition")
     limit = None if options.memory is None else number_of_bytes(options.memory)
     state = state_of(options.optimizer, options.zero)
     parameters = {name: integer("-p", name, value) for name, value in named_values("-p", options.parameters, "D")}
@@ -52,8 +55,6 @@ def _run(options: argparse.Namespace) -> None:
             print(f"a slowest stage of {found.bound / found.slowest:.3f} of this one was not ruled out", file=sys.stderr)
     assert program.partition is not None, "it was just given one"
     write_stdout(partition_table(program, model, state, None))
-    if options.output == "":
-        raise refuse("E002", "-o: the path is empty")
     if options.output is not None:
         write_product(partition_to_json(program.partition), options.output)
         next_command = f"chimerac {options.schedule} ... --model {options.model} --partition {options.output} --emit json"

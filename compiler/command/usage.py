@@ -74,6 +74,11 @@ exit status: 0; 1 if the schedule or program has findings; 2 if the command line
 written; 130 after Ctrl-C"""
 
 
+def _output(path: str) -> str | None:
+    """Return the path of -o; None for '-', which means stdout."""
+    return None if path == "-" else path
+
+
 def format_parser() -> argparse.ArgumentParser:
     p = Parser("chimerac fmt", description="Format schedules in place. Comments stay.")
     p.add_argument("files", nargs="+", metavar="FILE", help="a .sched file; - formats stdin to stdout")
@@ -100,7 +105,7 @@ def compare_parser() -> argparse.ArgumentParser:
     _add_model(p)
     p.add_argument("--partition", metavar="PATH", help="the layers of each stage, from chimerac partition -o")
     p.add_argument("--emit", choices=("table", "json", "markdown"), default="table", help="what to print, default table")
-    p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
+    p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     return p
 
 
@@ -129,7 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     machine.add_argument("--for", metavar="M", dest="arrange", choices=MACHINES,
                          help="the same, with transfers and collectives arranged for this machine")  # fmt: skip
     p.add_argument("--emit", choices=tuple(EMITTERS), default="streams", help="what to print, default streams")
-    p.add_argument("-o", metavar="PATH", dest="output", help="write to a file instead of stdout")
+    p.add_argument("-o", metavar="PATH", dest="output", type=_output, help="write to a file instead of stdout")
     p.add_argument("--cost", metavar="NAME=VALUE", dest="costs", action="append", default=[],
                    help="use this cost of F, B, I, W, R or hop, also a fraction such as 0.5 or 1/3; repeatable")  # fmt: skip
     _add_model(p)

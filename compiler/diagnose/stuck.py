@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, Diagnostic, Span
 from chimerac.chimera_ir.instructions import Op
-from chimerac.compiler.order.greedy import Counter, F, Scheduler, blocking_limit, run, scheduler_of
+from chimerac.compiler.order.greedy import Counter, F, Scheduler, blocking_limit, run, scheduler_of, stuck_message
 from chimerac.compiler.order.ordered import formatted, plus
 from chimerac.compiler.resolve.spec import LETTERS, Bound
 
@@ -23,13 +23,11 @@ def explain_stuck(state: Scheduler) -> Diagnostic:
         kind, key = divmod(task, state.keys)
         stage, m = divmod(key, h.micro_batches)
         kept = limit.reserved - state.reserved[state.cell[key]] if kind == F else 0
-        reserve = f", {kept} kept for other stages" if kept else ""
+        reserve = f", {kept} reserved for other stages or pipes" if kept else ""
         name = f"{LETTERS[state.ops[kind]]} {h.pipes[state.cell[key] // h.stages].name} s{stage} m{m}"
         notes.append(f"rank {rank} has {limit.value} of {limit.bound}{reserve}: {name} may not start")
-    started = state.tasks - state.left
-    message = f"the scheduler is stuck after {started} of {state.tasks} tasks: limits forbid every task that is ready"
     first = full[0][2]
-    return Diagnostic("E305", message, first.span, "this limit", tuple(notes[:8]), _help(state, first))
+    return Diagnostic("E305", stuck_message(state), first.span, "this limit", tuple(notes[:8]), _help(state, first))
 
 
 def _full_limits(state: Scheduler) -> Iterator[tuple[int, int, Counter]]:
@@ -48,11 +46,13 @@ def _help(state: Scheduler, first: Counter) -> str:
     found = _sufficient_limits(state, first.span)
     backward = "F - W" if Op.BWD_WEIGHT in state.order.kinds else "F - B"
     advice = f"limit {backward} instead, a count that every backward lowers"
+    is_lowered = min(first.weights) < 0
     if not found:
-        return f"{advice}; leave room for a forward of every pipe and stage that a limit counts together"
+        room = "let each limit be at least the number of pipes times stages that it counts"
+        return room if is_lowered else f"{advice}; and {room}"
     texts = [f"line {bound.span.line}: write '{_text(bound)}'" for bound in found]
-    help = f"{'; '.join(texts)}; tried: the scheduler then ends"
-    return help if min(first.weights) < 0 else f"{help}; or {advice}"
+    help = f"{'; '.join(texts)}; tried: the scheduler then finishes"
+    return help if is_lowered else f"{help}; or {advice}"
 
 
 def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
@@ -60,7 +60,7 @@ def _sufficient_limits(state: Scheduler, first: Span) -> list[Bound]:
 
     The full limit is raised by 1, 2, 4, ... until the scheduler finishes, then by the least amount that is sufficient. If
     other limits are full after that, they are raised too. A limit that is raised enough forbids nothing, so the search
-    fails only if it exceeds MAX_RUNS or MAX_TRIED.
+    fails only if it exceeds MAX_RUNS, MAX_TRIED or what is left of the budget.
     """
     best: list[Bound] = []
     budget = state.budget.share()

@@ -84,9 +84,13 @@ class SchedulerStuckError(ChimeraError):
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        started = scheduler.tasks - scheduler.left
-        message = f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
-        super().__init__([Diagnostic("E305", message, scheduler.order.span)])
+        super().__init__([Diagnostic("E305", stuck_message(scheduler), scheduler.order.span)])
+
+
+def stuck_message(scheduler: Scheduler) -> str:
+    """Return in words how far a scheduler came that is stuck."""
+    started = scheduler.tasks - scheduler.left
+    return f"the scheduler is stuck after {started} of {scheduler.tasks} tasks: limits forbid every task that is ready"
 
 
 def order_greedily(spec: Spec, order: GreedyOrder, budget: Budget) -> Ordered:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
+from chimerac.chimera_ir.preset import check_positions
 
 if TYPE_CHECKING:
     from chimerac.interpreter.runtime.model import Model
@@ -100,9 +101,7 @@ def _check_text(source: str, config: Any, length: int, tokens: int | None) -> No
     E861 for one of fewer tokens than the tokenizer's.
     """
     vocabulary, positions = getattr(config, "vocab_size", None), getattr(config, "max_position_embeddings", None)
-    if positions is not None and length > positions:
-        message = f"samples of {length} tokens do not fit the {positions} positions of {source}"
-        raise refuse("E821", message, help=f"give --seq-len {positions} or less, or set more positions in the configuration")
+    check_positions(source, length, positions, otherwise="set more positions in the configuration")
     if vocabulary is not None and tokens is not None and vocabulary < tokens:
         message = f"the tokenizer has {tokens} tokens, and {source} a vocabulary of {vocabulary}"
         raise refuse("E861", message, help="give --tokenizer one with fewer tokens, or set vocab_size in the configuration")

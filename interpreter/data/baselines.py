@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chimerac.interpreter.data.text import Text
+from chimerac.interpreter.data.text import COUNTED, Text
 
 MAX_VOCABULARY = 4096  # of a bigram model: its table has this many rows and columns
-PART = 2**22  # tokens that are counted at a time
-MOST = 10**8  # tokens that are counted
+MOST = 10**8  # tokens of the text that are counted
 
 
 def unigram_entropy(text: Text) -> float:
@@ -33,8 +32,8 @@ def bigram_loss(train: Text, samples: Iterable[tuple[npt.NDArray[Any], npt.NDArr
     if size > MAX_VOCABULARY:
         return None
     pairs, last = np.zeros(size * size, np.int64), min(len(train), MOST)
-    for start in range(0, last - 1, PART):
-        part = train.read(start, min(start + PART + 1, last)).astype(np.int64)
+    for start in range(0, last - 1, COUNTED):
+        part = train.read(start, min(start + COUNTED + 1, last)).astype(np.int64)
         pairs += np.bincount(part[:-1] * size + part[1:], minlength=size * size)
     counts = pairs.reshape(size, size)
     singles = train.part(0, last).counts()

@@ -164,7 +164,7 @@ def _options(arguments: Sequence[str]) -> Any:
         parser.set_defaults(nproc_per_node="")
     options = parser.parse_args(arguments)
     if not options.nproc_per_node:
-        options.nproc_per_node = str(_ranks_per_machine(options))
+        options.nproc_per_node = str(_ranks_per_host(options))
     return options
 
 
@@ -174,7 +174,7 @@ def _add_programs(plan: Plan) -> None:
             _programs.add(program)
 
 
-def _ranks_per_machine(options: Any) -> int:
+def _ranks_per_host(options: Any) -> int:
     """Return how many ranks of run.py each host has; 1 for another script, as torchrun does."""
     script = Path(options.training_script)
     if options.module or not script.exists() or not script.samefile(RUN):

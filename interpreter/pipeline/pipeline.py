@@ -12,7 +12,7 @@ Every rank runs the same script. docs/runtime.md is the guide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -34,7 +34,7 @@ from chimerac.interpreter.pipeline.arguments import (
 )
 from chimerac.interpreter.pipeline.bound import BoundPipeline, StagedModel
 from chimerac.interpreter.pipeline.layers import Layers, model_of, objective_of
-from chimerac.interpreter.pipeline.ranks import join_ranks
+from chimerac.interpreter.pipeline.ranks import Connection, join_ranks
 from chimerac.interpreter.pipeline.stages import OwnStage, Ties
 from chimerac.interpreter.runtime.batch import TensorBatch
 from chimerac.interpreter.runtime.draws import Draws
@@ -102,33 +102,38 @@ class Pipeline(BoundPipeline):
     ) -> None:
         from chimerac.interpreter.pipeline.cut import cut_model, with_own_stages  # with the compiler, whose import takes 0.2 s
 
-        self._leave: Callable[[], None] | None = None
-        if transport is None:
-            transport, self._leave = join_ranks(torch.device(device), timeout_s, process_group)
         dtype, sizes = checked_autocast(autocast), parameters or {}
         if isinstance(layers, Model):
             refuse_arguments_of_model(loss, inputs, targets, fields, model)
-            self._example = layers.example(1)
+            self._example = layers.example(1)  # the example of an adapter has its own number of samples
         else:
             self._example = example_of(inputs, targets, fields)
-        program: Program
-        staged: StagedModel
         if isinstance(layers, Mapping):
             check_own_stages_arguments(model=model, split=split, targets=targets)
-            objective = objective_of(loss, dtype)
-            program, staged = with_own_stages(
-                layers, objective, self._example, schedule, sizes, width, tied or {}, transport, recompute
-            )
-        else:
-            if tied is not None:
-                raise ValueError("tied is for stages: leave it out, parameters that layers share are found without it")
+        elif tied is not None:
+            raise ValueError("tied is only for own stages: leave it out; shared parameters of layers are found")
+
+        def cut(ranks: Transport) -> tuple[Program, StagedModel]:
+            """Return the program, and the model cut into its stages."""
+            if isinstance(layers, Mapping):
+                objective = objective_of(loss, dtype)
+                return with_own_stages(layers, objective, self._example, schedule, sizes, width, tied or {}, ranks, recompute)
             full_model = layers
             if not isinstance(full_model, Model):
                 full_model = model_of(full_model, loss, self._example, model, type(model or layers).__name__)
             full_model = replace(full_model, autocast=dtype or full_model.autocast)
-            samples = self._example.samples
-            program, staged = cut_model(full_model, samples, schedule, sizes, width, split, transport, recompute)
-        super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
+            return cut_model(full_model, self._example.samples, schedule, sizes, width, split, ranks, recompute)
+
+        self._connection: Connection | None = None
+        if transport is None:
+            self._connection = join_ranks(torch.device(device), timeout_s, process_group)
+            transport = self._connection.transport
+        try:
+            super().__init__(*cut(transport), transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
+        except BaseException:
+            if self._connection is not None:
+                self._connection.abandon()
+            raise
 
     @property
     def reads_inputs(self) -> bool:
@@ -175,9 +180,9 @@ class Pipeline(BoundPipeline):
 
         The last pipeline that uses the default process group destroys it, if a pipeline has created it.
         """
-        if self._leave is not None:
-            self._leave()
-            self._leave = None
+        if self._connection is not None:
+            self._connection.leave()
+            self._connection = None
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +195,7 @@ class Pipeline(BoundPipeline):
         self, inputs: Tensors | None, targets: Tensors | None, divisor: Divisor | None, fields: Mapping[str, Tensor]
     ) -> TensorBatch:
         if torch.is_autocast_enabled(self.transport.device.type):
-            raise RuntimeError("leave torch.autocast before a step, and create the pipeline with autocast=torch.bfloat16")
+            raise RuntimeError("call this outside torch.autocast, and create the pipeline with autocast=torch.bfloat16")
         header = self.program.header
         count, own_name = header.micro_batches, self.transport.named([self.rank])
         if inputs is None and self.reads_inputs:
@@ -207,5 +212,7 @@ class Pipeline(BoundPipeline):
         size = self._example.samples
         first = (self.iteration * header.width + self.replica) * count
         draws = [Draws(0, self.iteration, tuple(range((first + m) * size, (first + m + 1) * size))) for m in range(count)]
-        divisors = divisor if isinstance(divisor, Sequence) else (divisor or count * header.width,)
+        divisors = divisor if isinstance(divisor, Sequence) else (count * header.width if divisor is None else divisor,)
+        if 0 in divisors:
+            raise ValueError(f"divisor is {divisor}: the loss is divided by it; is there no valid target in this batch?")
         return TensorBatch(input_tensors, target_tensors, own_fields, count, divisors, draws)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -11,22 +12,34 @@ from torch.distributed import ProcessGroup
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.interpreter.transport import Transport, gloo, nccl
 from chimerac.interpreter.transport.group import join_group, leave_group
-from chimerac.interpreter.transport.rendezvous import Rendezvous
 
-_job_pipelines = 0  # how many pipelines use the default process group that the first of them created
+_job_pipelines = 0  # how many pipelines use the default process group that one of them created
+_has_created_group = False  # whether that group exists
 
 
-def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | None) -> tuple[Transport, Callable[[], None]]:
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The connection of this rank to the others of its pipeline.
+
+    leave: disconnects, and all ranks call it together; abandon: disconnects this rank alone, after an error.
+    """
+
+    transport: Transport
+    leave: Callable[[], None]
+    abandon: Callable[[], None]
+
+
+def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | None) -> Connection:
     """Connect to the other ranks of a pipeline; called by all of them together.
 
-    Return the transport of this rank, and a function that disconnects it, which all ranks call together too. group: of the
-    ranks; by default the default process group, which is created if there is none. Tensors on a GPU are sent over NCCL if that
-    is the backend of the group, otherwise through host memory.
+    group: of the ranks; by default the default process group, which is created if there is none. Tensors on a GPU are sent
+    over NCCL if that is the backend of the group, otherwise through host memory.
     """
+    global _has_created_group
     if group is None and not dist.is_initialized():
         gloo.join(timeout_s)
-        return _join_job(device)
-    if group is None and _job_pipelines:
+        _has_created_group = True
+    if group is None and _has_created_group:
         return _join_job(device)
     group = dist.group.WORLD if group is None else group
     assert group is not None, "the default process group was destroyed"
@@ -36,31 +49,37 @@ def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | Non
         transport: gloo.Gloo | nccl.Nccl = nccl.Nccl(ranks)
     else:
         transport = gloo.Gloo(device, ranks=ranks)
-    return transport, lambda: _leave_group(transport, ranks)
+
+    def leave() -> None:
+        _wait_for_all(transport)
+        transport.close()
+        leave_group(ranks)
+
+    return Connection(transport, leave, transport.close)
 
 
-def _join_job(device: torch.device) -> tuple[Transport, Callable[[], None]]:
-    """Return the transport of the ranks that torchrun started. The last pipeline to disconnect ends their process group."""
+def _join_job(device: torch.device) -> Connection:
+    """Connect the ranks that torchrun started. The last pipeline to disconnect ends their process group."""
     global _job_pipelines
     _job_pipelines += 1
     transport = gloo.Gloo(device)
 
     def leave() -> None:
-        global _job_pipelines
+        global _job_pipelines, _has_created_group
         _job_pipelines -= 1
         if _job_pipelines:
             _wait_for_all(transport)
         else:
             gloo.leave()
+            _has_created_group = False
         transport.close()
 
-    return transport, leave
+    def abandon() -> None:  # the group stays for the next pipeline
+        global _job_pipelines
+        _job_pipelines -= 1
+        transport.close()
 
-
-def _leave_group(transport: gloo.Gloo | nccl.Nccl, ranks: Rendezvous) -> None:
-    _wait_for_all(transport)
-    transport.close()
-    leave_group(ranks)
+    return Connection(transport, leave, abandon)
 
 
 def _wait_for_all(transport: Transport) -> None:

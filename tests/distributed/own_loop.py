@@ -18,6 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
+from chimerac.chimera_ir.diagnostics import ChimeraError
+from chimerac.interpreter import Pipeline
+
 sys.path.insert(0, str(Path.cwd()))  # as for a script of this folder
 
 
@@ -55,8 +58,16 @@ def of_torch() -> list[float]:
     return losses
 
 
+def fail() -> None:
+    """Try to make a pipeline of more ranks than there are. The pipelines after it end as if it had not been tried."""
+    with contextlib.suppress(ChimeraError):
+        Pipeline([nn.Linear(2, 2)] * 4, "1f1b", {"D": 4, "N": 4}, loss=F.mse_loss, inputs=torch.zeros(1, 2))
+        raise AssertionError("a pipeline of 4 ranks on 2")
+
+
 def main() -> None:
     """Run all trainings; rank 0 writes the losses to result.json."""
+    fail()
     own = {name: of_example(name) for name in ("chimera", "1f1b")}  # each creates a process group and destroys it
     stages = {name: of_example(name, "stages.py") for name in ("chimera", "1f1b")}
     dist.init_process_group("gloo")

@@ -40,7 +40,7 @@ def test_compiling_and_verifying_are_linear(name: str) -> None:
             "compiling": [measure(lambda size=size: compile_size(size)) for size in SIZES],  # type: ignore[misc]
             "verifying": [measure(lambda p=p: verify(p)) for p in programs],  # type: ignore[misc]
         }.items():
-            message = f"{what} {name} takes {spent} {measure.__name__} for {lengths} instructions"
+            message = f"{what} {name} takes {spent} {'lines' if measure is lines else 'bytes'} for {lengths} instructions"
             assert growth(spent, lengths) <= SLACK, message
 
 

@@ -49,7 +49,7 @@ def with_limits(text: str, help: str) -> str:
     """Return the text of a stuck order with the limits that its finding suggests."""
     lines = text.split("\n")
     edits = re.findall(r"line (\d+): write '(limit [^']*)'", help)
-    assert edits and "tried: the scheduler then ends" in help
+    assert edits and "tried: the scheduler then finishes" in help
     for number, limit in edits:
         assert lines[int(number) - 1].strip().startswith(limit.split("<=")[0])
         lines[int(number) - 1] = limit

@@ -61,12 +61,17 @@ class Folder:
         A process of its own would take seconds to import what writes the report.
         """
         stub, printed = ROOT / "tests/stub_run.py", io.StringIO()
-        with patch.object(local, "SCRIPT", stub), patch.dict(os.environ, self.environment, clear=True), chdir(self.path):
-            with redirect_stdout(printed), redirect_stderr(printed):
-                try:
-                    status = command.main([str(self.file), *options])
-                except SystemExit as end:  # a wrong command line
-                    status = end.code
+        with (
+            patch.object(local, "SCRIPT", stub),
+            patch.dict(os.environ, self.environment, clear=True),
+            chdir(self.path),
+            redirect_stdout(printed),
+            redirect_stderr(printed),
+        ):
+            try:
+                status = command.main([str(self.file), *options])
+            except SystemExit as end:  # a wrong command line
+                status = end.code
         assert status == code, printed.getvalue()
         return printed.getvalue()
 

@@ -90,8 +90,8 @@ def test_a_place_is_kept_for_the_other_direction() -> None:
     p = greedy("cost F = 1, B = 2, hop = 3", "prefer F, B", "limit F - B <= 2", pipes=TWO, N=3)
     assert [tasks_of(p, r).split()[:2] for r in (0, 1)] == [["F0.0", "F3.1"], ["F3.0", "F0.1"]]
     d = stuck_finding("prefer F, B", "limit F - B <= 1", pipes=TWO)
-    assert d.notes[0] == "rank 0 has 0 of 1, 1 kept for other stages: F a s0 m0 may not start"
-    assert d.help == "line 5: write 'limit F - B <= 2'; tried: the scheduler then ends"
+    assert d.notes[0] == "rank 0 has 0 of 1, 1 reserved for other stages or pipes: F a s0 m0 may not start"
+    assert d.help == "line 5: write 'limit F - B <= 2'; tried: the scheduler then finishes"
 
 
 def test_no_place_is_kept_for_a_pipe_without_micro_batches() -> None:
@@ -109,17 +109,17 @@ def test_stuck_names_the_limit_that_refuses() -> None:
 def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> None:
     three = TWO.replace("D - 1 - k", "2 - k")  # rank 1 has a stage of both pipes, which count as one
     d = stuck_finding("prefer B, F", "limit F - B <= 1 per stage", pipes=three, D=3, N=2)
-    assert d.help == "line 5: write 'limit F - B <= 2 per stage'; tried: the scheduler then ends"
+    assert d.help == "line 5: write 'limit F - B <= 2 per stage'; tried: the scheduler then finishes"
     d = stuck_finding("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO, N=2)
-    assert d.help == "line 5: write 'limit F - B <= r + 1 - D + 3'; tried: the scheduler then ends"
+    assert d.help == "line 5: write 'limit F - B <= r + 1 - D + 3'; tried: the scheduler then finishes"
     d = stuck_finding("prefer B, F", "limit F <= 1", "limit F - B <= 0", N=3)
-    assert d.help.startswith("line 5: write 'limit F <= 3'; line 6: write 'limit F - B <= 2'; tried: the scheduler then ends")
+    assert d.help.startswith("line 5: write 'limit F <= 3'; line 6: write 'limit F - B <= 2'; tried: the scheduler then finishes")
 
 
 def test_the_help_is_the_rule_if_no_limit_can_be_tried_in_time() -> None:
     d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)
     assert d.help.startswith(
-        "limit F - B instead, a count that every backward lowers; leave room for a forward of every pipe and stage"
+        "limit F - B instead, a count that every backward lowers; and let each limit be at least the number of pipes times stages"
     )
 
 
@@ -131,7 +131,7 @@ def test_groups_of_forwards() -> None:
     assert [i.micro_batches for i in p.stream(0) if i.op == "SEND"] == ids  # one message for a group
     assert [i.micro_batches for i in p.stream(1) if i.op == "SEND"] == [(m,) for m in range(5)]
     d = stuck_finding("prefer B, F", "group F by 2", "limit F - B <= 1")
-    assert d.help == "line 6: write 'limit F - B <= 2'; tried: the scheduler then ends"
+    assert d.help == "line 6: write 'limit F - B <= 2'; tried: the scheduler then finishes"
 
 
 def test_a_group_larger_than_everything_is_one_task() -> None:

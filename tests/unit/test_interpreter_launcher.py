@@ -80,7 +80,14 @@ def test_the_error_file_has_the_form_that_torchrun_reads(job: Any) -> None:
     assert failed[0].timestamp > 0
 
 
-def test_a_machine_that_does_not_join_is_named_with_the_option_that_limits_the_wait(
+def test_an_error_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/nowhere/error.json")
+    failures.write_error_file("error")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "")
+    failures.write_error_file("error")
+
+
+def test_a_host_that_does_not_join_in_time_is_reported_with_the_option_that_limits_the_wait(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(options: object) -> None:
@@ -201,7 +208,7 @@ def test_a_second_sigterm_ends_the_process_at_once() -> None:
 def test_sigterm_to_a_forked_process_ends_only_this_process() -> None:
     """A forked process is for example a worker of a pool. The end of the training does not wait for it."""
     code = (
-        "import os, signal, threading, time\n"
+        "import os, signal\n"
         "from chimerac.interpreter.launch.stopping import accepting_stop_requests, stop_requested\n"
         "def fork():\n"
         "    child = os.fork()\n"
@@ -216,10 +223,3 @@ def test_sigterm_to_a_forked_process_ends_only_this_process() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, f"{-signal.SIGTERM} False\n"), ended.stderr
-
-
-def test_an_error_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/nowhere/error.json")
-    failures.write_error_file("error")
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "")
-    failures.write_error_file("error")

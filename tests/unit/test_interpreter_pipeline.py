@@ -345,6 +345,8 @@ def test_wrong_batches_are_named(inputs: Any, targets: Any, message: str) -> Non
     pipe = pipeline("1f1b", Alone(), parameters={"D": 1, "N": 2})
     with pytest.raises(ValueError, match=message):
         pipe.step(inputs, targets)
+    with pytest.raises(ValueError, match="divisor is 0"):
+        pipe.step(torch.zeros(6, WIDTH), torch.zeros(6).long(), divisor=0)
     assert pipe.step(torch.zeros(6, WIDTH), torch.zeros(6).long()) > 0, "the pipeline goes on"
 
 

@@ -82,8 +82,8 @@ def table(rest: str) -> str:
     shown = " ".join([name, *options])
     formulas = "; ".join(map(_claim_text, claims))
     with_lets = "".join(f", {k} = `{v}`" for k, v in lets)
-    heading = textwrap.fill(f"**{shown}**, {costs}. Published: {formulas}{with_lets}.", 120, break_on_hyphens=False)
-    head = "| D | N | makespan | wall bubble | own bubble | activations | published |\n|---|---|---|---|---|---|---|"
+    heading = textwrap.fill(f"**{shown}**, {costs}. Formulas: {formulas}{with_lets}.", 120, break_on_hyphens=False)
+    head = "| D | N | makespan | wall bubble | own bubble | activations | formulas |\n|---|---|---|---|---|---|---|"
     return "\n".join(["", heading, "", head, *rows, "", ""])
 
 

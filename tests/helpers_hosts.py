@@ -1,8 +1,8 @@
-"""Two hosts on one machine for tests: each has its own network, host name and processes. Needs root on Linux.
+"""Two hosts simulated on one computer for tests: each has its own network, host name and processes. Needs root on Linux.
 
-A host is a set of namespaces of the kernel. A veth pair connects both hosts. The first process of a host is a child of this
-one, and the kernel ends it when this process ends, however that happens. With it the namespaces, all processes in them and the
-link disappear, so nothing is left to clean up. The file system is shared.
+A host is a set of namespaces of the kernel. A veth pair connects both hosts. The first process of a host is a child
+of `unshare`. When this process ends, however that happens, the kernel kills both, and the namespaces, their processes and the
+link disappear. So nothing is left to clean up. The file system is shared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Host:
         self._namespace = os.readlink(f"/proc/{first}/ns/pid")
 
     def command(self, *command: str) -> list[str]:
-        """Return the command, for this machine, that runs a command on this host."""
+        """Return the command that, outside the namespaces, runs a command on this host."""
         return ["nsenter", "--target", str(self.first), *NAMESPACES, "env", "--chdir", str(ROOT), *command]
 
     def run(self, *command: str) -> str:
@@ -101,8 +101,8 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
 @contextmanager
 def _host(name: str, hosts: str) -> Iterator[Host]:
     """Start a host without a link. hosts: the file that it sees as /etc/hosts."""
-    first = FIRST_PROCESS.format(name=name, hosts=hosts)
-    unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sh", "-c", first]
+    script = FIRST_PROCESS.format(name=name, hosts=hosts)
+    unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]
     # The kernel kills `unshare` when this process ends, and with it the first process of the host.
     with subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *unshare], text=True, stdout=subprocess.PIPE) as outer:
         try:

@@ -33,7 +33,7 @@ def chimera(first: nn.Module, last: nn.Module, tokens: Tensor, groups: Sequence[
     """Return a function that runs one iteration of Chimera on this rank of two.
 
     first, last: the two halves of the model; groups: process groups for the messages to rank 1, to rank 0, and for each half's
-    gradients. All buffers are made once, and gradients are views of one flat tensor for each half.
+    gradients. Gradients are views of one flat tensor for each half, which is made once.
     """
     rank = dist.get_rank()
     peer, outgoing, incoming = 1 - rank, groups[rank], groups[1 - rank]

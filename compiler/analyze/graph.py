@@ -1,8 +1,8 @@
 """The dependency DAG of a program's tasks: its critical path, and its text for other tools.
 
-Nodes are tasks, named by their text. An edge `data` carries a value, with the hop it costs; an edge `order` joins a task
+Nodes are tasks, named by their text. An edge `data` is a wait for a value, with the hop it costs; an edge `order` joins a task
 with the next one of its rank. An overlapped pair starts and ends as one: a task that waits for its first task also waits
-for the second, and the first waits for everything that the second waits for.
+for the second, and the first waits for everything that the second waits for. These waits are edges `data` too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def dependency_graph(program: Program) -> Graph:
     follows = np.flatnonzero(np.diff(program.rank_of[rows]) == 0)
     source, target = np.concatenate([follows, node[data.source]]), np.concatenate([follows + 1, node[data.target]])
     delay = np.concatenate([np.zeros(len(follows), np.int64), data.delay])
-    # One edge joins two tasks. If one follows the other on its rank and also uses its output, the edge is `data`.
+    # One edge joins two tasks. If one follows the other on its rank and also waits for its value, the edge is `data`.
     _, first, number = np.unique(source * len(rows) + target, return_index=True, return_inverse=True)
     carries = np.zeros(len(first), np.int64)
     carries[number[len(follows) :]] = 1
@@ -146,7 +146,7 @@ xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdr
 
 
 def dot(graph: Graph) -> str:
-    """Return the graph for Graphviz: a box per rank, order edges dotted."""
+    """Return the graph for Graphviz: a frame around the tasks of each rank, order edges dotted."""
     return "\n".join(_dot(graph)) + "\n"
 
 

@@ -21,7 +21,10 @@ PATTERNS = [(re.compile(p["match"]), p) for p in GRAMMAR["patterns"]]
 
 
 def scopes(line: str) -> Iterator[tuple[str, str]]:
-    """Yield (text, scope) as an editor does: the earliest match, of several that of the first pattern. '' is no scope."""
+    """Yield (text, scope) as an editor does: the earliest match, and of several at one place that of the first pattern.
+
+    A text without a match has the scope ''.
+    """
     position = 0
     while position < len(line):
         found = [(m.start(), k, m) for k, (pattern, _) in enumerate(PATTERNS) if (m := pattern.search(line, position))]
@@ -66,7 +69,7 @@ def test_tasks_functions_and_definitions() -> None:
     for kind in (*KINDS, "hop"):
         assert scope(kind) == "storage.type.task.sched"
     for function in FUNCTIONS:
-        assert ("support.function.sched") in dict(scopes(f"{function}(1)")).get(function, "")
+        assert dict(scopes(f"{function}(1)"))[function] == "support.function.sched"
     assert dict(scopes("pipe down[i in 0 .. 1]"))["down"] == "entity.name.sched"
     assert list(scopes("x # let y"))[-1] == ("# let y", "comment.line.number-sign.sched")
 

@@ -38,22 +38,18 @@ def test_a_parse_by_the_saved_parser_equals_one_by_a_new_parser() -> None:
 
 def test_the_grammar_has_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
     """The grammar has no conflicts. lark resolves shift-reduce conflicts by itself, but logs them."""
-    lark.logger.setLevel(logging.DEBUG)
     text = PARSER.with_name("grammar.lark").read_text(encoding="utf-8")
     with caplog.at_level(logging.DEBUG, logger=lark.logger.name):
         for rules, has_conflict in ((text, False), ('start: e\ne: "if" e | "if" e "else" e | "x"\n', True)):
             caplog.clear()
-            lark.logger.addHandler(caplog.handler)
             lark.Lark(rules, parser="lalr", lexer="basic", debug=True)
-            lark.logger.removeHandler(caplog.handler)
             assert ("conflict" in caplog.text.lower()) == has_conflict, caplog.text
-    lark.logger.setLevel(logging.CRITICAL)
 
 
 def test_a_parser_of_another_grammar_or_lark_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other lines are not unpickled, because they may hold anything."""
     harmful = b"cos\nsystem\n(S'false'\ntR."
-    for stored in (b"", b"\n" + PICKLE, harmful, FIRST[:-1] + b"0\n" + harmful, FIRST):
+    for stored in (b"", b"\n" + PICKLE, harmful, FIRST + b"0\n" + harmful, FIRST):
         assert grammar.loaded(stored) is None
     monkeypatch.setattr(lark, "__version__", "0.0")
     assert grammar.loaded(STORED) is None

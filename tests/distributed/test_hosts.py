@@ -54,12 +54,16 @@ def losses_on_one_host(ranks: int, folder: Path) -> list[float]:
 @pytest.mark.root
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
-def test_a_training_on_two_hosts_with_torchrun_has_the_losses_of_one_host(tmp_path: Path) -> None:
+def test_a_training_on_two_hosts_with_a_slow_link_has_the_losses_of_one_host(tmp_path: Path) -> None:
     log = tmp_path / "two.jsonl"
     command = on_two_hosts("torchrun", 1, "--iterations", "4", "--log-file", str(log))
-    with two_hosts() as (first, second), first.start(*command) as one, second.start(*command) as other:
-        for process in (one, other):
-            assert process.wait(timeout=100) == 0, process.communicate()
+    with two_hosts() as hosts:
+        for host in hosts:
+            host.limit_bandwidth(100)
+        first, second = hosts
+        with first.start(*command) as one, second.start(*command) as other:
+            for process in (one, other):
+                assert process.wait(timeout=100) == 0, process.communicate()
     assert losses(log) == losses_on_one_host(2, tmp_path) and len(losses(log)) == 4
 
 

@@ -63,7 +63,10 @@ def swap(stream: list[Instruction], a: int, b: int) -> bool:
 
 
 def swap_with_same_kind(d: Draft, at: Place, rng: random.Random, is_of_kind: Callable[[Instruction], bool]) -> bool:
-    """Swap the instruction at a place with another one of its stream. Both must be of a kind."""
+    """Swap the instruction at a place with another one of its stream.
+
+    `is_of_kind` must hold for both. Otherwise, or if the stream stays the same, return False.
+    """
     stream = d.streams[at[0]]
     others = [n for n, i in enumerate(stream) if is_of_kind(i) and n != at[1]]
     return is_of_kind(stream[at[1]]) and bool(others) and swap(stream, at[1], rng.choice(others))

@@ -10,10 +10,10 @@ from chimerac.compiler.diagnose.edits.text import (
     Edit,
     bounds,
     changed_constants,
+    first_parameters,
     flipped_signs,
     from_the_end,
     one_line,
-    parameters,
     renamed,
     setting,
 )
@@ -37,7 +37,7 @@ def count_edits(schedule: n.Schedule, listing: n.Listing) -> list[Iterator[Edit]
         _count_changes(listing),
         (((c.span, new),) for c in _conditions(listing.actions) for new in bounds(c)),
         (((e.span, f"{as_term(e)} {sign} {name}"),) for sign in "-+" for e in counts for name in lets),
-        (((e.span, f"min({name}, {as_written(e)})"),) for e in counts for name in parameters(schedule)),
+        (((e.span, f"min({name}, {as_written(e)})"),) for e in counts for name in first_parameters(schedule)),
     )
     return [constants, _sign_and_rank_edits(schedule, listing)]
 

@@ -11,6 +11,7 @@ from chimerac.compiler.syntax import nodes as n
 from chimerac.compiler.syntax.printer import as_written
 from chimerac.compiler.syntax.walk import inside, names_in
 
+TRIED = 3  # parameters that edits write
 Edit = tuple[tuple[Span, str], ...]  # places, and what to write there
 
 
@@ -28,7 +29,12 @@ def setting(schedule: n.Schedule, what: str) -> n.Expr:
 
 
 def parameters(schedule: n.Schedule) -> list[str]:
-    return [s.name.name for s in schedule.statements if isinstance(s, n.Param)][:3]
+    return [s.name.name for s in schedule.statements if isinstance(s, n.Param)]
+
+
+def first_parameters(schedule: n.Schedule) -> list[str]:
+    """Return the parameters that edits write: the first few, so that the number of edits is bounded."""
+    return parameters(schedule)[:TRIED]
 
 
 def from_the_end(total: n.Expr, name: str) -> str:
@@ -45,7 +51,11 @@ def one_line(node: n.Expr | n.Action) -> bool:
 
 
 def changed_constants(e: n.Expr) -> Iterator[str]:
-    """Yield the text of an expression with one number changed by 1 or 2: one that is added, subtracted or compared with."""
+    """Yield the text of an expression with one number changed.
+
+    A number that is added, subtracted or compared with is changed by 1 or 2, and one that would be 0 is left out with its sign.
+    An expression that is only a number is changed by 1.
+    """
     text, begin = as_written(e), e.span.column
     if isinstance(e, n.Int):
         yield from (str(e.value + by) for by in (1, -1) if e.value + by >= 0)
@@ -63,10 +73,11 @@ def changed_constants(e: n.Expr) -> Iterator[str]:
                     yield f"{text[:first]}{value}{text[end:]}"
 
 
-def scaled(e: n.Expr, parameters: Collection[str], fixed: bool) -> Iterator[str]:
+def scaled(e: n.Expr, constants: Collection[str], fixed: bool) -> Iterator[str]:
     """Yield the text of a sum with the coefficient of one term raised or lowered by 1.
 
-    fixed: whether to scale the terms that contain only parameters, and so are the same for all tasks, or the others.
+    constants: the names of parameters. fixed: whether to scale the terms that contain only these, and so are the same for all
+    tasks, or the others.
     """
     text, begin = as_written(e), e.span.column
     terms, todo = [], [e]
@@ -76,7 +87,7 @@ def scaled(e: n.Expr, parameters: Collection[str], fixed: bool) -> Iterator[str]
             todo += [part.right, part.left]
         else:
             terms.append(part)
-    for term in (x for x in terms if fixed == (set(names_in(x)) <= set(parameters))):
+    for term in (x for x in terms if fixed == (set(names_in(x)) <= set(constants))):
         match term:
             case n.Name() | n.Binary("%" | "//"):
                 new = [f"2*{as_written(term, inside=True)}"]
@@ -99,7 +110,7 @@ def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
             first, end = part.left.span.end_column - begin, part.right.span.end_column - begin
             at = text.find(part.op, first)
             divisor = as_written(part.right)
-            for op, other in product(("//", "%"), dict.fromkeys([divisor, *parameters(schedule)])):
+            for op, other in product(("//", "%"), dict.fromkeys([divisor, *first_parameters(schedule)])):
                 new = f"{text[:at]}{op} {other}{text[end:]}"
                 if (op, other) != (part.op, divisor):
                     yield new
@@ -108,24 +119,11 @@ def divided(schedule: n.Schedule, e: n.Expr) -> Iterator[str]:
 def flipped_signs(e: n.Expr) -> Iterator[str]:
     """Yield the text of an expression with one + changed to - or one - to +."""
     text, begin = as_written(e), e.span.column
-    todo = [e]
-    while todo:
-        match todo.pop():
-            case n.Binary(op, left, right) if op in "+-":
-                todo += [left, right]
-                at = text.find(op, left.span.end_column - begin, right.span.column - begin)
-                if at >= 0:
-                    yield text[:at] + ("-" if op == "+" else "+") + text[at + 1 :]
-            case n.Binary(_, left, right):
-                todo += [left, right]
-            case n.Unary(_, operand):
-                todo.append(operand)
-            case n.IfElse(_, then, otherwise):
-                todo += [then, otherwise]
-            case n.Call(_, arguments):
-                todo += arguments
-            case _:
-                pass
+    for part in inside(e):
+        if isinstance(part, n.Binary) and part.op in "+-":
+            at = text.find(part.op, part.left.span.end_column - begin, part.right.span.column - begin)
+            if at >= 0:
+                yield text[:at] + ("-" if part.op == "+" else "+") + text[at + 1 :]
 
 
 _OTHER_STRICTNESS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}

@@ -11,6 +11,7 @@ from chimerac.compiler.diagnose.edits.text import (
     bounds,
     changed_constants,
     divided,
+    first_parameters,
     flipped_signs,
     from_the_end,
     one_line,
@@ -58,7 +59,7 @@ def tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -
 
 def distant_tick_edits(schedule: n.Schedule, moved: Sequence[n.Rule], directions: str) -> list[Iterator[Edit]]:
     """Return edits that shift ticks by large amounts: multiples of a parameter, then constants and multiples of the stage."""
-    multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in parameters(schedule)]
+    multiples = [f"{k}*{name}" for k in (2, 3, 4) for name in first_parameters(schedule)]
     return [_shift_edits(_on_one_line(moved)[::-1], (*multiples, *FAR_AMOUNTS), directions)]
 
 
@@ -93,7 +94,7 @@ def _sign_and_end_edits(schedule: n.Schedule, rules: Sequence[n.Rule]) -> Iterat
         others += [
             renamed(as_written(tick), let.name.name, f"({name} - 1 - {let.name.name})")
             for let in order.lets
-            for name in parameters(schedule)
+            for name in first_parameters(schedule)
         ]
         yield from (((tick.span, other),) for other in dict.fromkeys(others) if other != as_written(tick))
 
@@ -110,7 +111,13 @@ def _placement_edits(schedule: n.Schedule) -> Iterator[Edit]:
 
 def _amounts(schedule: n.Schedule) -> list[str]:
     """Return amounts in the order in which they are tried: small ones, those that grow with a parameter, then NEAR_AMOUNTS."""
-    return ["1", "2", "3", *(amount for name in parameters(schedule) for amount in (f"({name} - 1)", name)), *NEAR_AMOUNTS]
+    return [
+        "1",
+        "2",
+        "3",
+        *(amount for name in first_parameters(schedule) for amount in (f"({name} - 1)", name)),
+        *NEAR_AMOUNTS,
+    ]
 
 
 def _shift_edits(rules: Sequence[n.Rule], amounts: Sequence[str], directions: str) -> Iterator[Edit]:

@@ -22,6 +22,7 @@ from typing import Any
 from chimerac.chimera_ir.boundary import Tensor
 from chimerac.chimera_ir.diagnostics import refuse
 from chimerac.chimera_ir.model import MAX_LAYERS, Layer, ModelDescription, Shared, TiedLayers
+from chimerac.chimera_ir.sequences import check_positions
 
 FORMAT = "chimera-preset"
 TERMS = ("1", "b", "l", "b l", "b l l")
@@ -89,16 +90,6 @@ class Preset:
         if not others < blocks <= largest:
             raise refuse("E801", f"model '{self.name}/{blocks}': a description has {others + 1} to {largest} blocks")
         return [{**e, "times": blocks - others} if n == most else e for n, e in enumerate(self.layers)]
-
-
-def check_positions(name: str, seq_len: int, positions: int | None, otherwise: str = "take another model") -> None:
-    """Raise ChimeraError E821 if a sample has more tokens than a model has positions.
-
-    positions: None: every length is possible. otherwise: what else helps, for the finding.
-    """
-    if positions is not None and seq_len > positions:
-        message = f"samples of {seq_len} tokens do not fit the {positions} positions of {name}"
-        raise refuse("E821", message, help=f"give --seq-len {positions} or less, or {otherwise}")
 
 
 def describe_command(model: str) -> str:

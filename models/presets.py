@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
 from chimerac.chimera_ir.diagnostics import ChimeraError, did_you_mean, refuse
-from chimerac.chimera_ir.preset import check_positions
+from chimerac.chimera_ir.sequences import check_positions
 
 BYTES = 256  # tokens of models on bytes
 BYTES_AND_MARKS = 260  # with four more tokens: padding, start, separator, mask

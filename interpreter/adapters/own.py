@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimerac.chimera_ir.diagnostics import did_you_mean, refuse
-from chimerac.chimera_ir.preset import check_positions
+from chimerac.chimera_ir.sequences import check_positions
 
 if TYPE_CHECKING:
     from chimerac.interpreter.runtime.model import Model

@@ -55,7 +55,7 @@ FILES_OF_CODES = {
     "E811": ("interpreter/launch/", "interpreter/runtime/trace.py"),
     "E815": ("interpreter/launch/start.py", "interpreter/transport/nccl.py"),
     "E819": ("interpreter/transport/addresses.py",),
-    "E821": ("chimera_ir/preset.py",),
+    "E821": ("chimera_ir/sequences.py",),
     "E83": ("interpreter/pipeline/", "interpreter/training/"),
     "E84": ("interpreter/launch/",),
     "E85": ("interpreter/adapters/",),

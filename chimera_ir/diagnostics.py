@@ -25,7 +25,7 @@ class Source:
 
     def line(self, number: int) -> str:
         """Return line `number` (from 1) without its newline, or an empty string past the end."""
-        return self.lines(number, number)[0]
+        return self.lines(number, number)[0] if number > 0 else ""
 
     def lines(self, first: int, last: int) -> list[str]:
         """Return the lines `first` .. `last` (from 1) without their newlines, with empty strings past the end."""

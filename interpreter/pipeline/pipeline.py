@@ -113,23 +113,26 @@ class Pipeline(BoundPipeline):
         elif tied is not None:
             raise ValueError("tied is only for own stages: leave it out; shared parameters of layers are found")
 
-        def cut(ranks: Transport) -> tuple[Program, StagedModel]:
-            """Return the program, and the model cut into its stages."""
-            if isinstance(layers, Mapping):
-                objective = objective_of(loss, dtype)
-                return with_own_stages(layers, objective, self._example, schedule, sizes, width, tied or {}, ranks, recompute)
-            full_model = layers
-            if not isinstance(full_model, Model):
-                full_model = model_of(full_model, loss, self._example, model, type(model or layers).__name__)
-            full_model = replace(full_model, autocast=dtype or full_model.autocast)
-            return cut_model(full_model, self._example.samples, schedule, sizes, width, split, ranks, recompute)
-
         self._connection: Connection | None = None
         if transport is None:
             self._connection = join_ranks(torch.device(device), timeout_s, process_group)
             transport = self._connection.transport
+        program: Program
+        staged: StagedModel
         try:
-            super().__init__(*cut(transport), transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
+            if isinstance(layers, Mapping):
+                objective = objective_of(loss, dtype)
+                program, staged = with_own_stages(
+                    layers, objective, self._example, schedule, sizes, width, tied or {}, transport, recompute
+                )
+            else:
+                full_model = layers
+                if not isinstance(full_model, Model):
+                    full_model = model_of(full_model, loss, self._example, model, type(model or layers).__name__)
+                full_model = replace(full_model, autocast=dtype or full_model.autocast)
+                samples = self._example.samples
+                program, staged = cut_model(full_model, samples, schedule, sizes, width, split, transport, recompute)
+            super().__init__(program, staged, transport, compile_stages=compile_stages, profile_ranges=profile_ranges)
         except BaseException:
             if self._connection is not None:
                 self._connection.abandon()

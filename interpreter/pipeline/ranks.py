@@ -50,12 +50,15 @@ def join_ranks(device: torch.device, timeout_s: float, group: ProcessGroup | Non
     else:
         transport = gloo.Gloo(device, ranks=ranks)
 
-    def leave() -> None:
-        _wait_for_all(transport)
+    def abandon() -> None:
         transport.close()
         leave_group(ranks)
 
-    return Connection(transport, leave, transport.close)
+    def leave() -> None:
+        _wait_for_all(transport)
+        abandon()
+
+    return Connection(transport, leave, abandon)
 
 
 def _join_job(device: torch.device) -> Connection:

@@ -121,4 +121,4 @@ def test_the_text_of_a_span_over_several_lines_has_no_comments() -> None:
     source = Source("a.sched", "let x = 1 # one\n  # two\n  + 2   # three\n")
     assert Span(source, 1, 9, 3, 6).text == "1 + 2"
     assert Span(source, 1, 9, 1, 10).text == "1"
-    assert source.lines(2, 5) == ["  # two", "  + 2   # three", "", ""] and source.line(9) == ""
+    assert source.lines(2, 5) == ["  # two", "  + 2   # three", "", ""] and source.line(9) == source.line(0) == ""

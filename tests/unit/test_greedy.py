@@ -113,12 +113,17 @@ def test_a_limit_that_was_tried_is_named_with_its_scope_and_its_formula() -> Non
     d = stuck_finding("prefer B, F", "limit F - B <= r + 1 - D", pipes=TWO, N=2)
     assert d.help == "line 5: write 'limit F - B <= r + 1 - D + 3'; tried: the scheduler then finishes"
     d = stuck_finding("prefer B, F", "limit F <= 1", "limit F - B <= 0", N=3)
-    assert d.help.startswith("line 5: write 'limit F <= 3'; line 6: write 'limit F - B <= 2'; tried: the scheduler")
+    assert d.help.startswith(
+        "line 5: write 'limit F <= 3'; line 6: write 'limit F - B <= 2'; tried: the scheduler then finishes"
+    )
 
 
 def test_the_help_is_the_rule_if_no_limit_can_be_tried_in_time() -> None:
     d = stuck_finding("prefer B, F", "limit F <= 1", D=10, N=26_000)
-    assert d.help.startswith("limit F - B instead, a count that every backward lowers; and let each limit be at least")
+    assert d.help == (
+        "limit F - B instead, a count that every backward lowers; "
+        "and let each limit be at least the number of pipes times stages that it counts"
+    )
 
 
 def test_groups_of_forwards() -> None:
